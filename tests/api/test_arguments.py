@@ -46,7 +46,7 @@ WRONG: dict[str, tuple[Callable[[Any], object], str, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("argument", WRONG)
-def test_an_object_of_another_kind_is_refused_by_the_name_of_the_argument(argument: str) -> None:
+def test_wrong_type_names_the_argument(argument: str) -> None:
     call, place, accepted = WRONG[argument]
     with refused(place, *accepted, "got object"):
         call(object())
@@ -74,13 +74,13 @@ def test_an_object_of_another_kind_is_refused_by_the_name_of_the_argument(argume
         (lambda: fv.study("studies/table3-demo", workers=0), "workers", "0"),
     ],
 )
-def test_a_plausible_mistake_is_refused_with_what_was_passed(call: Callable[[], object], place: str, got: str) -> None:
+def test_plausible_mistake_repeats_the_value(call: Callable[[], object], place: str, got: str) -> None:
     with refused(place) as caught:
         call()
     assert got in caught.value.message.rpartition("; got ")[2]
 
 
-def test_an_unknown_argument_names_the_nearest_or_all_and_where_keys_of_the_recipe_go() -> None:
+def test_unknown_argument_suggests_the_nearest_or_changes() -> None:
     with refused("run(rounds=)", "out", "changes={'training.rounds': 4}"):
         fv.run("demo/fedpad", rounds=3)  # type: ignore[call-arg]
     with refused("run(change=)", "changes"):
@@ -89,7 +89,7 @@ def test_an_unknown_argument_names_the_nearest_or_all_and_where_keys_of_the_reci
         fv.run("demo/fedpad", "runs/a")  # type: ignore[misc]
 
 
-def test_errors_name_arguments_of_python_instead_of_options_of_the_command_line(tmp_path: Path) -> None:
+def test_errors_name_python_arguments_instead_of_options(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with refused(tmp_path, "out=", "resume=True") as caught:
         fv.run("demo/fedpad", out=tmp_path)
@@ -99,7 +99,7 @@ def test_errors_name_arguments_of_python_instead_of_options_of_the_command_line(
     assert "--" not in str(caught.value)
 
 
-def test_a_path_that_the_system_refuses_is_an_error_of_one_line(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_invalid_path_is_refused_in_one_line(sets: Mapping[str, Path], tmp_path: Path) -> None:
     with refused("/proc/none", "path"):
         fv.run(tree(sets), out="/proc/none", quiet=True)
     with pytest.raises(fv.UserError, match=r"^/proc/none/.*: .*written"):

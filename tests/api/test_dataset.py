@@ -37,7 +37,7 @@ class Pairs(torch.utils.data.Dataset[Any]):
         return torch.from_numpy(self.images[number]).permute(2, 0, 1) / 255, self.labels[number]
 
 
-def test_arrays_tensors_and_a_torch_dataset_with_the_same_images_are_the_same_set(tmp_path: Path) -> None:
+def test_equal_arrays_tensors_and_torch_datasets_give_equal_sets(tmp_path: Path) -> None:
     images = pictures()
     made = [
         fv.dataset(given, labels, subjects=SUBJECTS, cache=tmp_path)
@@ -56,7 +56,7 @@ def test_arrays_tensors_and_a_torch_dataset_with_the_same_images_are_the_same_se
     assert set(rows.species) == {"bonafide", "attack"}
 
 
-def test_no_person_is_in_two_splits_and_a_quarter_is_held_out(tmp_path: Path) -> None:
+def test_splits_share_no_person_and_a_quarter_is_held_out(tmp_path: Path) -> None:
     rows = fv.dataset(pictures(), LABELS, subjects=SUBJECTS, cache=tmp_path).rows
     people = {split: set(rows.subject[rows.split == split]) for split in ("train", "heldout")}
     assert not people["train"] & people["heldout"]
@@ -65,7 +65,7 @@ def test_no_person_is_in_two_splits_and_a_quarter_is_held_out(tmp_path: Path) ->
     assert fv.dataset(pictures(), LABELS, subjects=SUBJECTS, splits=given, cache=tmp_path).rows.split.tolist() == given
 
 
-def test_an_identity_set_has_images_of_each_person_for_training_and_for_tests(tmp_path: Path) -> None:
+def test_identity_set_splits_the_images_of_each_person(tmp_path: Path) -> None:
     rows = fv.dataset(pictures(), SUBJECTS, identities=True, cache=tmp_path).rows
     assert rows.group is not None
     assert rows.label.all()
@@ -73,7 +73,7 @@ def test_an_identity_set_has_images_of_each_person_for_training_and_for_tests(tm
         assert sorted(rows.split[rows.subject == person]) == ["test", "train", "train", "train"]
 
 
-def test_a_run_trains_and_is_evaluated_on_arrays(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_run_trains_and_evaluates_on_arrays(sets: Mapping[str, Path], tmp_path: Path) -> None:
     own, other = (
         fv.dataset(pictures(seed), LABELS, subjects=SUBJECTS, name=f"own {seed}", cache=tmp_path / "cache")
         for seed in (1, 2)
@@ -121,7 +121,9 @@ def test_a_run_trains_and_is_evaluated_on_arrays(sets: Mapping[str, Path], tmp_p
         ),
     ],
 )
-def test_a_mistake_is_named(make: Callable[..., object], place: str, keywords: tuple[str, ...], tmp_path: Path) -> None:
+def test_invalid_data_is_refused(
+    make: Callable[..., object], place: str, keywords: tuple[str, ...], tmp_path: Path
+) -> None:
     with refused(place, *keywords):
         make(cache=tmp_path)
     assert [*tmp_path.iterdir()] == []

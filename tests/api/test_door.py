@@ -44,24 +44,24 @@ def people(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -
     return fv.run(tree(sets, "fedavg", training__rounds=1), out=tmp_path_factory.mktemp("door") / "people", quiet=True)
 
 
-def test_importing_the_package_loads_no_torch_and_every_name_of_the_door_is_there() -> None:
+def test_import_loads_no_torch_and_offers_every_name() -> None:
     assert in_a_new_process("import sys, fedvisage; print('torch' in sys.modules)").strip() == "False"
     assert [name for name in fv.__all__ if not hasattr(fv, name)] == []
 
 
-def test_the_list_of_methods_is_a_call_before_and_after_its_room_was_imported() -> None:
+def test_methods_is_callable_before_and_after_importing_its_package() -> None:
     code = "import fedvisage as fv; print(len(fv.methods())); import fedvisage.methods; print(len(fv.methods()))"
     assert in_a_new_process(code).split() == [str(len(METHODS))] * 2
     assert fv.methods()["fedpad"].title == "FedPAD"
     assert fv.models()["vit-h"].task == "pad"
 
 
-def test_a_name_that_the_door_has_not_is_an_attribute_error() -> None:
+def test_unknown_attribute_raises() -> None:
     with pytest.raises(AttributeError, match="nothing_like_it"):
         fv.nothing_like_it  # noqa: B018
 
 
-def test_a_run_gives_its_files_as_values(run: fv.Run) -> None:
+def test_run_returns_its_files_as_values(run: fv.Run) -> None:
     assert run.metrics == json.loads((run.directory / "metrics.json").read_text())
     lines = (run.directory / "rounds.jsonl").read_text().splitlines()
     assert [row["round"] for row in run.rounds] == [json.loads(line)["round"] for line in lines] == [1, 2]
@@ -73,7 +73,7 @@ def test_a_run_gives_its_files_as_values(run: fv.Run) -> None:
     assert "HTER" in str(run)
 
 
-def test_a_run_shows_its_report_in_a_notebook_and_draws_it_if_it_is_gone(run: fv.Run) -> None:
+def test_notebook_shows_the_report_and_redraws_a_missing_one(run: fv.Run) -> None:
     shown = run._repr_html_()
     assert shown.startswith("<iframe srcdoc=")
     assert "<script" not in shown  # it is escaped, within the frame's attribute
@@ -81,13 +81,13 @@ def test_a_run_shows_its_report_in_a_notebook_and_draws_it_if_it_is_gone(run: fv
     assert run.report().stat().st_size > 10_000
 
 
-def test_scores_of_the_open_model_are_those_in_the_file(run: fv.Run, sets: Mapping[str, Path]) -> None:
+def test_opened_model_repeats_the_stored_scores(run: fv.Run, sets: Mapping[str, Path]) -> None:
     images = PreparedSet.open(sets["U"]).images
     logits = run.model.score(torch.from_numpy(np.array(images)).permute(0, 3, 1, 2).contiguous())
     np.testing.assert_allclose(np.clip(logits, -LIMIT, LIMIT), [row["logit"] for row in run.scores], atol=1e-4)
 
 
-def test_a_face_is_live_if_its_score_reaches_the_threshold(run: fv.Run, sets: Mapping[str, Path]) -> None:
+def test_face_is_live_from_the_threshold_on(run: fv.Run, sets: Mapping[str, Path]) -> None:
     images = torch.from_numpy(np.array(PreparedSet.open(sets["U"]).images)).permute(0, 3, 1, 2).contiguous()
     model, scores = run.model, run.model.score(images)
     assert model.threshold == model.thresholds[""]
@@ -97,7 +97,7 @@ def test_a_face_is_live_if_its_score_reaches_the_threshold(run: fv.Run, sets: Ma
     assert at_the_lowest.is_live(images).all()
 
 
-def test_a_model_without_a_single_threshold_names_the_remedy(run: fv.Run, people: fv.Run) -> None:
+def test_model_without_a_single_threshold_names_the_remedy(run: fv.Run, people: fv.Run) -> None:
     by_site = replace(run.model, saved=replace(run.model.saved, thresholds=dict.fromkeys("BA", run.model.threshold)))
     with pytest.raises(fv.UserError, match=r"one threshold per site; use model.thresholds \(A, B\)"):
         by_site.is_live(torch.zeros(1, 3, 32, 32, dtype=torch.uint8))
@@ -107,13 +107,13 @@ def test_a_model_without_a_single_threshold_names_the_remedy(run: fv.Run, people
         people.model.is_live(torch.zeros(1, 3, 32, 32, dtype=torch.uint8))
 
 
-def test_an_array_of_pictures_is_scored_like_a_tensor(run: fv.Run, sets: Mapping[str, Path]) -> None:
+def test_arrays_and_tensors_get_equal_scores(run: fv.Run, sets: Mapping[str, Path]) -> None:
     pictures = PreparedSet.open(sets["U"]).images[:4]
     tensor = torch.from_numpy(np.array(pictures)).permute(0, 3, 1, 2)
     assert run.model.score(pictures).tolist() == run.model.score(tensor).tolist()
 
 
-def test_the_network_is_a_plain_module_that_computes_the_score(run: fv.Run) -> None:
+def test_network_is_a_module_that_computes_the_score(run: fv.Run) -> None:
     images = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     net = run.model.net
     assert isinstance(net, torch.nn.Module)
@@ -124,14 +124,14 @@ def test_the_network_is_a_plain_module_that_computes_the_score(run: fv.Run) -> N
     assert sum(value.numel() for value in net.state_dict().values()) == saved
 
 
-def test_faces_become_features_of_unit_length(people: fv.Run) -> None:
+def test_embeddings_have_unit_length(people: fv.Run) -> None:
     faces = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
     features = people.model.embed(faces)
     assert features.shape == (3, 16)
     np.testing.assert_allclose(features.norm(dim=1).numpy(), 1, atol=1e-5)
 
 
-def test_a_model_opened_from_its_directory_is_judged_like_the_run(run: fv.Run, tmp_path: Path) -> None:
+def test_opened_model_is_evaluated_like_the_run(run: fv.Run, tmp_path: Path) -> None:
     again = fv.evaluate(fv.open(run.directory))
     for name in ("hter", "eer", "auc"):
         assert again[name] == run.metrics[name]
@@ -140,7 +140,7 @@ def test_a_model_opened_from_its_directory_is_judged_like_the_run(run: fv.Run, t
     assert (tmp_path / "judged" / "scores.csv").exists()
 
 
-def test_a_method_a_transport_and_sets_are_handed_in(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_method_transport_and_sets_can_be_passed_in(sets: Mapping[str, Path], tmp_path: Path) -> None:
     asked: list[str] = []
 
     class Listening(LocalTransport):
@@ -161,7 +161,7 @@ def test_a_method_a_transport_and_sets_are_handed_in(sets: Mapping[str, Path], t
     assert found.recipe.data.sites["A"] == str(own.path.resolve())
 
 
-def test_options_of_a_method_that_is_passed_in_are_validated_like_those_of_the_list(sets: Mapping[str, Path]) -> None:
+def test_options_of_a_passed_method_are_validated(sets: Mapping[str, Path]) -> None:
     def content(**section: object) -> dict[str, object]:
         return {**tree(sets), "method": section}
 
@@ -179,7 +179,7 @@ def test_options_of_a_method_that_is_passed_in_are_validated_like_those_of_the_l
         assert caught.value.place in ("recipe.method.mew", "recipe.method.temperature")
 
 
-def test_a_model_that_is_passed_in_names_its_network() -> None:
+def test_passed_model_names_its_network() -> None:
     def network(model: str, **settings: str) -> str:
         changes = {"method.network": settings}
         recipe = fv.load("demo/fedavg-recognition", changes, method=fedprox(fv.models()[model]))
@@ -192,7 +192,7 @@ def test_a_model_that_is_passed_in_names_its_network() -> None:
         network("timm-embedding")
 
 
-def test_a_changed_method_cannot_have_the_name_of_a_listed_one() -> None:
+def test_changed_method_cannot_take_a_listed_name() -> None:
     changed = replace(METHODS["fedpad"], calls={"train": fedavg.training_call(nothing, "model")})
     with refused("method", "fedpad", "dataclasses.replace"):
         fv.run("demo/fedpad", method=changed)
@@ -205,9 +205,7 @@ def nothing(site: fv.Site, batch: fv.Batch) -> torch.Tensor:
     return site.net["model"](batch.images).float().sum() * 0
 
 
-def test_a_run_records_the_source_of_a_method_that_was_passed_in(
-    run: fv.Run, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_run_records_the_source_of_a_passed_method(run: fv.Run, sets: Mapping[str, Path], tmp_path: Path) -> None:
     assert "method" not in json.loads((run.directory / "environment.json").read_text())
     content = tree(sets, training__rounds=2)
     mine = replace(METHODS["fedpad"], name="mine")
@@ -227,7 +225,7 @@ def test_a_run_records_the_source_of_a_method_that_was_passed_in(
         fv.run(content, out=tmp_path / "other", method=mine, resume=True, quiet=True)
 
 
-def test_data_replaces_entries_of_the_recipe_and_adds_none(sets: Mapping[str, Path]) -> None:
+def test_data_replaces_existing_entries_of_the_recipe(sets: Mapping[str, Path]) -> None:
     with refused("data", "'A', 'public'", "O, C, I, target"):
         fv.run("demo/fedpad", data={"A": sets["A"], "O": sets["A"], "public": sets["B"]})
     content = tree(sets)
@@ -260,13 +258,13 @@ def test_objects_print_in_a_few_lines(run: fv.Run, people: fv.Run, sets: Mapping
     assert "FedAvg (recognition) (recognition)" in repr(people.model)
 
 
-def test_a_notebook_shows_a_model_as_a_small_table(run: fv.Run) -> None:
+def test_notebook_shows_a_model_as_a_table(run: fv.Run) -> None:
     shown = run.model._repr_html_()
     assert shown.startswith("<table><tr><th>model</th><td>FedPAD (pad)</td></tr>")
     assert len(shown) < 1000
 
 
-def test_an_unknown_name_in_a_list_of_methods_or_models_is_an_error_with_the_nearest() -> None:
+def test_unknown_method_or_model_suggests_the_nearest() -> None:
     with refused("'fedpda'", "fedpad"):
         fv.methods()["fedpda"]
     with refused("'resnet'", "resnet18"):
@@ -274,7 +272,7 @@ def test_an_unknown_name_in_a_list_of_methods_or_models_is_an_error_with_the_nea
     assert fv.methods().get("fedpda") is None
 
 
-def test_an_interrupted_run_is_continued_from_python(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_interrupted_run_is_resumed_from_python(sets: Mapping[str, Path], tmp_path: Path) -> None:
     class Broken(LocalTransport):
         def commit(self, generation: int) -> dict[str, int]:
             if generation == 2:
@@ -299,7 +297,7 @@ def test_runs_are_compared_as_tables_and_as_values(run: fv.Run, sets: Mapping[st
     assert str(found) == repr(found) == found._repr_markdown_()
 
 
-def test_a_shipped_recipe_is_loaded_by_its_name_and_changed(tmp_path: Path) -> None:
+def test_shipped_recipe_is_loaded_by_name_and_changed(tmp_path: Path) -> None:
     recipe = fv.load("demo/fedpad", {"training.rounds": 4, "method.weight": "examples"})
     assert recipe.training.rounds == 4
     assert recipe.method.weight == "examples"  # type: ignore[attr-defined]
@@ -318,12 +316,12 @@ def test_a_shipped_recipe_is_loaded_by_its_name_and_changed(tmp_path: Path) -> N
         (lambda: fv.compare(["/nowhere"]), "/nowhere"),
     ],
 )
-def test_bad_input_is_a_user_error_that_names_the_place(call: object, place: str) -> None:
+def test_invalid_input_is_a_user_error(call: object, place: str) -> None:
     with refused(place):
         call()  # type: ignore[operator]
 
 
-def test_a_model_says_which_images_it_takes_and_what_it_is_for(run: fv.Run, people: fv.Run) -> None:
+def test_model_states_its_input_and_task(run: fv.Run, people: fv.Run) -> None:
     images = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
     with refused("images", "3, 32, 32", "3, 16, 32"):
         run.model.score(images[:, :, :16])
@@ -342,7 +340,7 @@ def test_a_model_says_which_images_it_takes_and_what_it_is_for(run: fv.Run, peop
         people.model.score(images)
 
 
-def test_a_quiet_run_says_nothing_and_another_one_reports_its_rounds(
+def test_run_reports_its_rounds_unless_quiet(
     sets: Mapping[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fv.run(tree(sets, training__rounds=1), out=tmp_path / "quiet", quiet=True)

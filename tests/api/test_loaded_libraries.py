@@ -63,29 +63,29 @@ def write_recipe(folder: Path, sets: Mapping[str, Path], method: str = "fedpad",
     return str(path)
 
 
-def test_the_command_line_loads_nothing_that_draws_and_no_library_of_networks() -> None:
+def test_command_line_loads_no_drawing_and_network_libraries() -> None:
     assert loaded_after("import fedvisage.cli; import fedvisage.studies.shipped; print_loaded()") == set()
 
 
-def test_the_python_interface_loads_nothing_that_draws_and_no_library_of_networks() -> None:
+def test_python_api_loads_no_drawing_and_network_libraries() -> None:
     assert loaded_after("import fedvisage as fv; fv.run, fv.study, fv.compare; print_loaded()") == set()
 
 
-def test_the_garbage_collector_is_as_before_after_a_name_was_loaded() -> None:
+def test_loading_a_name_restores_the_garbage_collector() -> None:
     code = "import gc, fedvisage as fv; {}; fv.UserError; print(gc.isenabled())"
     assert loaded_after(code.format("gc.enable()")) == {"True"}
     assert loaded_after(code.format("gc.disable()")) == {"False"}
 
 
 @pytest.mark.parametrize(("method", "of_networks"), [("fedpad", {"timm", "torchvision"}), ("fedavg", set())])
-def test_training_begins_without_what_draws_and_with_the_libraries_of_its_network_only(
+def test_training_loads_only_the_libraries_of_its_network(
     sets: Mapping[str, Path], tmp_path: Path, method: str, of_networks: set[str]
 ) -> None:
     loaded = loaded_after(FIRST_STEP, write_recipe(tmp_path, sets, method), str(tmp_path / "run"))
     assert loaded == of_networks
 
 
-def test_a_report_with_features_loads_no_scikit_learn(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_report_with_features_loads_no_scikit_learn(sets: Mapping[str, Path], tmp_path: Path) -> None:
     loaded = loaded_after(WHOLE_RUN, write_recipe(tmp_path, sets, evaluation__features=20), str(tmp_path / "run"))
     assert "matplotlib" in loaded
     assert "sklearn" not in loaded

@@ -29,7 +29,7 @@ def gallery(identities: int, photos: int, spread: float, dimension: int = 16) ->
     return Faces(features.astype(np.float32), np.arange(identities).repeat(photos))
 
 
-def test_a_mean_of_photos_leads_to_its_identity() -> None:
+def test_mean_of_photos_identifies_its_person() -> None:
     faces = gallery(20, 4, 0.1)
     means = np.stack([faces.features[faces.identity == i].mean(axis=0) for i in range(20)])
     rate = hit_rate(nearest(means, faces, 5), [frozenset({i}) for i in range(20)], faces)
@@ -37,7 +37,7 @@ def test_a_mean_of_photos_leads_to_its_identity() -> None:
     assert rate.chance == pytest.approx({1: 1 / 20, 5: 5 / 20})
 
 
-def test_identities_come_in_the_order_of_their_nearest_face_and_each_once() -> None:
+def test_identities_are_ranked_once_by_their_nearest_face() -> None:
     features = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.5, 0.5]], dtype=np.float32)
     faces = Faces(features, np.array([7, 7, 3, 5]))
     looked = nearest(np.array([[2.0, 0.0]], dtype=np.float32), faces, 3)
@@ -45,7 +45,7 @@ def test_identities_come_in_the_order_of_their_nearest_face_and_each_once() -> N
     assert looked.faces.tolist() == [[0, 3, 2]]
 
 
-def test_random_directions_hit_as_often_as_chance_says() -> None:
+def test_random_directions_hit_at_the_rate_of_chance() -> None:
     faces, right = gallery(10, 1, 0.0, dimension=3), frozenset({0, 1, 2})
     vectors = RNG.normal(size=(4000, 3)).astype(np.float32)
     turned = [Faces(faces.features, RNG.permutation(10)) for _ in range(100)]  # whose face it is is drawn as well
@@ -55,7 +55,7 @@ def test_random_directions_hit_as_often_as_chance_says() -> None:
 
 
 @pytest.mark.parametrize(("right", "names", "top"), [(1, 6, 1), (2, 6, 3), (6, 6, 2), (0, 6, 2), (3, 6, 5)])
-def test_chance_is_that_of_drawing_without_looking(right: int, names: int, top: int) -> None:
+def test_chance_is_the_rate_of_random_guesses(right: int, names: int, top: int) -> None:
     draws = list(itertools.combinations(range(names), top))
     assert by_chance(right, names, top) == pytest.approx(np.mean([min(draw) < right for draw in draws]))
 
@@ -70,7 +70,7 @@ def test_closeness_is_the_mean_similarity_of_different_photos() -> None:
     np.testing.assert_allclose(closeness(faces), expected, rtol=1e-5)
 
 
-def test_membership_is_told_where_members_score_higher_and_is_a_guess_where_not() -> None:
+def test_membership_is_inferred_only_if_members_score_higher() -> None:
     others = RNG.normal(size=400)
     found, guess = membership(others + 2, others), membership(RNG.normal(size=400), others)
     pairs = np.mean((others + 2)[:, None] > others[None])
@@ -81,7 +81,7 @@ def test_membership_is_told_where_members_score_higher_and_is_a_guess_where_not(
     assert guess.p_value > 1e-3
 
 
-def test_the_reversion_network_is_that_of_table_5() -> None:
+def test_reversion_network_has_the_layers_of_table_5() -> None:
     net = reversion_network(512, 128)
     shapes, hooks = [], []
     for layer in net:
@@ -95,12 +95,12 @@ def test_the_reversion_network_is_that_of_table_5() -> None:
 
 
 @pytest.mark.parametrize("size", [4, 100, 112])
-def test_a_size_that_no_doubling_reaches_is_refused(size: int) -> None:
+def test_size_without_a_power_of_two_is_refused(size: int) -> None:
     with refused("size", "8, 16, 32"):
         reversion_network(8, size)
 
 
-def test_a_trained_network_rebuilds_the_image_behind_an_embedding_better_than_the_mean_image() -> None:
+def test_trained_network_reconstructs_images_better_than_their_mean() -> None:
     generator = torch.Generator().manual_seed(0)
     codes = torch.randn(256, 4, generator=generator)
     images = torch.sigmoid(codes @ torch.randn(4, 3 * 8 * 8, generator=generator)).reshape(-1, 3, 8, 8)
@@ -111,7 +111,7 @@ def test_a_trained_network_rebuilds_the_image_behind_an_embedding_better_than_th
     assert torch.equal(rebuild_faces(again, codes[:3]), rebuild_faces(net, codes[:3]))
 
 
-def test_rebuilt_faces_are_identified_where_they_are_similar_enough() -> None:
+def test_reconstructed_faces_are_identified_from_a_similarity_on() -> None:
     photos = Faces(np.eye(4, dtype=np.float32), np.array([0, 0, 1, 2]))
     seen = np.array([[1, 1, 0, 0], [0, 0, 0, 1]], dtype=np.float32)
     own, others = identification_rates(seen, photos, [frozenset({0}), frozenset({1})], 0.7)

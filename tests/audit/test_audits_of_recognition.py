@@ -36,11 +36,11 @@ def records(sets: Mapping[str, Path], out: Path) -> dict[str, dict[str, Any]]:
     return audited(tree(sets, "privacyface"), out)
 
 
-def test_all_of_them_apply(records: dict[str, dict[str, Any]]) -> None:
+def test_all_audits_apply(records: dict[str, dict[str, Any]]) -> None:
     assert all(records[name]["applies"] for name in OWN)
 
 
-def test_the_claim_stands_and_the_broken_ones_do_not(records: dict[str, dict[str, Any]]) -> None:
+def test_claim_holds_and_broken_mechanisms_are_refuted(records: dict[str, dict[str, Any]]) -> None:
     rows = {row["mechanism"]: row["claim"] for row in records["privacy-claim"]["rows"]}
     assert {claim for name, claim in rows.items() if name.startswith("private")} == {"stands"}
     assert {claim for name, claim in rows.items() if not name.startswith("private")} == {"proved wrong"}
@@ -56,7 +56,7 @@ def test_class_centres_means_and_noisy_clusters_of_several_epsilon_are_attacked(
         assert f"p̂ of Algorithm 1, ε {epsilon}" in kinds
 
 
-def test_the_softmax_is_divided_among_the_own_class_the_others_and_clusters(
+def test_softmax_shares_of_own_class_others_and_clusters_add_up(
     records: dict[str, dict[str, Any]],
 ) -> None:
     for row in records["softmax-shares"]["rows"]:
@@ -64,7 +64,7 @@ def test_the_softmax_is_divided_among_the_own_class_the_others_and_clusters(
     assert records["softmax-shares"]["rows"][-1]["clusters"] >= records["softmax-shares"]["rows"][0]["clusters"]
 
 
-def test_rates_are_rates_and_stand_beside_chance(records: dict[str, dict[str, Any]]) -> None:
+def test_rates_lie_between_0_and_1_with_their_chance(records: dict[str, dict[str, Any]]) -> None:
     for row in records["nearest-neighbour"]["rows"]:
         rates = [row[key] for key in ("top-1", "by chance, top-1", "top-5", "by chance, top-5")]
         assert all(0 <= rate <= 1 for rate in rates)
@@ -72,7 +72,7 @@ def test_rates_are_rates_and_stand_beside_chance(records: dict[str, dict[str, An
 
 
 @pytest.mark.parametrize("name", ["noise-on-clusters", "nearest-neighbour", "reversion"])
-def test_there_is_a_picture_and_the_report_shows_it(name: str, records: dict[str, dict[str, Any]], out: Path) -> None:
+def test_report_shows_the_pictures(name: str, records: dict[str, dict[str, Any]], out: Path) -> None:
     pictures = records[name]["pictures"]
     assert len(pictures) == (2 if name == "noise-on-clusters" else 1)
     for picture in pictures:
@@ -80,7 +80,7 @@ def test_there_is_a_picture_and_the_report_shows_it(name: str, records: dict[str
         assert escape(picture["caption"]) in (out / "report.html").read_text()
 
 
-def test_behind_a_centre_stands_its_person_and_behind_a_cluster_whoever_lies_within_its_margin() -> None:
+def test_vectors_belong_to_the_people_of_centres_and_cluster_margins() -> None:
     """Four people on a circle, each of one grey; a vector at 10°, and one at 200° that is near nobody."""
     turns = np.radians([0, 30, 60, 120])
     centres = np.stack([np.cos(turns), np.sin(turns)], axis=1)
@@ -99,22 +99,20 @@ def test_behind_a_centre_stands_its_person_and_behind_a_cluster_whoever_lies_wit
     np.testing.assert_allclose(found[:, 1, 1, 1], [(0.1 + 0.2) / 2, 0], rtol=1e-6)
 
 
-def test_a_method_that_releases_nothing_is_spared_the_trial_of_its_claim(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_method_without_releases_has_no_lower_bound(sets: Mapping[str, Path], tmp_path: Path) -> None:
     found = audited(tree(sets, "conventional", training__rounds=1), tmp_path / "run")
     assert found["privacy-claim"]["why"] == "sites release no clusters"
     assert found["nearest-neighbour"]["applies"]
     assert "sites send none of these" in found["nearest-neighbour"]["says"]
 
 
-def test_attack_detection_has_nobody_to_find(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_attack_detection_has_no_identification_audit(sets: Mapping[str, Path], tmp_path: Path) -> None:
     found = audited(tree(sets, "fedpad", training__rounds=1), tmp_path / "run")
     assert {found[name].get("why") for name in OWN[1:]} == {"nobody's identity is learned"}
 
 
 @pytest.mark.parametrize("name", ["nearest-neighbour", "reversion"])
-def test_it_says_what_of_all_that_sites_really_send(name: str, records: dict[str, dict[str, Any]]) -> None:
+def test_audit_names_the_values_that_sites_send(name: str, records: dict[str, dict[str, Any]]) -> None:
     assert records[name]["says"].endswith("In this run sites send clusters.")
 
 
@@ -125,5 +123,5 @@ def test_fedface_sends_its_class_centres(sets: Mapping[str, Path], tmp_path: Pat
 
 
 @pytest.mark.parametrize(("size", "side"), [(112, 128), (128, 128), (256, 128), (64, 64), (48, 32), (32, 32)])
-def test_faces_are_rebuilt_at_table_5s_size_from_the_papers_images_on(size: int, side: int) -> None:
+def test_faces_of_the_papers_size_are_reconstructed_at_table_5s_size(size: int, side: int) -> None:
     assert side_of(size) == side

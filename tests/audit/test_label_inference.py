@@ -25,7 +25,7 @@ def gradients(labels: np.ndarray, weight: np.ndarray, outputs: np.ndarray) -> to
 
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 8.0])
-def test_every_label_is_read_off_however_sure_the_model_is(scale: float) -> None:
+def test_every_label_is_inferred_at_any_confidence(scale: float) -> None:
     draws = np.random.default_rng(0)
     labels, weight = draws.integers(0, 2, 40), draws.normal(size=(2, 7))
     found = gradients(labels, weight, scale * draws.normal(size=(40, 2)))
@@ -50,7 +50,7 @@ def finished(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory)
     return out
 
 
-def test_an_audit_reads_all_labels_of_split_learning_and_the_report_shows_it(finished: Path) -> None:
+def test_audit_infers_all_labels_of_split_learning_and_the_report_shows_it(finished: Path) -> None:
     before = (finished / "model.safetensors").read_bytes()
     (record,) = [
         found
@@ -65,20 +65,20 @@ def test_an_audit_reads_all_labels_of_split_learning_and_the_report_shows_it(fin
     assert (finished / "model.safetensors").read_bytes() == before
 
 
-def test_an_audit_that_goes_elsewhere_leaves_the_run_alone(finished: Path, tmp_path: Path) -> None:
+def test_audit_into_another_directory_keeps_the_run(finished: Path, tmp_path: Path) -> None:
     files = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
     audit_run(finished, tmp_path / "there", finished.parent / "cache", unheard)
     assert (tmp_path / "there" / "audit.json").exists()
     assert {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()} == files
 
 
-def test_an_audit_says_why_it_does_not_apply(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_inapplicable_audit_states_the_reason(sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(tree(sets, "fedpad", training__rounds=1), tmp_path / "run")
     found = {f["name"]: f for f in audit_run(tmp_path / "run", None, tmp_path / "cache", unheard)}
     assert not found["label-inference"]["applies"]
     assert found["label-inference"]["why"] == "no gradients of a head cross the wire"
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_directory_without_a_run_is_refused(tmp_path: Path) -> None:
     with refused("nothing", "directory"):
         audit_run(tmp_path / "nothing", None, tmp_path / "cache", unheard)

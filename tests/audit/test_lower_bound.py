@@ -22,7 +22,7 @@ def found(request: pytest.FixtureRequest) -> dict[str, Bound]:
     return {one.name: lower_bound(one, one.releases, draws_of(0)) for one in trials(claimed)}
 
 
-def test_the_private_mechanism_stays_below_its_claim(found: dict[str, Bound]) -> None:
+def test_private_mechanism_stays_below_its_claim(found: dict[str, Bound]) -> None:
     private = {name: bound for name, bound in found.items() if name.startswith("private")}
     assert len(private) == 2
     assert not any(bound.exceeds for bound in private.values())
@@ -32,7 +32,7 @@ def test_the_paper_s_mechanism_exceeds_its_claim_on_two_equal_groups(found: dict
     assert found["Algorithm 1 as printed"].epsilon > 3 * CLAIM.epsilon
 
 
-def test_three_broken_mechanisms_are_caught(found: dict[str, Bound]) -> None:
+def test_three_broken_mechanisms_are_refuted(found: dict[str, Bound]) -> None:
     broken = {name: bound for name, bound in found.items() if name.startswith("broken")}
     assert len(broken) == 3
     assert all(bound.exceeds for bound in broken.values()), broken
@@ -49,7 +49,7 @@ def gaussian(shift: float, sigma: float) -> ClaimTrial:
 
 
 @pytest.mark.parametrize("sigma", [0.5, 1.0, 4.0])
-def test_the_bound_is_below_the_true_epsilon_of_gaussian_noise(sigma: float) -> None:
+def test_bound_is_below_the_true_epsilon_of_gaussian_noise(sigma: float) -> None:
     """The true one, at δ = 1e-5, by bisection on the closed form; two coordinates each move by 1."""
     low, high = 0.0, 200.0
     while high - low > 1e-6:
@@ -59,7 +59,7 @@ def test_the_bound_is_below_the_true_epsilon_of_gaussian_noise(sigma: float) -> 
         assert lower_bound(gaussian(1.0, sigma), 1000, draws_of(seed)).epsilon < high
 
 
-def test_the_bound_comes_near_what_so_many_releases_can_show() -> None:
+def test_bound_is_close_to_the_limit_of_the_number_of_releases() -> None:
     """Clearly separated outputs: only the exact binomial bounds on 500 of 500 and 0 of 500 limit the figure."""
     bound = lower_bound(gaussian(100.0, 1.0), 1000, draws_of(0))
     assert bound.hits == (500, 0)
@@ -67,7 +67,7 @@ def test_the_bound_comes_near_what_so_many_releases_can_show() -> None:
 
 
 @pytest.mark.parametrize(("chance", "other"), [(0.5, 0.2), (0.02, 0.02), (0.99, 0.4)])
-def test_the_bound_is_wrong_no_more_often_than_its_confidence_allows(chance: float, other: float) -> None:
+def test_bound_is_wrong_at_most_at_its_confidence(chance: float, other: float) -> None:
     """All pairs of counts, weighed by how likely they are: P[bound > ln(P/P')] ≤ 1 − confidence, here 0.9."""
     trials, wrong = 60, 0.0
     for hits in range(trials + 1):
@@ -77,17 +77,17 @@ def test_the_bound_is_wrong_no_more_often_than_its_confidence_allows(chance: flo
     assert wrong <= 0.1
 
 
-def test_delta_is_taken_off() -> None:
+def test_bound_accounts_for_delta() -> None:
     assert epsilon_of(500, 0, 500, 0.9) < epsilon_of(500, 0, 500, 0.0)
     assert epsilon_of(3, 0, 500, 0.5) == 0.0
 
 
-def test_outputs_that_are_all_the_same_show_nothing() -> None:
+def test_equal_outputs_give_no_bound() -> None:
     same = ClaimTrial("", Budget(1.0, 1e-5), lambda draws: torch.zeros(3), lambda draws: torch.zeros(3))
     assert lower_bound(same, 100, draws_of(0)).epsilon == 0.0
 
 
-def test_a_claim_that_is_met_is_not_exceeded() -> None:
+def test_claim_equal_to_the_bound_is_not_exceeded() -> None:
     bound = Bound(1.0, 1.0, (1, 1), 2)
     assert not bound.exceeds
     assert replace(bound, epsilon=1.01).exceeds

@@ -40,7 +40,7 @@ def left_of(length: float, sigma: float) -> float:
     return length / math.hypot(length, sigma * math.sqrt(DIMENSION))
 
 
-def test_under_algorithm_1_it_is_what_the_noise_of_line_7_leaves() -> None:
+def test_cosine_under_algorithm_1_follows_the_noise_of_line_7() -> None:
     found = centres()
     sigma = 2 * math.sin(1.3) / PEOPLE * math.sqrt(2 * math.log(1.25 / BUDGET.delta)) / BUDGET.epsilon
     expected = left_of(float(found.own.mean(0).norm()), sigma)
@@ -48,7 +48,7 @@ def test_under_algorithm_1_it_is_what_the_noise_of_line_7_leaves() -> None:
     assert np.median(paper_cosines(found, PlotSetting("ε", "0.5", ASKED))) == pytest.approx(expected, abs=0.01)
 
 
-def test_under_the_private_mechanism_more_epsilon_leaves_more() -> None:
+def test_cosine_grows_with_epsilon_under_the_private_mechanism() -> None:
     medians = [
         np.nanmedian(
             private_cosines(centres(), PlotSetting("ε", str(epsilon), replace(ASKED, budget=Budget(epsilon, 1e-5))))
@@ -59,7 +59,7 @@ def test_under_the_private_mechanism_more_epsilon_leaves_more() -> None:
     assert medians[-1] > 0.99, "with hardly any noise, what is told is the mean of the cap that was chosen"
 
 
-def test_fewer_public_directions_leave_more_of_a_cluster_until_they_do_not_span_it() -> None:
+def test_cosine_grows_with_fewer_public_directions_until_they_miss_the_cluster() -> None:
     found, little = centres(), replace(ASKED, budget=Budget(0.3, 1e-5))
     few, many = (
         np.nanmedian(private_cosines(found, PlotSetting("public directions", str(number), little, project=number)))
@@ -72,7 +72,7 @@ def test_fewer_public_directions_leave_more_of_a_cluster_until_they_do_not_span_
     assert abs(np.nanmedian(private_cosines(away, PlotSetting("public directions", "8", little, project=8)))) < 0.5
 
 
-def test_where_there_is_no_cluster_nothing_is_told() -> None:
+def test_empty_clusters_give_no_cosine() -> None:
     few = replace(centres(), own=centres().own[:50])
     line = row(
         "Algorithm 1", PlotSetting("query", "2", ASKED, 1), paper_cosines(few, PlotSetting("query", "2", ASKED, 1))
@@ -81,7 +81,7 @@ def test_where_there_is_no_cluster_nothing_is_told() -> None:
     assert line["median"] == "–"
 
 
-def test_every_panel_of_the_figure_changes_one_thing() -> None:
+def test_each_panel_changes_one_parameter() -> None:
     boxes = list(settings(ASKED, None, DIMENSION))
     assert {one.panel for one in boxes} == {"ρ", "ε", "query", "public directions"}
     assert [one.project for one in boxes if one.panel == "public directions"] == [8, 16, 32, 64]

@@ -21,7 +21,7 @@ def held(
 RIGHT, UP, LEFT = [1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]
 
 
-def test_a_cluster_at_a_right_angle_takes_what_equation_5_gives_it() -> None:
+def test_orthogonal_cluster_gets_the_share_of_equation_5() -> None:
     found = shares(held([RIGHT], [0], [RIGHT, LEFT], []), torch.tensor([UP]), margin=1.3, scale=4.0)
     own, other, cluster = math.exp(4.0), math.exp(-4.0), math.exp(4.0 * math.cos(math.pi / 2 - 1.3))
     whole = own + other + cluster
@@ -30,7 +30,7 @@ def test_a_cluster_at_a_right_angle_takes_what_equation_5_gives_it() -> None:
     assert found["clusters"] == pytest.approx(cluster / whole)
 
 
-def test_caps_hold_the_own_people_and_perhaps_others() -> None:
+def test_caps_contain_their_own_people() -> None:
     sites = {"A": held([], [], [RIGHT, UP], [RIGHT]), "B": held([], [], [UP, LEFT], [UP])}
     found = cluster_geometry(sites, edge=0.5)
     assert found["own people in a cap"] == 0.5
@@ -38,5 +38,5 @@ def test_caps_hold_the_own_people_and_perhaps_others() -> None:
     assert found["cosine of two sites' clusters"] == 0.0
 
 
-def test_without_clusters_nothing_is_said_of_them() -> None:
+def test_shares_without_clusters_have_no_cluster_part() -> None:
     assert cluster_geometry({"A": held([], [], [RIGHT], [])}, edge=0.5) == {}

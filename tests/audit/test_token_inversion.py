@@ -33,7 +33,7 @@ def means(images: Tensor) -> Tensor:
     return quarters.permute(0, 2, 3, 1, 4, 5).reshape(len(images), 4, 12)
 
 
-def test_a_decoder_draws_what_is_in_the_tokens_and_noise_takes_it_away() -> None:
+def test_decoder_reconstructs_tokens_and_noise_prevents_it() -> None:
     known, secret = pictures(200, 0), pictures(30, 1)
     blind = quality(known.mean(0, keepdim=True).expand_as(secret), secret)
     draws = torch.Generator().manual_seed(2)
@@ -48,7 +48,7 @@ def test_a_decoder_draws_what_is_in_the_tokens_and_noise_takes_it_away() -> None
     assert found[10.0].psnr < blind.psnr + 1
 
 
-def test_the_quality_is_that_of_an_independent_implementation() -> None:
+def test_quality_equals_an_independent_implementation() -> None:
     one = interpolate(pictures(3, 3), scale_factor=5, mode="bilinear")  # large: borders are treated differently
     other = (one + 0.1 * torch.randn(one.shape, generator=torch.Generator().manual_seed(4))).clamp(0, 1)
     found = quality(other, one)
@@ -70,7 +70,7 @@ def test_the_quality_is_that_of_an_independent_implementation() -> None:
     assert quality(one, one).ssim == pytest.approx(1.0, abs=1e-4)
 
 
-def test_the_audit_tries_every_form_and_the_runs_own_noise_and_draws_what_it_saw(
+def test_audit_tries_every_form_and_the_noise_of_the_run(
     sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in (("SUBJECTS", 6), ("IMAGES", 16), ("STEPS", 10), ("EPSILONS", (1000.0,))):
@@ -97,7 +97,7 @@ def test_the_audit_tries_every_form_and_the_runs_own_noise_and_draws_what_it_saw
     assert "data:image/png;base64," in (tmp_path / "run" / "report.html").read_text()
 
 
-def test_noise_on_gradients_keeps_labels_from_being_read_off(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_noise_on_gradients_prevents_label_inference(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """The same run and the same attack as without noise, which reads all labels."""
     privacy = {"epsilon": 1.0, "delta": 1e-3, "count": "tight", "noise": "derived"}
     content = tree(sets, "fedsis", training__rounds=1, evaluation__every=0, privacy=privacy)

@@ -36,7 +36,7 @@ def run_checks(folder: Path, *arguments: str | Path, marks: str = "not slow") ->
     assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-1000:]
 
 
-def test_emulated_cards_refuse_what_gpus_refuse(tmp_path: Path) -> None:
+def test_emulated_cards_refuse_the_same_calls_as_gpus(tmp_path: Path) -> None:
     run_checks(tmp_path, HERE / "check_emulation.py")
 
 
@@ -58,5 +58,5 @@ def test_options_and_finished_models_compute_the_same_on_a_card(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_the_other_methods_and_finished_models_do_too(tmp_path: Path) -> None:
+def test_other_methods_and_finished_models_compute_the_same_on_a_card(tmp_path: Path) -> None:
     run_checks(tmp_path, RUNS, marks="slow")

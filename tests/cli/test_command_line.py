@@ -64,7 +64,7 @@ def finished(recipe_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return out
 
 
-def test_run_leaves_the_files_that_the_contract_names(finished: Path) -> None:
+def test_run_writes_the_documented_files(finished: Path) -> None:
     names = {path.name for path in finished.iterdir()}
     assert names >= {
         "recipe.yaml",
@@ -102,7 +102,7 @@ def test_run_leaves_the_files_that_the_contract_names(finished: Path) -> None:
     }
 
 
-def test_a_site_twice_is_refused_before_training_unless_it_is_allowed(
+def test_duplicate_site_is_refused_unless_allowed(
     call: Call, recipe_file: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     again = shutil.copytree(sets["A"], tmp_path / "again")
@@ -124,7 +124,7 @@ def test_a_site_twice_is_refused_before_training_unless_it_is_allowed(
     assert "note: site A shares 24 of 24 pictures with site D" in out
 
 
-def test_an_override_changes_the_resolved_recipe(call: Call, recipe_file: Path, tmp_path: Path) -> None:
+def test_override_changes_the_resolved_recipe(call: Call, recipe_file: Path, tmp_path: Path) -> None:
     code, out, _ = call("run", recipe_file, "training.rounds=1", "runtime.seed=7", "--out", tmp_path / "run")
     resolved = yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text())
     assert code == 0
@@ -132,7 +132,7 @@ def test_an_override_changes_the_resolved_recipe(call: Call, recipe_file: Path, 
     assert "round 1/1" in out
 
 
-def test_a_finished_run_is_not_run_over(call: Call, recipe_file: Path, finished: Path) -> None:
+def test_run_refuses_to_overwrite_a_finished_run(call: Call, recipe_file: Path, finished: Path) -> None:
     code, _, err = call("run", recipe_file, "--out", finished)
     assert code == 2
     assert "--resume" in err
@@ -147,7 +147,7 @@ def test_resuming_a_finished_run_changes_no_byte(call: Call, recipe_file: Path, 
     assert after == before
 
 
-def test_resuming_where_nothing_is_starts(call: Call, recipe_file: Path, tmp_path: Path) -> None:
+def test_resume_in_an_empty_directory_starts_the_run(call: Call, recipe_file: Path, tmp_path: Path) -> None:
     code, _, _ = call("run", recipe_file, "training.rounds=1", "--out", tmp_path / "new", "--resume")
     assert code == 0
     assert (tmp_path / "new" / "metrics.json").exists()
@@ -173,7 +173,7 @@ def test_resuming_where_nothing_is_starts(call: Call, recipe_file: Path, tmp_pat
         (["training.start=/nowhere.safetensors"], "recipe.training.start", "/nowhere.safetensors"),
     ],
 )
-def test_a_users_mistake_is_named_without_a_traceback(
+def test_user_errors_have_no_traceback(
     call: Call, recipe_file: Path, tmp_path: Path, words: list[str], place: str, keyword: str
 ) -> None:
     code, _, err = call("run", recipe_file, *words, "--out", tmp_path / "run")
@@ -190,14 +190,12 @@ def test_a_users_mistake_is_named_without_a_traceback(
         (["data", "import"], "data import", "KIND"),
     ],
 )
-def test_a_missing_argument_has_its_name_of_the_usage_line(
-    call: Call, words: list[str], verb: str, missing: str
-) -> None:
+def test_missing_argument_is_named_as_in_the_usage_line(call: Call, words: list[str], verb: str, missing: str) -> None:
     code, _, err = call(*words)
     assert (code, err) == (2, f"fedvisage: Missing argument '{missing}'; try: fedvisage {verb} -h\n")
 
 
-def test_an_address_keeps_both_slashes_and_a_wrong_model_names_exports(call: Call, tmp_path: Path) -> None:
+def test_errors_keep_urls_and_name_exports(call: Call, tmp_path: Path) -> None:
     assert "https://example.org/a.jpg: does not exist" in call("predict", tmp_path, "https://example.org/a.jpg")[2]
     Image.new("RGB", (32, 32)).save(tmp_path / "a.png")
     code, _, err = call("predict", tmp_path, tmp_path / "a.png")
@@ -206,12 +204,12 @@ def test_an_address_keeps_both_slashes_and_a_wrong_model_names_exports(call: Cal
 
 
 @pytest.mark.parametrize(("verb", "default"), [("run", "runs/RECIPE-seedSEED"), ("study", "runs/STUDY")])
-def test_help_has_the_default_directory(call: Call, verb: str, default: str) -> None:
+def test_help_shows_the_default_directory(call: Call, verb: str, default: str) -> None:
     assert default in "".join(call(verb, "-h")[1].split())
 
 
 @pytest.mark.parametrize("words", [["export", "nowhere", "out"], ["compare", "nowhere"], ["report", "nowhere"]])
-def test_a_run_that_does_not_exist_is_named(call: Call, words: list[str]) -> None:
+def test_missing_run_is_named(call: Call, words: list[str]) -> None:
     code, _, err = call(*words)
     assert code == 2
     check_output(err, "nowhere", "directory not found")
@@ -226,7 +224,7 @@ def test_evaluate_repeats_the_figures_of_the_run(call: Call, finished: Path) -> 
     }
 
 
-def test_evaluate_judges_other_data_with_the_stored_threshold(
+def test_evaluate_uses_the_stored_threshold_on_other_data(
     call: Call, finished: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     code, _, told = call("evaluate", finished, "--data", sets["A"], "--out", tmp_path / "judged")
@@ -241,9 +239,7 @@ def test_evaluate_judges_other_data_with_the_stored_threshold(
     assert "36 of 36 pictures with site A" in told
 
 
-def test_evaluate_adapts_to_the_targets_images_and_says_what_became_of_it(
-    call: Call, finished: Path, tmp_path: Path
-) -> None:
+def test_evaluate_adapts_to_the_target_and_reports_the_outcome(call: Call, finished: Path, tmp_path: Path) -> None:
     code, out, _ = call("evaluate", finished, "--adapt", "paper", "--out", tmp_path / "adapted")
     assert code == 0
     assert "adaptation of model: 36 images adapted to" in out
@@ -254,13 +250,13 @@ def test_evaluate_adapts_to_the_targets_images_and_says_what_became_of_it(
     assert (tmp_path / "plain" / "scores.csv").read_text() == plain
 
 
-def test_an_adaptation_that_does_not_exist_is_named(call: Call, finished: Path) -> None:
+def test_unknown_adaptation_is_named(call: Call, finished: Path) -> None:
     code, _, err = call("evaluate", finished, "--adapt", "tent")
     assert code == 2
     check_output(err, "recipe.evaluation.adapt", "'tent'", "episodic")
 
 
-def test_evaluate_does_not_write_over_a_run(call: Call, finished: Path) -> None:
+def test_evaluate_refuses_to_overwrite_a_run(call: Call, finished: Path) -> None:
     before = (finished / "metrics.json").read_bytes()
     code, _, err = call("evaluate", finished, "--out", finished)
     assert code == 2
@@ -268,7 +264,7 @@ def test_evaluate_does_not_write_over_a_run(call: Call, finished: Path) -> None:
     assert (finished / "metrics.json").read_bytes() == before
 
 
-def test_a_place_that_cannot_be_written_is_named_without_a_traceback(call: Call, recipe_file: Path) -> None:
+def test_unwritable_output_is_named_without_a_traceback(call: Call, recipe_file: Path) -> None:
     code, _, err = call("run", recipe_file, "--out", "/proc/nowhere/run")
     assert code == 2
     check_output(err, "/proc/nowhere")
@@ -304,7 +300,7 @@ def test_a_damaged_model_is_refused(call: Call, finished: Path, tmp_path: Path) 
     assert "damaged" in err
 
 
-def test_methods_says_what_leaves_a_site(call: Call) -> None:
+def test_methods_lists_the_values_that_leave_a_site(call: Call) -> None:
     code, out, _ = call("methods", "--json")
     rows = {row["name"]: row for row in json.loads(out)}
     fields = {field["field"]: field["kind"] for field in rows["fedpad"]["leaves_a_site"]}
@@ -322,7 +318,7 @@ def test_methods_says_what_leaves_a_site(call: Call) -> None:
     assert [row["name"] for row in json.loads(call("methods", "fedpad", "--json")[1])] == ["fedpad"]
 
 
-def test_methods_lists_every_method_in_one_line_with_advice(call: Call) -> None:
+def test_methods_lists_one_line_per_method_with_advice(call: Call) -> None:
     code, out, _ = call("methods")
     lines = {line.split()[0]: line for line in out.splitlines() if line.startswith("  ")}
     assert code == 0
@@ -333,7 +329,7 @@ def test_methods_lists_every_method_in_one_line_with_advice(call: Call) -> None:
     assert (code, err) == (2, "fedvisage: methods: unknown method 'fedpaad'; did you mean fedpad?\n")
 
 
-def test_the_help_has_every_verb_in_one_of_five_sections(call: Call) -> None:
+def test_help_lists_every_command_in_one_of_five_sections(call: Call) -> None:
     code, out, _ = call("-h")
     sections = dict(re.findall(r"^([A-Z][a-z ]+):\n((?:  .*\n)+)", out, flags=re.MULTILINE))
     assert code == 0
@@ -343,7 +339,7 @@ def test_the_help_has_every_verb_in_one_of_five_sections(call: Call) -> None:
 
 
 @pytest.mark.parametrize("words", [("run",), ("data",), ("data", "import"), ("gallery", "create"), ("methods",)])
-def test_h_prints_the_help_of_every_verb(call: Call, words: tuple[str, ...]) -> None:
+def test_short_help_option_works_for_every_command(call: Call, words: tuple[str, ...]) -> None:
     code, out, _ = call(*words, "-h")
     assert code == 0
     assert f"fedvisage {' '.join(words)} " in out.splitlines()[0]
@@ -372,7 +368,7 @@ def test_synth_import_and_show_work_together(call: Call, tmp_path: Path) -> None
     assert Image.open(tmp_path / "sheet.png").size[0] > 100
 
 
-def test_a_depth_that_an_import_cannot_make_is_refused(call: Call, tmp_path: Path) -> None:
+def test_import_of_missing_depth_is_refused(call: Call, tmp_path: Path) -> None:
     (tmp_path / "raw/real").mkdir(parents=True)
     arguments = ("data", "import", "folder", tmp_path / "raw", tmp_path / "set", "--crop", "none", "--depth")
     for choice, keyword in (("canonical", "crop=none"), ("nowhere", "'nowhere'")):
@@ -395,7 +391,7 @@ def test_compare_and_report_read_finished_runs(call: Call, finished: Path) -> No
     assert all(site in (finished / "report.html").read_text() for site in SITES)
 
 
-def test_an_interrupted_run_ends_with_one_line_and_130(
+def test_interrupted_run_prints_one_line_and_exits_with_130(
     call: Call, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Reporter, "advance", _interrupt)
@@ -417,7 +413,7 @@ def _interrupt(*_: object) -> None:
         (["data", "import", "folder", ".", "set", "--workers", "9999"], "256"),
     ],
 )
-def test_with_json_progress_an_error_is_one_json_object(
+def test_json_progress_prints_errors_as_one_object(
     words: list[str], keyword: str, call: Call, recipe_file: Path
 ) -> None:
     words = [str(recipe_file) if word == "RECIPE" else word for word in words]
@@ -463,7 +459,7 @@ def test_an_interrupted_run_can_be_resumed(
     assert settled(tmp_path / "run") == settled(finished)
 
 
-def test_resume_reports_a_directory_without_a_run(call: Call, recipe_file: Path, tmp_path: Path) -> None:
+def test_resume_refuses_a_directory_without_a_run(call: Call, recipe_file: Path, tmp_path: Path) -> None:
     code, _, err = call("run", recipe_file, "training.rounds=1", "--out", tmp_path / "typo", "--resume")
     assert code == 0
     assert f"{tmp_path / 'typo'} contains no run to resume, so a new run starts there" in err
@@ -471,9 +467,7 @@ def test_resume_reports_a_directory_without_a_run(call: Call, recipe_file: Path,
 
 @pytest.mark.parametrize("verb", ["report", "audit"])
 @pytest.mark.parametrize(("place", "keyword"), [("missing", "not found"), ("photographs", "no run")])
-def test_a_directory_that_is_not_a_run_is_named(
-    verb: str, place: str, keyword: str, call: Call, tmp_path: Path
-) -> None:
+def test_directory_without_a_run_is_named(verb: str, place: str, keyword: str, call: Call, tmp_path: Path) -> None:
     (tmp_path / "photographs").mkdir()
     (tmp_path / "photographs" / "face.jpg").write_bytes(b"")
     code, out, err = call(verb, tmp_path / place)
@@ -482,9 +476,7 @@ def test_a_directory_that_is_not_a_run_is_named(
     assert "--resume" not in err
 
 
-def test_all_data_is_looked_at_before_anything_is_rendered_or_written(
-    call: Call, recipe_file: Path, tmp_path: Path
-) -> None:
+def test_data_is_checked_before_rendering_or_writing(call: Call, recipe_file: Path, tmp_path: Path) -> None:
     small = "synth: O subjects=2 videos=1 frames=1 size=32"
     code, out, err = call(
         "run",
@@ -501,7 +493,7 @@ def test_all_data_is_looked_at_before_anything_is_rendered_or_written(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_site_of_one_subject_is_refused_before_it_is_rendered(call: Call, recipe_file: Path, tmp_path: Path) -> None:
+def test_site_with_one_subject_is_refused_before_rendering(call: Call, recipe_file: Path, tmp_path: Path) -> None:
     words = ("data.sites.A=synth: O subjects=1 videos=1 frames=1 size=32", "--cache", tmp_path / "cache")
     code, _, err = call("run", recipe_file, *words, "--out", tmp_path / "run")
     assert code == 2
@@ -509,9 +501,7 @@ def test_a_site_of_one_subject_is_refused_before_it_is_rendered(call: Call, reci
     assert not list(tmp_path.iterdir())
 
 
-def test_a_method_of_recognition_is_named_in_a_recipe_of_attack_detection(
-    call: Call, recipe_file: Path, tmp_path: Path
-) -> None:
+def test_recognition_method_is_refused_in_a_detection_recipe(call: Call, recipe_file: Path, tmp_path: Path) -> None:
     changes = ("method={name: fedfr}", "input.colour=rgb+hsv")
     code, _, err = call("run", recipe_file, *changes, "--out", tmp_path / "run")
     assert code == 2
@@ -528,7 +518,7 @@ def test_a_method_of_recognition_is_named_in_a_recipe_of_attack_detection(
         ("weights.safetensors", b"whatever else", "safetensors"),
     ],
 )
-def test_weights_in_another_format_are_told_how_to_be_converted(
+def test_weights_in_another_format_name_the_conversion(
     call: Call, recipe_file: Path, tmp_path: Path, name: str, content: bytes, keyword: str
 ) -> None:
     path = tmp_path / name
@@ -540,7 +530,7 @@ def test_weights_in_another_format_are_told_how_to_be_converted(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_report_of_no_run_and_a_result_without_a_name_are_refused(call: Call, recipe_file: Path) -> None:
+def test_report_without_a_run_and_output_without_a_name_are_refused(call: Call, recipe_file: Path) -> None:
     code, _, err = call("report", "/nope")
     assert code == 2
     check_output(err, "/nope", "directory")
@@ -549,13 +539,13 @@ def test_a_report_of_no_run_and_a_result_without_a_name_are_refused(call: Call, 
     assert err.startswith("fedvisage: --out: ")
 
 
-def test_what_sigterm_does_to_the_caller_is_as_before(call: Call) -> None:
+def test_sigterm_handler_of_the_caller_is_restored(call: Call) -> None:
     before = signal.getsignal(signal.SIGTERM)
     call("report", "/nope")
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_the_options_for_quality_have_the_pipelines_defaults() -> None:
+def test_quality_options_have_the_defaults_of_the_pipeline() -> None:
     assert asdict(QualityOptions()).items() <= asdict(Settings()).items()
 
 
@@ -568,13 +558,13 @@ def test_the_options_for_quality_have_the_pipelines_defaults() -> None:
         ("--set", "KEY=VALUE"),
     ],
 )
-def test_a_key_given_as_an_option_is_answered_with_the_way_to_change_it(call: Call, option: str, remedy: str) -> None:
+def test_recipe_key_as_option_suggests_set(call: Call, option: str, remedy: str) -> None:
     code, _, error = call("run", "demo/fedpad", option, "3")
     check_output(error, option, "not an option")
     assert (code, remedy in error) == (2, True), error
 
 
-def test_an_unknown_option_that_is_no_key_keeps_the_usual_answer(call: Call) -> None:
+def test_unknown_option_keeps_the_usual_error(call: Call) -> None:
     code, _, error = call("run", "demo/fedpad", "--resum")
     assert (code, "--resume" in error) == (2, True)
 
@@ -589,7 +579,7 @@ def test_the_list_of_shipped_recipes_is_filtered_by_a_text(call: Call) -> None:
     check_output(error, "nothing-like-it", "fedvisage recipes")
 
 
-def test_status_takes_the_kit_as_the_other_verbs_do(call: Call, tmp_path: Path) -> None:
+def test_status_takes_the_kit_like_other_commands(call: Call, tmp_path: Path) -> None:
     (tmp_path / "kit").mkdir()
     earlier, now = (call("status", *words, tmp_path / "kit") for words in ((), ("--kit",)))
     assert earlier == now

@@ -39,7 +39,7 @@ def piped(command: str) -> tuple[list[str], bytes]:
     return shlex.split(after), Path(path).read_bytes() if path else given
 
 
-def test_the_commands_run_and_judge_the_pictures_that_they_name(
+def test_documented_commands_score_their_pictures(
     sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_toy(tree(sets, training__rounds=1), tmp_path / "runs" / "first")
@@ -68,7 +68,7 @@ def logit(share: float) -> float:
     return math.log(share / (1 - share))
 
 
-def test_the_lines_that_it_shows_are_those_that_are_printed() -> None:
+def test_documented_output_equals_printed_output() -> None:
     threshold = Threshold(rule="source-eer", value=logit(0.5204), far=0.125, frr=0.1238)
     judged = [("photos/one.png", 0.8613, "live", ()), ("photos/two.png", 0.2187, "attack", (SEVERAL,))]
     images = [
@@ -79,7 +79,7 @@ def test_the_lines_that_it_shows_are_those_that_are_printed() -> None:
     assert Predictions(threshold, images).lines() == blocks("")[0].splitlines()
 
 
-def test_it_names_every_format_that_is_read() -> None:
+def test_page_names_every_readable_format() -> None:
     said = PAGE.lower()
     for ending in ENDINGS:
         assert {"jpg": "jpeg", "tif": "tiff", "heif": "heic"}.get(ending[1:], ending[1:]) in said

@@ -40,7 +40,7 @@ def said(*words: object) -> str:
     return result.stdout
 
 
-def test_a_gallery_is_made_listed_turned_to_another_key_and_kept_from_the_old_one(here: Path) -> None:
+def test_gallery_is_created_listed_and_rekeyed(here: Path) -> None:
     assert "door.key" in said("create", "door.gallery", "--key", "door.key")
     assert "staff" in said("create", "door.gallery", "--key", "door.key", "--collection", "staff", "--renewable")
     listed = json.loads(said("list", "door.gallery", "--key", "door.key", "--json"))
@@ -53,7 +53,7 @@ def test_a_gallery_is_made_listed_turned_to_another_key_and_kept_from_the_old_on
     assert error.place == "--key"
 
 
-def test_an_older_copy_is_refused_until_the_owner_accepts_it(here: Path) -> None:
+def test_older_copy_is_refused_until_accepted(here: Path) -> None:
     said("create", "door.gallery", "--key", "door.key")
     older = (here / "door.gallery").read_bytes()
     said("create", "door.gallery", "--key", "door.key", "--collection", "staff")
@@ -69,7 +69,7 @@ def test_an_older_copy_is_refused_until_the_owner_accepts_it(here: Path) -> None
     assert not list((here / "door.key.counters").iterdir())
 
 
-def test_a_key_from_the_environment_needs_a_folder_of_counters(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_from_the_environment_requires_a_counter_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDVISAGE_GALLERY_KEY", "00" * 32)
     error = call("create", "door.gallery").exception
     assert isinstance(error, UserError)
@@ -80,7 +80,7 @@ def test_a_key_from_the_environment_needs_a_folder_of_counters(here: Path, monke
     assert "default" in said("list", "door.gallery")
 
 
-def test_every_verb_that_the_page_shows_can_be_called_so() -> None:
+def test_documented_commands_have_their_options() -> None:
     shown = [line for block in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
     assert len(shown) >= 6
     for line in shown:
@@ -96,9 +96,7 @@ def photograph() -> np.ndarray:
     return picture
 
 
-def test_pictures_go_through_exported_models_before_anybody_is_enrolled(
-    here: Path, pad: Path, recognition: Path
-) -> None:
+def test_enrolment_checks_pictures_with_exported_models(here: Path, pad: Path, recognition: Path) -> None:
     """A toy model decides as it does: whatever it says of a face, the verb does the same."""
     Image.fromarray(np.full((240, 240, 3), (120, 110, 90), np.uint8)).save("wall.png")
     picture = photograph()
@@ -117,9 +115,7 @@ def test_pictures_go_through_exported_models_before_anybody_is_enrolled(
         assert "attack" in str(result.exception)
 
 
-def test_the_verbs_decide_at_the_operating_points_of_their_option(
-    here: Path, strict_pad: Path, recognition: Path
-) -> None:
+def test_commands_decide_at_the_chosen_operating_points(here: Path, strict_pad: Path, recognition: Path) -> None:
     (here / "probes" / "anna").mkdir(parents=True)
     Image.fromarray(photograph()).save("probes/anna/face.png")
     said("create", "door.gallery", "--key", "door.key")

@@ -59,7 +59,7 @@ def call(verb: str, run: Path) -> UserError:
         ("report", "environment.json", "7"),
     ],
 )
-def test_a_damaged_file_ends_a_verb_in_one_line_with_its_name(verb: str, name: str, content: str, run: Path) -> None:
+def test_damaged_file_is_named_in_one_line(verb: str, name: str, content: str, run: Path) -> None:
     (run / name).write_text(content)
     mistake = call(verb, run)
     assert str(run) in mistake.place
@@ -67,13 +67,13 @@ def test_a_damaged_file_ends_a_verb_in_one_line_with_its_name(verb: str, name: s
 
 
 @pytest.mark.parametrize("name", ["metrics.json", "rounds.jsonl", "ledger.jsonl", "scores.csv"])
-def test_the_python_door_names_the_damaged_file(name: str, run: Path) -> None:
+def test_python_api_names_the_damaged_file(name: str, run: Path) -> None:
     (run / name).write_text('a,b\n{"half')
     with refused(run / name):
         getattr(fv.Run(run), name.partition(".")[0])
 
 
-def test_the_python_door_says_what_is_wrong_with_a_runs_figures(run: Path) -> None:
+def test_python_api_names_the_invalid_figure(run: Path) -> None:
     (run / "metrics.json").write_text("{}")
     with refused("run", "restore"):
         str(fv.Run(run))
@@ -81,7 +81,7 @@ def test_the_python_door_says_what_is_wrong_with_a_runs_figures(run: Path) -> No
         fv.compare([run])
 
 
-def test_json_for_programs_has_no_numbers_that_are_none(run: Path) -> None:
+def test_json_output_has_no_nan(run: Path) -> None:
     result = CliRunner().invoke(app, ["predict", str(run), str(run.parent / "picture.png"), "--crop", "none", "--json"])
     assert result.exit_code == 0
     json.loads(result.stdout, parse_constant=pytest.fail)

@@ -91,7 +91,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_pipe_in_the_place_of_a_file_is_refused_and_never_opened(
+def test_pipe_as_a_file_is_refused_without_opening_it(
     place: Path, pad: Path, pad_run: Path, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(place)

@@ -68,7 +68,7 @@ def values(result: Result) -> list[dict[str, Any]]:
     return rows
 
 
-def test_a_batch_gives_the_scores_that_one_by_one_gives(run: Path, crops: Path) -> None:
+def test_batch_size_does_not_change_scores(run: Path, crops: Path) -> None:
     model = open_model(run)
     together = predict(model, list_input_pictures([crops]), crop="none").images
     for one in together:
@@ -77,7 +77,7 @@ def test_a_batch_gives_the_scores_that_one_by_one_gives(run: Path, crops: Path) 
     assert len({round(one.probability or 0, 4) for one in together}) > 5
 
 
-def test_the_command_line_and_the_python_door_give_one_score(run: Path, crops: Path) -> None:
+def test_command_line_and_python_give_the_same_score(run: Path, crops: Path) -> None:
     paths = sorted(crops.iterdir())
     images = np.stack([np.asarray(Image.open(path)) for path in paths])
     logits = open_model(run).score(torch.from_numpy(images).permute(0, 3, 1, 2))
@@ -91,7 +91,7 @@ def draws(sets: Mapping[str, Path], out: Path) -> FinishedModel:
     return open_model(out)
 
 
-def test_a_method_that_draws_judges_each_picture_as_if_it_came_alone(
+def test_method_with_random_draws_scores_each_picture_independently(
     sets: Mapping[str, Path], crops: Path, tmp_path: Path
 ) -> None:
     model = draws(sets, tmp_path / "run")
@@ -118,7 +118,7 @@ def scores(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in ("probability", "logit")}
 
 
-def test_a_photograph_of_a_phone_is_scored(run: Path) -> None:
+def test_phone_photograph_is_scored(run: Path) -> None:
     content = io.BytesIO()
     image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8))
     heif.from_pillow(image).save(content)
@@ -126,7 +126,7 @@ def test_a_photograph_of_a_phone_is_scored(run: Path) -> None:
     assert row["decision"] in ("live", "attack")
 
 
-def test_faces_are_counted_boxed_turned_upright_and_said_to_be_grey(run: Path, photographs: Path) -> None:
+def test_faces_are_counted_boxed_and_turned_upright(run: Path, photographs: Path) -> None:
     result = call(run, photographs, "--json")
     rows = {Path(row["path"]).stem: row for row in values(result)}
     assert {name: row["faces"] for name, row in rows.items()} == {"one": 1, "two": 2, "turned": 1, "grey": 1, "wall": 0}
@@ -146,7 +146,7 @@ def test_faces_are_counted_boxed_turned_upright_and_said_to_be_grey(run: Path, p
     np.testing.assert_allclose(rows["turned"]["boxes"][0], [480 - x - w, 240 - y - h, w, h], atol=3)
 
 
-def test_every_picture_has_one_line_whatever_its_name(run: Path, crops: Path, tmp_path: Path) -> None:
+def test_every_picture_has_one_line_for_any_file_name(run: Path, crops: Path, tmp_path: Path) -> None:
     content = (crops / "0.png").read_bytes()
     for name in ("a\nlive     score 0.99.png", ":smile: [red]b.png"):
         (tmp_path / name).write_bytes(content)
@@ -158,7 +158,7 @@ def test_every_picture_has_one_line_whatever_its_name(run: Path, crops: Path, tm
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_the_exit_code_tells_a_script_and_without_it_is_0(run: Path, crops: Path, photographs: Path, form: str) -> None:
+def test_exit_code_reports_attacks_only_on_request(run: Path, crops: Path, photographs: Path, form: str) -> None:
     words = ["--json"] if form == "json" else []
     decisions = {
         path: values(call(run, path, "--crop", "none", "--json"))[0]["decision"]
@@ -171,7 +171,7 @@ def test_the_exit_code_tells_a_script_and_without_it_is_0(run: Path, crops: Path
     assert call(run, photographs / "wall.png", *words).exit_code == 0
 
 
-def test_what_is_said_meanwhile_is_no_part_of_the_result(run: Path, crops: Path) -> None:
+def test_quiet_json_writes_only_the_result(run: Path, crops: Path) -> None:
     result = call(run, crops, "--crop", "none", "--json", "--quiet")
     assert result.stderr == ""
     assert len(values(result)) == 10

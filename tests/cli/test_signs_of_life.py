@@ -25,7 +25,7 @@ def rows(text: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("method", ["fedpad", "fedsis", "privacyface"])
-def test_every_site_tells_its_batches_within_each_round(sets: Mapping[str, Path], tmp_path: Path, method: str) -> None:
+def test_every_site_reports_its_batches_in_each_round(sets: Mapping[str, Path], tmp_path: Path, method: str) -> None:
     told, minutes = io.StringIO(), itertools.count(step=60)
     reporter = JsonReporter(told, clock=lambda: float(next(minutes)))
     run_toy(tree(sets, method, training__rounds=2), tmp_path / "run", reporter=reporter)
@@ -47,7 +47,7 @@ def call(*words: object) -> Result:
     return result
 
 
-def test_a_program_reads_rounds_as_objects_beside_the_result(recipe: Path, tmp_path: Path) -> None:
+def test_json_progress_writes_rounds_to_stderr(recipe: Path, tmp_path: Path) -> None:
     result = call("run", recipe, "--out", tmp_path / "run", "--log-format", "json")
     rounds = [row for row in rows(result.stderr) if row["event"] == "round"]
     assert [(row["round"], row["of"]) for row in rounds] == [(1, 2), (2, 2)]
@@ -55,7 +55,7 @@ def test_a_program_reads_rounds_as_objects_beside_the_result(recipe: Path, tmp_p
     assert "report:" in result.stdout
 
 
-def test_quiet_leaves_the_result_alone(recipe: Path, tmp_path: Path) -> None:
+def test_quiet_prints_only_the_result(recipe: Path, tmp_path: Path) -> None:
     quiet = call("run", recipe, "--out", tmp_path / "quiet", "--quiet")
     loud = call("run", recipe, "--out", tmp_path / "loud")
     assert quiet.stderr == ""
@@ -64,7 +64,7 @@ def test_quiet_leaves_the_result_alone(recipe: Path, tmp_path: Path) -> None:
     assert "loss" not in quiet.stdout
 
 
-def test_rendering_is_told_to_programs_and_not_to_who_wants_quiet(tmp_path: Path) -> None:
+def test_rendering_reports_json_progress_unless_quiet(tmp_path: Path) -> None:
     words = ("--domain", "O", "--subjects", 1, "--videos", 1, "--frames", 1, "--size", 32, "--workers", 1)
     quiet = call("data", "synth", tmp_path / "quiet", *words, "--quiet")
     objects = call("data", "synth", tmp_path / "objects", *words, "--log-format", "json")
@@ -73,7 +73,7 @@ def test_rendering_is_told_to_programs_and_not_to_who_wants_quiet(tmp_path: Path
     assert all(row["event"] == "progress" for row in rows(objects.stderr))  # none, if it took no three seconds
 
 
-def test_a_server_or_site_reports_progress_and_errors_to_a_program(capfd: pytest.CaptureFixture[str]) -> None:
+def test_server_and_site_report_progress_and_errors_as_json(capfd: pytest.CaptureFixture[str]) -> None:
     say, complain = line_printers(False, "json")
     say("connected to fed.example.org:8002, waiting for runs")
     complain("the kit is in use")
@@ -84,7 +84,7 @@ def test_a_server_or_site_reports_progress_and_errors_to_a_program(capfd: pytest
     assert (json.loads(complaint)["event"], json.loads(complaint)["message"]) == ("error", "the kit is in use")
 
 
-def test_a_quiet_server_or_site_only_complains(capfd: pytest.CaptureFixture[str]) -> None:
+def test_quiet_server_and_site_print_only_errors(capfd: pytest.CaptureFixture[str]) -> None:
     say, complain = line_printers(True, "text")
     say("connected")
     complain("the kit is in use")
@@ -92,6 +92,6 @@ def test_a_quiet_server_or_site_only_complains(capfd: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("words", [("server", "kit"), ("site", "kit", "--data", "set")])
-def test_an_unknown_format_is_refused_before_a_kit_is_opened(words: tuple[str, ...]) -> None:
+def test_unknown_progress_format_is_refused_before_the_kit_is_opened(words: tuple[str, ...]) -> None:
     with refused("--log-format", "xml", "json"):
         CliRunner().invoke(app, [*words, "--log-format", "xml"], catch_exceptions=False)

@@ -57,7 +57,7 @@ def adapted(pad: Path, tmp_path: Path, gate_open: None) -> Path:
     return tmp_path / "adapted"
 
 
-def test_statistics_counted_without_torch_are_those_of_torch(pad_run: Path, adapted: Path) -> None:
+def test_statistics_without_torch_equal_those_of_torch(pad_run: Path, adapted: Path) -> None:
     model, shown = open_model(pad_run), torch.from_numpy(crops()).permute(0, 3, 1, 2)
     net, method = model.scorer.net, model.setup.method
     model.scorer.load(model.saved.finished)
@@ -82,7 +82,7 @@ def test_statistics_counted_without_torch_are_those_of_torch(pad_run: Path, adap
     assert np.abs(Exported.open(adapted).run(crops()) - model.score(shown)).max() > 0.01
 
 
-def test_the_directory_says_what_it_was_adapted_from(pad: Path, adapted: Path) -> None:
+def test_directory_states_the_origin_of_the_adaptation(pad: Path, adapted: Path) -> None:
     said = Exported.open(adapted).description
     assert said.adapted is not None
     assert (said.adapted.from_sha256, said.adapted.how, said.adapted.images) == (
@@ -100,7 +100,7 @@ def test_the_directory_says_what_it_was_adapted_from(pad: Path, adapted: Path) -
         adapt(Exported.open(adapted), crops(), adapted.with_name("again"))
 
 
-def test_every_layer_of_the_network_is_found(pad_run: Path, pad: Path) -> None:
+def test_every_batch_norm_layer_is_recognised(pad_run: Path, pad: Path) -> None:
     weights = {name: one.numpy() for name, one in load_file(pad / "model.safetensors").items()}
     layers = layers_of(onnx.load(pad / "onnx/model.onnx").graph, weights)
     stored = {name.removesuffix(".running_mean") for name in weights if name.endswith("running_mean")}
@@ -108,7 +108,7 @@ def test_every_layer_of_the_network_is_found(pad_run: Path, pad: Path) -> None:
 
 
 @pytest.mark.parametrize(("count", "word"), [(8, "too small"), (40, "one class")])
-def test_the_gate_keeps_the_model_and_nothing_is_written(pad: Path, tmp_path: Path, count: int, word: str) -> None:
+def test_rejected_adaptation_writes_nothing(pad: Path, tmp_path: Path, count: int, word: str) -> None:
     same = np.repeat(crops(1), count, axis=0)
     with pytest.raises(RunFailed, match=word):
         adapt(Exported.open(pad), same, tmp_path / "out")
@@ -129,7 +129,7 @@ def test_weights_of_another_model_are_refused(pad: Path, recognition: Path, tmp_
         adapt(Exported.open(recognition), crops(), tmp_path / "out")
 
 
-def test_a_pipeline_adapts_to_pictures_and_skips_those_without_a_face(
+def test_pipeline_adapts_to_pictures_with_a_face(
     pad: Path, photographs: dict[str, np.ndarray], tmp_path: Path, gate_open: None
 ) -> None:
     rng = np.random.default_rng(0)
@@ -139,9 +139,7 @@ def test_a_pipeline_adapts_to_pictures_and_skips_those_without_a_face(
     assert Pipeline(tmp_path / "out").check(pictures[0]).faces[0].pad is not None
 
 
-def test_the_command_adapts_an_export_without_torch(
-    pad: Path, photographs: dict[str, np.ndarray], tmp_path: Path
-) -> None:
+def test_command_adapts_an_export_without_torch(pad: Path, photographs: dict[str, np.ndarray], tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     for number in range(4):
         Image.fromarray(photographs["one"]).save(tmp_path / "photos" / f"{number}.png")
@@ -154,9 +152,7 @@ def test_the_command_adapts_an_export_without_torch(
     assert "too small" in said.stderr
 
 
-def test_the_weights_that_adaptation_settles_on_give_its_scores(
-    sets: Mapping[str, Path], pad_run: Path, gate_open: None
-) -> None:
+def test_adapted_weights_give_the_adapted_scores(sets: Mapping[str, Path], pad_run: Path, gate_open: None) -> None:
     model, view = open_model(pad_run), View.of(PreparedSet.open(sets["A"]))
     finished, sources = model.saved.finished, sources_of(model.setup.method, model.saved)
     scores, _ = adapt_and_score(model.scorer, finished, view, Adapt(), sources)
@@ -171,7 +167,7 @@ def test_the_weights_that_adaptation_settles_on_give_its_scores(
 
 
 @pytest.mark.slow
-def test_a_gated_model_is_exported_with_its_weights(
+def test_gated_model_is_exported_with_its_adapted_weights(
     sets: Mapping[str, Path], pad_run: Path, tmp_path: Path, gate_open: None
 ) -> None:
     out = tmp_path / "out"
@@ -184,7 +180,7 @@ def test_a_gated_model_is_exported_with_its_weights(
     assert "adapted" in (out / "README.md").read_text()
 
 
-def test_what_the_gate_keeps_is_not_exported_as_adapted(
+def test_rejected_adaptation_is_not_exported_as_adapted(
     sets: Mapping[str, Path], pad_run: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(RunFailed, match="gate"):

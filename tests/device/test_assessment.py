@@ -49,7 +49,7 @@ def assessed(copy: Path, pad: Path, recognition: Path) -> Assessment:
     )
 
 
-def test_a_copy_says_who_enrols_comes_back_and_is_attacked(copy: Path) -> None:
+def test_rendered_copy_marks_enrolment_return_and_attack(copy: Path) -> None:
     trials = presentations_in(copy)
     assert {
         subject: [trial.name.split("/")[0] for trial in enrolment] for subject, enrolment in trials.enrol.items()
@@ -69,7 +69,7 @@ def test_rendered_people_look_different_each_time(copy: Path) -> None:
     assert np.abs(one.astype(int) - other).mean() > 3
 
 
-def test_without_enrolment_videos_the_first_bona_fide_presentation_enrols(tmp_path: Path) -> None:
+def test_first_bona_fide_presentation_enrols_without_enrolment_videos(tmp_path: Path) -> None:
     write_copy(SCANNERS["folder"], tmp_path / "own")
     trials = presentations_in(tmp_path / "own")
     assert {name: [trial.name for trial in some] for name, some in trials.enrol.items()} == {
@@ -82,7 +82,7 @@ def test_without_enrolment_videos_the_first_bona_fide_presentation_enrols(tmp_pa
     ]
 
 
-def test_a_presentation_is_judged_by_the_mean_of_its_frames(copy: Path, pad: Path, assessed: Assessment) -> None:
+def test_presentation_is_scored_by_the_mean_of_its_frames(copy: Path, pad: Path, assessed: Assessment) -> None:
     path = next(copy.rglob("attack_print_client001*.mov"))
     pipeline = Pipeline(lenient(pad, -50.0))
     scores = [pipeline.check(frame).faces[0].pad for _, frame in sample_video(path, 2)]
@@ -92,7 +92,7 @@ def test_a_presentation_is_judged_by_the_mean_of_its_frames(copy: Path, pad: Pat
     assert (row["species"], row["judged"], row["decision"]) == ("print", 2, "bona_fide")
 
 
-def test_the_table_gives_the_figures_again(assessed: Assessment) -> None:
+def test_table_repeats_the_figures(assessed: Assessment) -> None:
     attacks = [row for row in assessed.rows if row["species"] == "photo"]
     said = assessed.values["system"]["species"]["photo"]
     assert said["presented"] == len(attacks) == PEOPLE
@@ -102,7 +102,7 @@ def test_the_table_gives_the_figures_again(assessed: Assessment) -> None:
     assert assessed.values["system"]["non_mated"] == 2 * PEOPLE * (PEOPLE - 1)
 
 
-def test_who_is_taken_for_an_attack_is_not_enrolled(copy: Path, pad: Path, recognition: Path) -> None:
+def test_person_classified_as_attack_is_not_enrolled(copy: Path, pad: Path, recognition: Path) -> None:
     found = assess(
         Pipeline(lenient(pad, 50.0), lenient(recognition, 0.5)), presentations_in(copy), frames=1, resamples=0
     )
@@ -111,7 +111,7 @@ def test_who_is_taken_for_an_attack_is_not_enrolled(copy: Path, pad: Path, recog
     assert found.values["pad"]["bona_fide"]["bpcer"]["value"] == 1
 
 
-def test_no_face_is_no_response(copy: Path, pad: Path) -> None:
+def test_missing_face_counts_as_no_response(copy: Path, pad: Path) -> None:
     pipeline = Pipeline(pad)
     trials = presentations_in(copy)
     walls = [replace(one, items=(replace(one.items[0], path=wall(copy), kind="image"),)) for one in trials.probes[:2]]
@@ -126,7 +126,7 @@ def wall(place: Path) -> Path:
     return path
 
 
-def test_a_report_on_what_cannot_be_read_is_refused(copy: Path, pad: Path) -> None:
+def test_unreadable_input_has_no_report(copy: Path, pad: Path) -> None:
     trials = presentations_in(copy)
     broken = copy.parent / "broken.mov"
     broken.write_bytes(b"not a video")
@@ -135,7 +135,7 @@ def test_a_report_on_what_cannot_be_read_is_refused(copy: Path, pad: Path) -> No
         assess(Pipeline(pad), replace(trials, probes=probes), frames=1, resamples=0)
 
 
-def test_the_command_writes_report_and_table(copy: Path, pad: Path, recognition: Path, tmp_path: Path) -> None:
+def test_command_writes_report_and_table(copy: Path, pad: Path, recognition: Path, tmp_path: Path) -> None:
     words = ["evaluate", "--pipeline", "--pad", str(pad), "--recognition", str(recognition), "--data", str(copy)]
     result = CliRunner().invoke(app, [*words, "--frames", "1", "--iso30107", "--out", str(tmp_path / "out"), "--quiet"])
     assert result.exception is None, result.exception
@@ -150,7 +150,7 @@ def test_the_command_writes_report_and_table(copy: Path, pad: Path, recognition:
     assert "APCER" in result.stdout
 
 
-def test_the_page_says_all_of_it_and_names_nobody(assessed: Assessment, tmp_path: Path) -> None:
+def test_page_states_all_figures_and_no_names(assessed: Assessment, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assessed.write(out, report=True)
     page = (out / "iso30107.html").read_text()
@@ -178,7 +178,7 @@ def test_the_page_says_all_of_it_and_names_nobody(assessed: Assessment, tmp_path
         (("--pad", "PAD", "--data", "COPY", "--adapt", "gated"), "--adapt"),
     ],
 )
-def test_wrong_calls_name_the_place(copy: Path, pad: Path, words: tuple[str, ...], place: str) -> None:
+def test_wrong_assessment_calls_name_the_place(copy: Path, pad: Path, words: tuple[str, ...], place: str) -> None:
     said = {"COPY": str(copy), "PAD": str(pad)}
     result = CliRunner().invoke(app, ["evaluate", "--pipeline", *(said.get(one, one) for one in words)])
     assert isinstance(result.exception, UserError)
@@ -186,7 +186,7 @@ def test_wrong_calls_name_the_place(copy: Path, pad: Path, words: tuple[str, ...
 
 
 @pytest.mark.parametrize("words", [("--pad", "PAD"), ("--frames", "10"), ("RUN", "--frames", "3")])
-def test_options_of_pipelines_need_the_word(words: tuple[str, ...]) -> None:
+def test_pipeline_options_need_the_pipeline_option(words: tuple[str, ...]) -> None:
     result = CliRunner().invoke(app, ["evaluate", *words])
     assert isinstance(result.exception, UserError)
     assert words[-2] in str(result.exception)

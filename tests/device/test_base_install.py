@@ -23,7 +23,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return create_environment(tmp_path_factory.mktemp("base"))
 
 
-def test_the_base_installation_scores_a_picture_with_an_exported_model(python: Path, pad: Path, tmp_path: Path) -> None:
+def test_base_installation_scores_pictures_with_an_export(python: Path, pad: Path, tmp_path: Path) -> None:
     Image.fromarray(np.full((32, 32, 3), 90, np.uint8)).save(tmp_path / "picture.png")
     assert call(python, "-c", "import torch").returncode != 0
     done = call(python, "-m", "fedvisage", "predict", pad, tmp_path / "picture.png", "--crop", "none", "--json")
@@ -45,22 +45,20 @@ def test_the_base_installation_scores_a_picture_with_an_exported_model(python: P
         (("evaluate", "--pipeline", "--pad", "exported"), "report"),
     ],
 )
-def test_a_command_names_the_extra_that_it_needs(
-    python: Path, words: tuple[str, ...], extra: str, tmp_path: Path
-) -> None:
+def test_command_names_its_missing_extra(python: Path, words: tuple[str, ...], extra: str, tmp_path: Path) -> None:
     done = call(python, "-m", "fedvisage", *words)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     check_output(done.stderr, f"fedvisage[{extra}]", f"whl[{extra}]")
 
 
-def test_a_name_of_the_python_api_names_the_extra_that_it_needs(python: Path) -> None:
+def test_python_api_names_its_missing_extra(python: Path) -> None:
     done = call(python, "-c", "import fedvisage as fv; fv.run")
     assert "UserError" in done.stderr
     assert re.search(r"pip install 'dist/fedvisage-.*whl\[train\]'", done.stderr)
 
 
-def test_the_base_installation_is_small() -> None:
+def test_base_installation_is_small() -> None:
     files = {
         Path(os.path.realpath(str(distribution(name).locate_file(file))))
         for name in distributions_of()

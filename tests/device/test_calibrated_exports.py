@@ -76,9 +76,7 @@ def logits_of(bright: Path, live: Path) -> np.ndarray:
     return np.array([image.logit for image in images])
 
 
-def test_the_export_has_the_threshold_of_its_pictures_and_the_same_scores(
-    bright: Path, live: Path, tmp_path: Path
-) -> None:
+def test_calibrated_export_has_a_new_threshold_and_the_same_scores(bright: Path, live: Path, tmp_path: Path) -> None:
     result = run(bright, live, tmp_path / "door")
     before, after = Exported.open(bright), Exported.open(tmp_path / "door")
     assert before.threshold is not None
@@ -91,9 +89,7 @@ def test_the_export_has_the_threshold_of_its_pictures_and_the_same_scores(
     assert (tmp_path / "door" / WEIGHTS).read_bytes() == (bright / WEIGHTS).read_bytes()
 
 
-def test_answers_say_that_apcer_is_unknown_and_how_many_pictures_there_were(
-    bright: Path, live: Path, tmp_path: Path
-) -> None:
+def test_results_state_unknown_apcer_and_the_number_of_pictures(bright: Path, live: Path, tmp_path: Path) -> None:
     lines = run(bright, live, tmp_path / "door").lines()
     point = Exported.open(tmp_path / "door").threshold
     assert point is not None
@@ -105,7 +101,7 @@ def test_answers_say_that_apcer_is_unknown_and_how_many_pictures_there_were(
     assert "at the sites" not in "\n".join(predictions.lines()), "no site has this threshold"
 
 
-def test_the_command_writes_the_export_and_prints_json(bright: Path, live: Path, tmp_path: Path) -> None:
+def test_command_writes_the_export_and_prints_json(bright: Path, live: Path, tmp_path: Path) -> None:
     words = [
         "calibrate",
         bright,
@@ -152,7 +148,7 @@ def test_few_and_similar_pictures_are_refused(
     assert not (tmp_path / "door").exists()
 
 
-def test_an_attack_among_the_pictures_is_refused_with_its_name(bright: Path, live: Path, tmp_path: Path) -> None:
+def test_attack_among_the_pictures_is_named(bright: Path, live: Path, tmp_path: Path) -> None:
     place = shutil.copytree(live, tmp_path / "live")
     add_picture(place, "screen", 60, Exported.open(bright).size)
     with refused("--live", "screen.png", "1 outlier"):

@@ -60,7 +60,7 @@ def wider(pad: Path, margin: float) -> Exported:
     return replace(exported, description=exported.description.model_copy(update={"crop": crop}))
 
 
-def test_the_page_cuts_the_pixels_of_python_at_every_margin(scene: np.ndarray, tmp_path: Path) -> None:
+def test_page_and_python_crop_equal_pixels_at_every_margin(scene: np.ndarray, tmp_path: Path) -> None:
     if shutil.which("node") is None:
         pytest.skip("node is not installed; install the system's package nodejs")
     for path in files("fedvisage.device.web").joinpath("page").iterdir():
@@ -90,7 +90,7 @@ def test_the_page_cuts_the_pixels_of_python_at_every_margin(scene: np.ndarray, t
 
 
 @pytest.mark.parametrize("margin", MARGINS)
-def test_imports_predictions_and_pipelines_cut_the_same_pixels(
+def test_imports_predictions_and_pipelines_crop_equal_pixels(
     margin: float, scene: np.ndarray, pad: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, shown = wider(pad, margin), list[np.ndarray]()
@@ -103,9 +103,7 @@ def test_imports_predictions_and_pipelines_cut_the_same_pixels(
     assert len(predicted) == len(shown) == 1
 
 
-def test_a_picture_without_the_context_gets_no_decision_and_is_not_imported(
-    scene: np.ndarray, pad: Path, tmp_path: Path
-) -> None:
+def test_picture_without_context_is_rejected_everywhere(scene: np.ndarray, pad: Path, tmp_path: Path) -> None:
     tight = np.ascontiguousarray(scene[150:290, 260:400])
     for margin, reasons in ((1.4, ()), (2.7, (CLOSE,))):
         answer = Pipeline(wider(pad, margin), settings=Settings(enlarge=True, sharpness=0)).check(tight)
@@ -116,7 +114,7 @@ def test_a_picture_without_the_context_gets_no_decision_and_is_not_imported(
         make_cropper("face", 32, margin=2.7)(tight)
 
 
-def test_padding_repeats_the_last_pixels_and_is_recorded(scene: np.ndarray, tmp_path: Path) -> None:
+def test_padding_repeats_the_edge_and_is_recorded(scene: np.ndarray, tmp_path: Path) -> None:
     tight = np.ascontiguousarray(scene[150:290, 260:400])
     box = make_finder()(tight).box
     cropped = make_cropper("face", 32, margin=4.0, padding="replicate")(tight)
@@ -157,12 +155,12 @@ def cropped_sets(root: Path, margin: float) -> Mapping[str, Path]:
     return made
 
 
-def test_a_model_of_wider_crops_records_their_margin(tmp_path: Path) -> None:
+def test_model_records_the_margin_of_its_crops(tmp_path: Path) -> None:
     run_toy(tree(cropped_sets(tmp_path, 2.7), training__rounds=1), tmp_path / "run")
     assert open_model(tmp_path / "run").margin == 2.7
 
 
-def test_a_start_of_another_margin_is_refused_with_both_descriptions(tmp_path: Path) -> None:
+def test_start_with_another_margin_is_refused(tmp_path: Path) -> None:
     sets = cropped_sets(tmp_path, 1.4)
     run_toy(tree(sets, training__rounds=1), tmp_path / "first")
     weights = open_model(tmp_path / "first").saved.finished
@@ -175,7 +173,7 @@ def test_a_start_of_another_margin_is_refused_with_both_descriptions(tmp_path: P
 
 
 @pytest.mark.parametrize("side", [100, 240, 640, 1500])
-def test_a_face_that_fills_its_picture_is_found_at_every_size(side: int, face: np.ndarray) -> None:
+def test_face_that_fills_the_picture_is_detected_at_every_size(side: int, face: np.ndarray) -> None:
     whole = cv2.resize(face, (side, side), interpolation=cv2.INTER_CUBIC)
     found = make_finder()(whole)
     assert 0.4 * side < found.box[2:].max() < LEAST_CONTEXT * side

@@ -51,7 +51,7 @@ def said(*words: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_commands_and_the_python_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_documented_commands_and_python_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [shlex.split(line)[1:] for block in blocks("console") for line in block.splitlines()]
     exported, predicted, watched, small, copied, judged_together = (said(*words) for words in lines)
     assert "60 presentations" in judged_together
@@ -68,7 +68,7 @@ def test_the_commands_and_the_python_run(place: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out.split()[0] in ("bona_fide", "attack")
 
 
-def test_an_exported_model_predicts_what_its_run_predicts(place: Path, pad: Path) -> None:
+def test_export_and_run_predict_equally(place: Path, pad: Path) -> None:
     with_run, without = (json.loads(said("predict", str(model), "photos", "--json")) for model in ("runs/first", pad))
     assert with_run["threshold"] == without["threshold"]
     for one, other in zip(with_run["images"], without["images"], strict=True):
@@ -77,9 +77,7 @@ def test_an_exported_model_predicts_what_its_run_predicts(place: Path, pad: Path
         assert one == other
 
 
-def test_an_exported_model_compares_what_its_run_compares(
-    place: Path, recognition_run: Path, recognition: Path
-) -> None:
+def test_export_and_run_compare_equally(place: Path, recognition_run: Path, recognition: Path) -> None:
     words = ("photos/one.png", "--against", "photos", "--json")
     with_run, without = (json.loads(said("predict", str(model), *words)) for model in (recognition_run, recognition))
     expected = {one.pop("path"): one for one in with_run["matches"]}
@@ -107,9 +105,7 @@ def test_an_exported_model_compares_what_its_run_compares(
         (("export", "runs/first", "out", "--data", "nowhere"), "nowhere"),
     ],
 )
-def test_wrong_calls_end_in_one_line_that_names_the_place(
-    place: Path, pad: Path, words: tuple[str, ...], word: str
-) -> None:
+def test_wrong_calls_are_refused_in_one_line(place: Path, pad: Path, words: tuple[str, ...], word: str) -> None:
     result = CliRunner().invoke(app, [str(pad) if one == "PAD" else one for one in words])
     assert type(result.exception).__name__ == "UserError"
     assert word in str(result.exception)

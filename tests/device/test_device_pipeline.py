@@ -32,7 +32,7 @@ def deciding(pad: Path, decision: str) -> Exported:
     return replace(model, description=model.description.model_copy(update={"threshold": threshold}))
 
 
-def test_a_face_gets_the_score_of_its_crop(pad: Path, photographs: Photographs) -> None:
+def test_face_gets_the_score_of_its_crop(pad: Path, photographs: Photographs) -> None:
     model, picture = Exported.open(pad), photographs["one"]
     checked = Pipeline(pad).check(picture)
     crop = crop_face(picture, make_detector()(picture), model.size)
@@ -51,22 +51,20 @@ def test_a_face_gets_the_score_of_its_crop(pad: Path, photographs: Photographs) 
 @pytest.mark.parametrize(
     ("name", "word"), [("two", "several"), ("blurred", "blurred"), ("small", "small"), ("wall", "no face")]
 )
-def test_what_cannot_be_judged_is_an_answer_of_its_own(
-    pad: Path, photographs: Photographs, name: str, word: str
-) -> None:
+def test_unusable_picture_has_its_own_answer(pad: Path, photographs: Photographs, name: str, word: str) -> None:
     checked = Pipeline(pad).check(photographs[name])
     assert checked.decision == "no_decision"
     assert any(word in reason for reason in checked.reasons)
     assert all(face.pad is not None and face.pad.score is None for face in checked.faces)
 
 
-def test_every_face_of_a_picture_can_be_judged(pad: Path, photographs: Photographs) -> None:
+def test_all_faces_of_a_picture_can_be_scored(pad: Path, photographs: Photographs) -> None:
     checked = Pipeline(pad, settings=Settings(several=True)).check(photographs["two"])
     assert [face.pad is not None and face.pad.score is not None for face in checked.faces] == [True, True]
     assert checked.faces[0].box.width > checked.faces[1].box.width
 
 
-def test_a_face_upside_down_has_its_box_in_the_picture_as_it_came(pad: Path, photographs: Photographs) -> None:
+def test_upside_down_face_has_its_box_in_the_original_picture(pad: Path, photographs: Photographs) -> None:
     pipeline = Pipeline(pad)
     upright, turned = (pipeline.check(photographs[name]) for name in ("one", "turned"))
     assert turned.turned
@@ -76,9 +74,7 @@ def test_a_face_upside_down_has_its_box_in_the_picture_as_it_came(pad: Path, pho
     assert (480 - same[0], 240 - same[1]) == pytest.approx(eye, abs=0.2)
 
 
-def test_an_attack_is_not_recognised_unless_that_is_asked_for(
-    pad: Path, recognition: Path, photographs: Photographs
-) -> None:
+def test_attack_is_recognised_only_on_request(pad: Path, recognition: Path, photographs: Photographs) -> None:
     asked = list[np.ndarray]()
 
     def search(embedding: np.ndarray) -> list[Match]:
@@ -97,7 +93,7 @@ def test_an_attack_is_not_recognised_unless_that_is_asked_for(
     assert refused.check(photographs["blurred"], report=True).faces[0].embedding is None
 
 
-def test_an_embedding_is_of_the_aligned_face(recognition: Path, photographs: Photographs) -> None:
+def test_embedding_is_of_the_aligned_face(recognition: Path, photographs: Photographs) -> None:
     picture, model = photographs["one"], Exported.open(recognition)
     (face,) = Pipeline(recognition=recognition).check(picture).faces
     aligned, _ = align(picture, make_detector()(picture)[0].points, model.size)
@@ -106,7 +102,7 @@ def test_an_embedding_is_of_the_aligned_face(recognition: Path, photographs: Pho
     assert np.linalg.norm(face.embedding) == pytest.approx(1, abs=1e-4)
 
 
-def test_values_are_plain_and_hold_no_template(pad: Path, recognition: Path, photographs: Photographs) -> None:
+def test_results_are_plain_values_without_template(pad: Path, recognition: Path, photographs: Photographs) -> None:
     checked = Pipeline(deciding(pad, "bona_fide"), recognition).check(photographs["one"])
     values = json.loads(json_text(checked.as_values()))
     assert values["decision"] == "bona_fide"
@@ -130,7 +126,7 @@ def frame(score: float | None, x: float = 0.0) -> Checked:
     return Checked((CheckedFace(Box(x, 0, 100, 100, 1.0), (), quality, verdict),))
 
 
-def test_the_mean_runs_over_the_last_frames() -> None:
+def test_mean_covers_the_last_frames() -> None:
     running, scores = FaceTrack(3), [0.9, 0.1, 0.2, 0.3, 0.9]
     said = [running.add(frame(score)) for score in scores]
     means = [np.mean(scores[max(0, end - 3) : end]) for end in range(1, 6)]
@@ -139,7 +135,7 @@ def test_the_mean_runs_over_the_last_frames() -> None:
     assert [one.decision for one in said] == ["bona_fide" if mean >= 0.5 else "attack" for mean in means]
 
 
-def test_another_face_begins_a_mean_of_its_own() -> None:
+def test_another_face_starts_a_new_mean() -> None:
     running = FaceTrack(10)
     for _ in range(5):
         running.add(frame(0.9))
@@ -147,7 +143,7 @@ def test_another_face_begins_a_mean_of_its_own() -> None:
     assert (swapped.frames, swapped.decision) == (1, "attack")
 
 
-def test_a_frame_without_a_face_ends_a_mean() -> None:
+def test_frame_without_a_face_ends_the_mean() -> None:
     running = FaceTrack(10)
     running.add(frame(0.9))
     assert running.add(frame(None)).decision == "no_decision"
@@ -169,7 +165,7 @@ app(["watch", sys.argv[3], "--pad", sys.argv[1]], standalone_mode=False)
 """
 
 
-def test_no_torch_is_needed(pad: Path, recognition: Path, photographs: Photographs, tmp_path: Path) -> None:
+def test_pipeline_needs_no_torch(pad: Path, recognition: Path, photographs: Photographs, tmp_path: Path) -> None:
     from PIL import Image
 
     Image.fromarray(photographs["one"]).save(tmp_path / "one.png")

@@ -74,7 +74,7 @@ CHANGES: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("name", sorted(CHANGES))
-def test_a_description_that_was_changed_is_refused(copy: Path, name: str) -> None:
+def test_changed_description_of_an_export_is_refused(copy: Path, name: str) -> None:
     changed(copy, CHANGES[name])
     with pytest.raises(UserError) as told:
         Exported.open(copy)
@@ -93,13 +93,13 @@ def test_a_description_that_was_changed_is_refused(copy: Path, name: str) -> Non
         (b" " * (1 << 21), "2,097,152"),
     ],
 )
-def test_a_description_that_is_none_is_refused(copy: Path, content: bytes, keyword: str) -> None:
+def test_unreadable_description_is_refused(copy: Path, content: bytes, keyword: str) -> None:
     (copy / "config.json").write_bytes(content)
     with refused(copy / "config.json", keyword):
         Exported.open(copy)
 
 
-def test_a_graph_with_other_bytes_is_refused(copy: Path) -> None:
+def test_graph_with_another_digest_is_refused(copy: Path) -> None:
     content = bytearray((copy / GRAPH).read_bytes())
     content[len(content) // 2] ^= 1
     (copy / GRAPH).write_bytes(bytes(content))
@@ -108,7 +108,7 @@ def test_a_graph_with_other_bytes_is_refused(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no graph at all" * 10, b"\x08\x0a"])
-def test_a_file_that_is_no_graph_is_refused_even_with_its_digest(copy: Path, content: bytes) -> None:
+def test_file_without_a_graph_is_refused_despite_its_digest(copy: Path, content: bytes) -> None:
     replaced(copy, content)
     with refused("copy/onnx/model.onnx", "export"):
         Exported.open(copy)
@@ -131,7 +131,7 @@ def spying(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return copy
 
 
-def test_onnx_runtime_alone_would_read_the_file(spying: Path) -> None:
+def test_onnx_runtime_itself_reads_external_data(spying: Path) -> None:
     """Without this, the tests below would pass for a graph that does no harm."""
     model = onnx.load(spying / GRAPH, load_external_data=False)
     model.graph.node.add(op_type="Identity", input=["secret"], output=["told"])
@@ -143,7 +143,7 @@ def test_onnx_runtime_alone_would_read_the_file(spying: Path) -> None:
 @pytest.mark.parametrize(
     "opens", [Exported.open, Pipeline, partial(open_engine, recognition=None)], ids=["export", "pipeline", "service"]
 )
-def test_an_export_that_names_another_file_is_refused(spying: Path, opens: Callable[..., object]) -> None:
+def test_export_with_external_data_is_refused(spying: Path, opens: Callable[..., object]) -> None:
     with refused("copy/onnx/model.onnx", "secret", "export"):
         opens(spying)
 
@@ -164,7 +164,7 @@ VERBS = {
 
 
 @pytest.mark.parametrize("name", sorted(VERBS))
-def test_every_verb_refuses_such_an_export_in_one_line(spying: Path, photographs: dict[str, Any], name: str) -> None:
+def test_every_command_refuses_external_data_in_one_line(spying: Path, photographs: dict[str, Any], name: str) -> None:
     Image.fromarray(photographs["one"]).save("photo.png")
     if name == "gallery enrol":
         command(["gallery", "create", "door.gallery", "--key", "door.key"])
@@ -175,7 +175,7 @@ def test_every_verb_refuses_such_an_export_in_one_line(spying: Path, photographs
     assert "'secret'" in line
 
 
-def test_a_graph_that_asks_for_too_much_memory_ends_in_one_line(copy: Path) -> None:
+def test_graph_beyond_the_memory_limit_is_refused(copy: Path) -> None:
     model = onnx.load_from_string(bare(copy, TensorProto.UINT8, ["batch", 32, 32, 3], 0.0))
     model.graph.initializer.append(helper.make_tensor("much", TensorProto.INT64, [1], [1 << 50]))
     for node in model.graph.node:
@@ -187,13 +187,13 @@ def test_a_graph_that_asks_for_too_much_memory_ends_in_one_line(copy: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "parity.json"])
-def test_a_file_of_another_export_is_refused(copy: Path, recognition: Path, name: str) -> None:
+def test_file_of_another_export_is_refused(copy: Path, recognition: Path, name: str) -> None:
     shutil.copy(recognition / name, copy / name)
     with refused(f"copy/{name}", "config.json"):
         Exported.open(copy)
 
 
-def test_a_device_needs_only_description_and_graph(copy: Path) -> None:
+def test_device_needs_only_description_and_graph(copy: Path) -> None:
     for name in ("model.safetensors", "parity.json", "README.md"):
         (copy / name).unlink()
     assert Exported.open(copy).threshold is not None
@@ -237,7 +237,7 @@ EDITS: dict[str, tuple[Change, str, str]] = {
 
 
 @pytest.mark.parametrize("name", sorted(EDITS))
-def test_an_edit_of_the_configuration_alone_is_refused_by_name(copy: Path, name: str) -> None:
+def test_edited_configuration_is_refused(copy: Path, name: str) -> None:
     change, place, keyword = EDITS[name]
     changed(copy, change)
     with refused(f"copy/{place}", keyword):
@@ -251,7 +251,7 @@ def test_curves_of_another_export_are_refused(copy: Path, strict_pad: Path) -> N
         Exported.open(copy)
 
 
-def test_a_graph_beside_the_recorded_ones_is_never_opened(copy: Path) -> None:
+def test_unrecorded_graph_is_never_opened(copy: Path) -> None:
     shutil.copy(copy / GRAPH, copy / "onnx/model_int8.onnx")
     digest = Exported.open(copy).graph_digest
     assert digest == hashlib.sha256((copy / GRAPH).read_bytes()).hexdigest()
@@ -271,7 +271,7 @@ def make_earlier_export(directory: Path) -> Path:
     return directory
 
 
-def test_an_export_of_an_earlier_version_opens_with_a_notice(copy: Path, pad: Path) -> None:
+def test_export_of_an_earlier_version_opens_with_a_notice(copy: Path, pad: Path) -> None:
     expected = Exported.open(pad)
     assert expected.notices == ()
     assert not [line for line in command(["threshold", str(pad)]).stderr.splitlines() if line.startswith("note")]
@@ -284,13 +284,13 @@ def test_an_export_of_an_earlier_version_opens_with_a_notice(copy: Path, pad: Pa
     assert (done.returncode, done.stderr.splitlines()) == (0, [f"note: {notice}"])
 
 
-def test_a_threshold_changed_in_the_description_alone_is_refused_by_name(copy: Path) -> None:
+def test_changed_threshold_is_refused(copy: Path) -> None:
     changed(copy, lambda said: described(said)["threshold"].update(value=-0.99))
     with refused("copy/onnx/model.onnx", "threshold", "config.json"):
         Exported.open(copy)
 
 
-def test_a_graph_that_says_nothing_of_itself_is_refused(copy: Path) -> None:
+def test_graph_without_metadata_is_refused(copy: Path) -> None:
     model = onnx.load(copy / GRAPH)
     del model.metadata_props[:]
     replaced(copy, model.SerializeToString())
@@ -321,49 +321,49 @@ def bare(copy: Path, kind: int, shape: list[Any], value: float) -> bytes:
 @pytest.mark.parametrize(
     ("kind", "shape"), [(TensorProto.FLOAT, ["batch", 32, 32, 3]), (TensorProto.UINT8, ["batch", 3, 32, 32])]
 )
-def test_a_graph_with_other_inputs_is_refused(copy: Path, kind: int, shape: list[Any]) -> None:
+def test_graph_with_other_inputs_is_refused(copy: Path, kind: int, shape: list[Any]) -> None:
     replaced(copy, bare(copy, kind, shape, 0.0))
     with refused("copy/onnx/model.onnx", "inputs"):
         Exported.open(copy)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_scores_that_are_no_numbers_end_it(copy: Path, value: float) -> None:
+def test_scores_that_are_no_numbers_are_refused(copy: Path, value: float) -> None:
     replaced(copy, bare(copy, TensorProto.UINT8, ["batch", 32, 32, 3], value))
     model = Exported.open(copy)
     with pytest.raises(RunFailed, match="NaN"):
         model.run(np.zeros((1, 32, 32, 3), np.uint8))
 
 
-def test_a_pipe_in_the_place_of_a_graph_is_refused(copy: Path) -> None:
+def test_pipe_as_a_graph_is_refused(copy: Path) -> None:
     (copy / GRAPH).unlink()
     os.mkfifo(copy / GRAPH)
     with refused("copy/onnx/model.onnx", "regular file"):
         Exported.open(copy)
 
 
-def test_a_run_is_no_export(pad_run: Path) -> None:
+def test_run_directory_is_refused_as_an_export(pad_run: Path) -> None:
     with refused("pad-run/config.json", "fedvisage export"):
         Exported.open(pad_run)
 
 
-def test_int8_has_to_be_there(pad: Path) -> None:
+def test_missing_int8_graph_is_refused(pad: Path) -> None:
     with refused("pad", "--int8"):
         Exported.open(pad, int8=True)
 
 
 @pytest.mark.parametrize("provider", ["CPU", "cpu", "CPUExecutionProvider"])
-def test_a_provider_has_a_short_name(pad: Path, provider: str) -> None:
+def test_provider_has_a_short_name(pad: Path, provider: str) -> None:
     assert Exported.open(pad, provider=provider).session.get_providers() == ["CPUExecutionProvider"]
 
 
 @pytest.mark.parametrize("provider", ["Azure", "nothing", ""])
-def test_a_provider_that_is_not_installed_is_refused(pad: Path, provider: str) -> None:
+def test_unavailable_provider_is_refused(pad: Path, provider: str) -> None:
     with refused("--provider", "CPU"):
         Exported.open(pad, provider=provider)
 
 
-def test_crops_of_another_shape_are_a_programs_mistake(pad: Path) -> None:
+def test_crops_of_another_shape_raise_value_error(pad: Path) -> None:
     model = Exported.open(pad)
     with pytest.raises(ValueError, match="crops must be"):
         model.run(np.zeros((1, 3, 32, 32), np.uint8))

@@ -81,7 +81,7 @@ def photo(scene: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Path:
 PLAIN = Settings(sharpness=0)
 
 
-def test_the_score_is_the_weighted_sum_of_the_members_at_their_own_crops(
+def test_score_is_the_weighted_sum_of_members_at_their_own_crops(
     fused: Path, members: list[Path], scene: np.ndarray
 ) -> None:
     alone = [Pipeline(member, settings=PLAIN).check(scene).faces[0].pad for member in members]
@@ -101,7 +101,7 @@ def test_members_of_equal_crops_share_one(fused: Path) -> None:
     assert [shape.margin for shape in open_export(fused).shapes] == [1.4, 2.7]
 
 
-def test_a_face_gets_a_decision_only_if_every_crop_has_its_context(
+def test_face_is_decided_only_if_every_crop_has_its_context(
     fused: Path, members: list[Path], scene: np.ndarray, tmp_path: Path
 ) -> None:
     tight = np.ascontiguousarray(scene[150:290, 260:400])
@@ -122,13 +122,13 @@ def test_predict_and_watch_give_the_score_of_the_pipeline(fused: Path, photo: Pa
     assert line["this_frame"]["faces"][0]["pad"]["logit"] == pytest.approx(expected.logit)
 
 
-def test_the_service_states_the_digests_of_the_fused_model(fused: Path) -> None:
+def test_service_states_the_digests_of_the_fused_model(fused: Path) -> None:
     model, engine = open_export(fused), open_engine(fused, None)
     assert engine.pad_digest == f"sha256:{model.digest}"
     assert engine.graph_digests == {"pad": f"sha256:{model.graph_digest}"}
 
 
-def test_the_page_has_the_files_of_every_member(fused: Path, tmp_path: Path) -> None:
+def test_page_has_the_files_of_every_member(fused: Path, tmp_path: Path) -> None:
     runtime = RuntimeFiles()
     if not runtime.is_there:
         pytest.skip("the files of onnxruntime-web are not there; run make web")
@@ -138,9 +138,7 @@ def test_the_page_has_the_files_of_every_member(fused: Path, tmp_path: Path) -> 
         assert files[f"models/pad/{path}"].content == (fused / path).read_bytes()
 
 
-def test_the_python_api_opens_and_evaluates_a_fused_model(
-    fused: Path, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_python_api_opens_and_evaluates_a_fused_model(fused: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     model = fv.open(fused)
     assert isinstance(model, Fused)
     images = PreparedSet.open(sets["U"]).images
@@ -161,9 +159,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_a_fused_model_is_calibrated_to_a_camera_and_keeps_its_scores(
-    fused: Path, scene: np.ndarray, tmp_path: Path
-) -> None:
+def test_fused_model_keeps_its_scores_when_calibrated(fused: Path, scene: np.ndarray, tmp_path: Path) -> None:
     live = tmp_path / "live"
     live.mkdir()
     for number in range(6):
@@ -236,7 +232,7 @@ def add_curves(copy: Path, members: list[Path]) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_a_sum_that_its_members_do_not_state_is_refused(
+def test_sum_that_differs_from_its_members_is_refused(
     copy: Path,
     pad: Path,
     members: list[Path],
@@ -261,13 +257,13 @@ def test_the_card_lists_members_weights_and_the_origin_of_the_threshold(fused: P
     assert (fused / "members/3/README.md").is_file()
 
 
-def test_a_fused_member_gives_its_own_members(fused: Path, members: list[Path], tmp_path: Path) -> None:
+def test_fused_member_contributes_its_own_members(fused: Path, members: list[Path], tmp_path: Path) -> None:
     fuse([fused, members[0]], tmp_path / "out", weights=[2.0, 3.0], scales=[4.0, 5.0], cache=tmp_path)
     factors = [(member.weight, member.scale) for member in Fused.open(tmp_path / "out").config.members]
     assert factors == [(2.0, 8.0), (1.0, 12.0), (0.5, 2.0), (3.0, 5.0)]
 
 
-def test_a_run_is_exported_and_scaled_by_the_deviation_of_its_held_out_scores(
+def test_run_is_exported_and_scaled_by_the_deviation_of_its_held_out_scores(
     pad_run: Path, pad: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     counts = read_counts(pad_run)
@@ -292,7 +288,7 @@ def test_a_run_is_exported_and_scaled_by_the_deviation_of_its_held_out_scores(
     assert (threshold.value, threshold.far, threshold.frr) == (expected.value, expected.far, expected.frr)
 
 
-def test_several_sets_measure_with_equal_weight_and_name_those_where_the_first_model_alone_is_better(
+def test_several_sets_weigh_equally_and_worse_ones_are_named(
     pad: Path, fused: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     names = [str(sets[site]) for site in "AB"]
@@ -312,7 +308,7 @@ def test_several_sets_measure_with_equal_weight_and_name_those_where_the_first_m
     assert result.config.threshold.value == threshold_from_histograms(counts, "source-eer").value
 
 
-def test_a_model_fused_on_three_sets_takes_operating_points_of_their_averaged_error_rates(
+def test_operating_points_of_three_sets_use_averaged_error_rates(
     pad: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     names = [str(sets[site]) for site in "ABC"]
@@ -336,15 +332,13 @@ def test_a_model_fused_on_three_sets_takes_operating_points_of_their_averaged_er
     assert "averaged error rates" in (tmp_path / "out/README.md").read_text()
 
 
-def test_a_model_fused_on_two_sets_refuses_an_operating_point(
-    pad: Path, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_operating_point_of_two_sets_is_refused(pad: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     fuse([pad, pad], tmp_path / "out", scales=[2.0, 2.0], on=[str(sets[site]) for site in "AB"], cache=tmp_path)
     with refused(str(tmp_path / "out"), "fused on fewer than three sets"):
         Fused.open(tmp_path / "out").at("eer")
 
 
-def test_a_sum_that_is_worse_than_its_first_model_is_reported(fused: Path) -> None:
+def test_sum_that_is_worse_than_its_first_model_is_reported(fused: Path) -> None:
     config = Fused.open(fused).config.model_copy(update={"threshold": OperatingPoint(value=0.0, rule="source-eer")})
     aucs = {"door": (0.9, 0.3, 0.7), "hall": (0.9, 0.3, 0.95)}
     (notice,) = FusionResult(fused, config, ("a", "b"), aucs).notices
@@ -371,7 +365,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_changed_description_is_refused(copy: Path, name: str) -> None:
+def test_changed_description_of_a_fused_model_is_refused(copy: Path, name: str) -> None:
     change, keyword = CHANGES[name]
     config = json.loads((copy / CONFIG).read_text())
     change(config)
@@ -381,7 +375,7 @@ def test_a_changed_description_is_refused(copy: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("file", ["config.json", "onnx/model.onnx", "model.safetensors"])
-def test_a_changed_file_of_a_member_is_refused(copy: Path, file: str) -> None:
+def test_changed_file_of_a_member_is_refused(copy: Path, file: str) -> None:
     with (copy / "members/2" / file).open("ab") as content:
         content.write(b" ")
     with refused(f"members/2/{file}"):
@@ -403,7 +397,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], str, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_fusion_that_cannot_be_is_refused_and_leaves_nothing(
+def test_impossible_fusion_is_refused_without_output(
     name: str, pad: Path, fused: Path, recognition: Path, tmp_path: Path
 ) -> None:
     from tests.toy import make_set
@@ -421,7 +415,7 @@ def test_a_fusion_that_cannot_be_is_refused_and_leaves_nothing(
     assert not (tmp_path / "out").exists()
 
 
-def test_what_a_fused_model_cannot_do_is_refused_in_one_line(fused: Path, tmp_path: Path) -> None:
+def test_unsupported_commands_of_a_fused_model_are_refused_in_one_line(fused: Path, tmp_path: Path) -> None:
     with refused(fused, "fused", "adapt"):
         Pipeline(fused).adapt([], tmp_path / "out")
     with refused(fused, "fused"):

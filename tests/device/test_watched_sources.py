@@ -29,22 +29,20 @@ def grey(brightness: int) -> np.ndarray:
     return np.full((64, 96, 3), brightness, np.uint8)
 
 
-def test_a_videos_frames_come_in_their_order(tmp_path: Path) -> None:
+def test_frames_of_a_video_keep_their_order(tmp_path: Path) -> None:
     write_video(tmp_path / "door.avi", tuple(map(grey, BRIGHTNESS)))
     found = list(frames_of(str(tmp_path / "door.avi")))
     assert [frame.shape for frame in found] == [(64, 96, 3)] * len(BRIGHTNESS)
     assert [frame.mean() for frame in found] == pytest.approx(BRIGHTNESS, abs=12)
 
 
-def test_pictures_of_a_folder_come_in_the_order_of_their_names_as_rgb(tmp_path: Path) -> None:
+def test_folder_gives_rgb_pictures_in_order_of_names(tmp_path: Path) -> None:
     for name, colour in (("b", (0, 0, 200)), ("a", (200, 0, 0))):
         Image.new("RGB", (32, 32), colour).save(tmp_path / f"{name}.png")
     assert [frame[0, 0].tolist() for frame in frames_of(str(tmp_path))] == [[200, 0, 0], [0, 0, 200]]
 
 
-def test_watch_gives_each_unreadable_picture_of_a_folder_a_line_with_the_reason(
-    pad: Path, face: np.ndarray, tmp_path: Path
-) -> None:
+def test_watch_states_the_reason_for_each_unreadable_picture(pad: Path, face: np.ndarray, tmp_path: Path) -> None:
     (tmp_path / "1.png").write_bytes(b"")
     Image.fromarray(face).resize((192, 192)).save(tmp_path / "2.png")
     (tmp_path / "3.jpg").write_bytes((tmp_path / "2.png").read_bytes()[:2000])
@@ -64,23 +62,23 @@ def test_watch_gives_each_unreadable_picture_of_a_folder_a_line_with_the_reason(
         assert lines[number]["this_frame"]["reasons"][0].startswith(start)
 
 
-def test_each_third_frame_is_the_first_of_three() -> None:
+def test_third_frame_option_takes_the_first_of_three() -> None:
     assert [int(frame[0, 0, 0]) for frame in keep_every(map(grey, range(7)), 3)] == [0, 3, 6]
 
 
 @pytest.mark.parametrize("content", [b"", b"no video"])
-def test_a_file_that_is_no_video_is_named(tmp_path: Path, content: bytes) -> None:
+def test_file_without_a_video_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "door.avi").write_bytes(content)
     with refused("door.avi", "AVI"):
         list(frames_of(str(tmp_path / "door.avi")))
 
 
-def test_a_camera_that_is_not_there_is_named() -> None:
+def test_missing_camera_is_named() -> None:
     with pytest.raises((UserError, RunFailed), match="camera 987"):
         next(frames_of("987"))
 
 
-def test_a_stream_is_requested_by_rtsp() -> None:
+def test_stream_is_requested_by_rtsp() -> None:
     lines = queue.Queue[bytes]()
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -96,7 +94,7 @@ def test_a_stream_is_requested_by_rtsp() -> None:
     assert lines.get().startswith(b"OPTIONS rtsp://127.0.0.1:")
 
 
-def test_a_stream_that_is_not_there_is_named_without_its_password(capfd: pytest.CaptureFixture[str]) -> None:
+def test_missing_stream_is_named_without_its_password(capfd: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # nobody listens there
         address = f"127.0.0.1:{closed.getsockname()[1]}/door"
@@ -105,14 +103,14 @@ def test_a_stream_that_is_not_there_is_named_without_its_password(capfd: pytest.
     assert capfd.readouterr().err == ""
 
 
-def test_a_broken_video_prints_nothing_besides_its_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_broken_video_prints_only_its_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "door.mp4").write_bytes(bytes([0, 0, 0, 24]) + b"ftypisom" + bytes(200))
     with refused("door.mp4", "opened"):
         list(frames_of(str(tmp_path / "door.mp4")))
     assert capfd.readouterr().err == ""
 
 
-def test_watch_decides_at_the_operating_point_of_its_option(pad: Path, face: np.ndarray, tmp_path: Path) -> None:
+def test_watch_decides_at_the_chosen_operating_point(pad: Path, face: np.ndarray, tmp_path: Path) -> None:
     Image.fromarray(face).resize((192, 192)).save(tmp_path / "face.png")
     own, chosen = Exported.open(pad).threshold, Exported.open(pad).at("eer").threshold
     assert own is not None

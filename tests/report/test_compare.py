@@ -44,7 +44,7 @@ def grid(tmp_path: Path) -> list[Path]:
     ]
 
 
-def test_mean_and_spread_are_over_seeds_not_over_targets(grid: list[Path]) -> None:
+def test_mean_and_spread_are_over_seeds(grid: list[Path]) -> None:
     fedpad, fused = compare(grid)
     by_seed = [fmean([0.05 + 0.01 * seed, 0.35 + 0.01 * seed]) for seed in range(3)]
     assert (fedpad.label, fedpad.runs, fedpad.targets, fedpad.seeds) == ("fedpad", 6, ("M", "O"), (0, 1, 2))
@@ -72,7 +72,7 @@ T_OF_3 = 3.182446305
 
 
 @pytest.mark.parametrize(("figure", "low", "high"), [("hter", 3.2, 10.0), ("auc", -8.3, 2.8)])
-def test_the_interval_is_students_t_over_targets(figure: str, low: float, high: float) -> None:
+def test_interval_is_students_t_over_targets(figure: str, low: float, high: float) -> None:
     gaps = [row - first for row, first in RECORDED[figure].values()]
     found = difference([(target, 0, gap) for target, gap in zip("OCIM", gaps, strict=True)])
     half = T_OF_3 * stdev(gaps) / 4**0.5
@@ -96,7 +96,7 @@ def test_more_seeds_of_the_same_targets_do_not_narrow_the_interval(tmp_path: Pat
     assert [(one.targets, one.seeds) for one in found] == [(3, 2), (3, 9)]
 
 
-def test_a_target_with_more_seeds_weighs_no_more_than_the_others() -> None:
+def test_targets_weigh_equally_for_any_number_of_seeds() -> None:
     found = difference([("O", 0, 0.1), ("C", 0, 0.2), ("C", 1, 0.3), ("C", 2, 0.4)])
     assert found is not None
     assert found.mean == pytest.approx(0.2)
@@ -114,7 +114,7 @@ def test_a_target_with_more_seeds_weighs_no_more_than_the_others() -> None:
         ((0.0, 0.0, 0.0), False, "not shown"),
     ],
 )
-def test_the_verdict_follows_from_the_interval_and_from_what_is_better(
+def test_verdict_follows_from_the_interval_and_the_better_direction(
     gaps: tuple[float, ...], lower: bool, verdict: str
 ) -> None:
     found = difference([(str(target), 0, gap) for target, gap in enumerate(gaps)], lower_is_better=lower)
@@ -143,7 +143,7 @@ def test_the_verdict_follows_from_the_interval_and_from_what_is_better(
         ("lfw.accuracy", False),
     ],
 )
-def test_errors_are_better_low_and_rates_of_success_high(name: str, lower: bool) -> None:
+def test_low_errors_and_high_success_rates_are_better(name: str, lower: bool) -> None:
     assert lower_is_better(name) is lower
 
 
@@ -176,7 +176,7 @@ def recognised(path: Path, method: str, seed: int, gain: float, public: str = "p
     return path
 
 
-def test_runs_of_recognition_are_compared_in_a_table_a_model(tmp_path: Path) -> None:
+def test_recognition_runs_have_a_table_per_model(tmp_path: Path) -> None:
     runs = [
         recognised(tmp_path / f"{name}{seed}", name, seed, gain)
         for name, gain in (("fedavg", 0.0), ("fedfr", 0.05))
@@ -198,23 +198,23 @@ def test_runs_of_recognition_are_compared_in_a_table_a_model(tmp_path: Path) -> 
     assert "The sites' own models: difference to fedavg" in said
 
 
-def test_runs_of_two_tasks_are_not_compared(grid: list[Path], tmp_path: Path) -> None:
+def test_runs_of_different_tasks_are_refused(grid: list[Path], tmp_path: Path) -> None:
     with refused("faces", "task"):
         compare([*grid, recognised(tmp_path / "faces", "fedfr", 0, 0.0)])
 
 
-def test_only_common_pairs_are_compared(grid: list[Path]) -> None:
+def test_comparison_uses_common_pairs(grid: list[Path]) -> None:
     _, second = compare(grid[:-2])  # fused lacks target O's seeds 1 and 2
     found = second.differences["hter"]
     assert (found.targets, found.seeds) == (2, 1)
 
 
-def test_recipes_of_one_method_are_told_apart_by_what_differs(tmp_path: Path) -> None:
+def test_labels_of_one_method_state_the_differing_keys(tmp_path: Path) -> None:
     runs = [small_run(tmp_path / str(rounds), "fedpad", "M", 0, 0.1, rounds=rounds, batch=8) for rounds in (5, 10)]
     assert [row.label for row in compare(runs)] == ["fedpad · rounds 5", "fedpad · rounds 10"]
 
 
-def test_a_section_that_others_lack_is_named_where_it_stands(tmp_path: Path) -> None:
+def test_label_names_a_section_that_others_lack(tmp_path: Path) -> None:
     plain = small_run(tmp_path / "plain", "fedpad", "M", 0, 0.1, clip=None)
     clipped = small_run(tmp_path / "clipped", "fedpad", "M", 0, 0.1, clip={"tokens": 2, "gradient": 1})
     labels = [row.label for row in compare([plain, clipped])]
@@ -226,7 +226,7 @@ def test_one_seed_has_no_spread(tmp_path: Path) -> None:
     assert row.figures["hter"].std is None
 
 
-def test_printing_gives_markdown_or_json(grid: list[Path]) -> None:
+def test_compare_prints_markdown_or_json(grid: list[Path]) -> None:
     rows = compare(grid)
     said = as_text(rows)
     assert "| fused | 2 | 3 | +3.00 [+3.00, +3.00], holds the other way |" in said
@@ -236,12 +236,12 @@ def test_printing_gives_markdown_or_json(grid: list[Path]) -> None:
     assert "over 2 targets, 3 seeds" in next(one.caption for one in narrow(rows, 80) if "ifference" in one.caption)
 
 
-def test_a_directory_without_figures_is_refused(tmp_path: Path) -> None:
+def test_directory_without_metrics_is_refused(tmp_path: Path) -> None:
     with refused(tmp_path, "finished"):
         compare([tmp_path])
 
 
-def test_data_is_known_by_its_digest_and_not_by_its_name(tmp_path: Path) -> None:
+def test_data_is_identified_by_its_digest(tmp_path: Path) -> None:
     """One target's name, two sets: nothing is paired, and it is said; another name for one set is paired."""
     small, large, again = (
         small_run(tmp_path / "small", "fedpad", "M", 0, 0.1, digest="one-set"),
@@ -268,14 +268,14 @@ def test_parts_of_one_set_are_different_data(tmp_path: Path) -> None:
     assert compare([whole, part])[1].differences == {}
 
 
-def test_other_impostors_part_personal_figures_and_not_generic_ones(tmp_path: Path) -> None:
+def test_different_impostors_separate_only_personal_figures(tmp_path: Path) -> None:
     first = recognised(tmp_path / "a", "fedavg", 0, 0.0)
     _, other = compare([first, recognised(tmp_path / "b", "fedfr", 0, 0.1, public="q")])
     assert other.differences["generic.tar@1e-3"].mean == pytest.approx(0.1)
     assert not [name for name in other.differences if name.startswith("personal.")]
 
 
-def test_a_run_whose_data_is_unknown_is_not_paired(tmp_path: Path) -> None:
+def test_run_with_unknown_data_is_not_paired(tmp_path: Path) -> None:
     first, other = (small_run(tmp_path / name, name, "M", 0, 0.1) for name in ("fedpad", "fused"))
     (other / "data.json").unlink()
     rows = compare([first, other])
@@ -285,7 +285,7 @@ def test_a_run_whose_data_is_unknown_is_not_paired(tmp_path: Path) -> None:
     assert "data.json" in note
 
 
-def test_a_run_that_is_given_twice_counts_once(tmp_path: Path) -> None:
+def test_duplicate_run_counts_once(tmp_path: Path) -> None:
     run = small_run(tmp_path / "run", "fedpad", "M", 0, 0.1)
     copy = small_run(tmp_path / "copy", "fedpad", "M", 0, 0.1)
     (tmp_path / "link").symlink_to(run)
@@ -336,7 +336,7 @@ def test_two_seeds_of_one_target_give_neither_interval_nor_verdict(tmp_path: Pat
     assert "one target" in shown.note
 
 
-def test_a_comparison_is_written_as_csv_and_latex_and_as_a_table_of_python(tmp_path: Path) -> None:
+def test_comparison_is_written_as_csv_latex_and_python_table(tmp_path: Path) -> None:
     rows = on_one_target(tmp_path, 3)
     result = fv.compare(sorted(tmp_path.iterdir()))
     head, fedpad, fused = csv.reader(io.StringIO(result.csv()))
@@ -365,7 +365,7 @@ def test_runs_of_one_pair_are_averaged_before_they_are_paired(tmp_path: Path) ->
     assert compare(runs)[1].differences["hter"].mean == pytest.approx(0.3 - 0.1)
 
 
-def test_what_would_be_long_in_a_label_stands_in_a_legend(tmp_path: Path) -> None:
+def test_long_differences_are_in_a_legend(tmp_path: Path) -> None:
     short = {"optimizer": {"name": "sgd", "lr": 0.1}, "rounds": 5, "batch": {"default": 8}}
     other = {"optimizer": {"name": "adam", "lr": 0.01}, "rounds": 10, "batch": {"default": 16}}
     rows = compare(
@@ -382,7 +382,7 @@ def test_what_would_be_long_in_a_label_stands_in_a_legend(tmp_path: Path) -> Non
     assert legend(rows)[0] in as_text(rows)
 
 
-def test_methods_are_called_by_their_names_and_by_what_else_differs(tmp_path: Path) -> None:
+def test_labels_have_the_title_of_the_method_and_differing_keys(tmp_path: Path) -> None:
     rows = compare(
         [
             small_run(tmp_path / name, name, "M", 0, 0.1, optimizer={"name": "adam", "lr": lr}, rounds=5)
@@ -394,7 +394,7 @@ def test_methods_are_called_by_their_names_and_by_what_else_differs(tmp_path: Pa
 
 
 @pytest.mark.parametrize("groups", [2, 9])
-def test_tables_for_a_terminal_keep_within_its_width(tmp_path: Path, groups: int) -> None:
+def test_terminal_tables_fit_its_width(tmp_path: Path, groups: int) -> None:
     """Each column as wide as its widest word, three spaces between: words that need more would be broken."""
     runs = [
         small_run(tmp_path / f"{rounds}-{seed}", "fedpad", "M", seed, 0.1 + 0.01 * rounds * seed, rounds=rounds)
@@ -410,7 +410,7 @@ def test_tables_for_a_terminal_keep_within_its_width(tmp_path: Path, groups: int
         assert sum(widths) + 3 * len(widths) <= 80
 
 
-def test_scores_with_a_hole_of_terabytes_are_refused_unread(tmp_path: Path) -> None:
+def test_sparse_terabyte_scores_are_refused_unread(tmp_path: Path) -> None:
     run = small_run(tmp_path / "run", "fedpad", "M", 0, 10.0)
     with (run / "scores.csv").open("wb") as file:
         file.truncate(1 << 40)

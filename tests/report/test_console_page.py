@@ -35,7 +35,7 @@ class Elements(HTMLParser):
         return " ".join(self.words)
 
 
-def test_it_says_who_is_there_how_far_runs_are_what_was_spent_and_what_failed() -> None:
+def test_page_states_sites_progress_spending_and_failures() -> None:
     text = Elements(page(usual(), 5, NOW)).text
     for words in (
         *(
@@ -52,7 +52,7 @@ def test_it_says_who_is_there_how_far_runs_are_what_was_spent_and_what_failed() 
         assert words in text
 
 
-def test_it_fetches_itself_and_nothing_else() -> None:
+def test_page_fetches_only_itself() -> None:
     for text in (page(usual(), 5, NOW), page(hostile(), 5, NOW)):
         elements = Elements(text).found
         assert ("meta", {"http-equiv": "refresh", "content": "5"}) in elements
@@ -63,19 +63,19 @@ def test_it_fetches_itself_and_nothing_else() -> None:
         assert not re.search(r"url\(|@import", text)
 
 
-def test_words_from_elsewhere_are_shown_as_words_and_cut() -> None:
+def test_foreign_text_is_escaped_and_truncated() -> None:
     text = page(hostile(), 5, NOW)
     assert EVIL.split("\x1b")[0] in Elements(text).text
     assert "\x1b" not in text
     assert "x" * 200 not in text
 
 
-def test_an_answer_that_is_none_of_ours_is_told_as_that() -> None:
+def test_foreign_reply_is_reported() -> None:
     strange = replace(usual(), status={"sites": [{"name": 3}], "runs": "many"})
     assert "answer cannot be read" in page(strange, 5, NOW)
 
 
-def test_it_shows_what_it_knew_when_the_server_is_silent_and_says_so() -> None:
+def test_page_keeps_and_marks_the_last_state_of_a_silent_server() -> None:
     silent = replace(usual(), trouble="the server did not answer within 20 s")
     text = Elements(page(silent, 5, NOW + timedelta(minutes=10))).text
     assert "No answer now. the server did not answer within 20 s" in text
@@ -86,7 +86,7 @@ def test_it_shows_what_it_knew_when_the_server_is_silent_and_says_so() -> None:
 
 @pytest.mark.skipif(not CHROMIUM, reason="no chromium on the PATH to lay the page out")
 @pytest.mark.parametrize(("standing", "width"), [(usual(), 390), (hostile(), 390), (usual(), 1400)])
-def test_nothing_reaches_beyond_the_edge(tmp_path: Path, standing: FederationState, width: int) -> None:
+def test_console_page_fits_the_screen(tmp_path: Path, standing: FederationState, width: int) -> None:
     (tmp_path / "console.html").write_text(page(standing, 60, NOW))
     found = measured(tmp_path / "console.html", width, tmp_path)
     assert found["width"] == width

@@ -43,7 +43,7 @@ def test_normal_deviates_are_finite_at_the_ends() -> None:
 
 
 @pytest.mark.parametrize("words", ["a", "some words", "a name of twenty-five letters", "w" * 60])
-def test_legends_are_as_wide_as_their_figures_at_most(words: str) -> None:
+def test_legends_fit_into_their_figures(words: str) -> None:
     with figure_style():
         figure, axes = canvas()
         lines = [axes.plot([0, 1], [0, 1])[0] for _ in range(5)]
@@ -55,7 +55,7 @@ def test_legends_are_as_wide_as_their_figures_at_most(words: str) -> None:
     assert (box.height > 45) == (len(words) > 20), "more than two rows where they do not fit side by side"
 
 
-def test_many_sites_are_drawn_quietly_with_their_mean() -> None:
+def test_many_sites_are_drawn_faintly_with_their_mean() -> None:
     series = {f"s{number}": [(1.0, float(number)), (2.0, float(number))] for number in range(30)}
     assert curves.mean_by_round(series) == ([1.0, 2.0], [14.5, 14.5])
     drawing = curves.over_rounds(series, "loss", "many")
@@ -75,7 +75,7 @@ def test_scores_of_one_class_can_be_drawn() -> None:
     assert "bona fide" not in drawing
 
 
-def test_placing_features_keeps_groups_together_and_repeats_itself(finished: Path) -> None:
+def test_feature_plot_keeps_groups_together_and_is_deterministic(finished: Path) -> None:
     features = read_run(finished).features
     assert features is not None
     place = tsne(features.values)
@@ -96,7 +96,7 @@ print(len(os.listdir("/proc/self/task")) - before)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted where Linux lists them")
-def test_points_are_placed_in_one_thread_however_many_there_may_be() -> None:
+def test_feature_plot_uses_one_thread() -> None:
     words = [sys.executable, "-c", THREADS]
     done = subprocess.run(words, env={**os.environ, "OMP_NUM_THREADS": "4"}, capture_output=True, text=True, check=True)
     assert int(done.stdout) == 0
@@ -111,7 +111,7 @@ def divergence(joint: NDArray[np.float64], place: NDArray[np.float32]) -> float:
 
 
 @pytest.mark.parametrize(("count", "groups", "wide"), [(40, 2, 512), (120, 4, 64), (320, 8, 64), (320, 1, 16)])
-def test_points_are_placed_as_well_as_by_scikit_learn(count: int, groups: int, wide: int) -> None:
+def test_feature_plot_is_as_good_as_scikit_learns(count: int, groups: int, wide: int) -> None:
     rng = np.random.default_rng(count + groups)
     centres = 3 * rng.standard_normal((groups, wide))
     values = (centres[np.arange(count) % groups] + rng.standard_normal((count, wide))).astype(np.float32)
@@ -124,13 +124,13 @@ def test_points_are_placed_as_well_as_by_scikit_learn(count: int, groups: int, w
     assert divergence(joint, tsne(values)) <= 1.05 * theirs.kl_divergence_
 
 
-def test_each_points_neighbours_have_the_perplexity() -> None:
+def test_neighbours_of_each_point_have_the_perplexity() -> None:
     """The conditional probabilities of the paper's Eq. 1, from the joint ones of three points with equal neighbours."""
     corners = np.array([[0.0, 0], [1, 0], [0.5, 0.75**0.5]])
     np.testing.assert_allclose(joint_probabilities(corners, 2.0), (1 - np.eye(3)) / 6)
 
 
-def test_a_line_parts_a_sets_classes_where_they_can_be_parted() -> None:
+def test_line_separates_separable_classes() -> None:
     """Classes on either side of y = x + 3: both ends lie there, and the points lie along the line between them."""
     draws = np.random.default_rng(0)
     along, label = draws.uniform(-5, 5, 200), np.arange(200) % 2
@@ -144,7 +144,7 @@ def test_a_line_parts_a_sets_classes_where_they_can_be_parted() -> None:
 
 
 @pytest.mark.parametrize("distance", [0.0, 1.0, 10.0])
-def test_the_line_minimises_the_loss_of_a_linear_support_vector_machine(distance: float) -> None:
+def test_line_minimises_the_loss_of_a_linear_support_vector_machine(distance: float) -> None:
     rng = np.random.default_rng(5)
     label = np.arange(60) % 2
     place = 4 * rng.standard_normal((60, 2)) + np.outer(label * distance, [3, -1])
@@ -161,7 +161,7 @@ def test_the_line_minimises_the_loss_of_a_linear_support_vector_machine(distance
     np.testing.assert_allclose(np.append(normal, offset), least.x, atol=1e-4)
 
 
-def test_one_heap_of_both_classes_gets_no_line_from_far_away() -> None:
+def test_inseparable_classes_have_no_line_far_away() -> None:
     place = np.random.default_rng(3).normal(size=(60, 2)).astype(np.float32)
     label = np.array([0] * 50 + [1] * 10)
     ends = boundary(place, label)
@@ -169,7 +169,7 @@ def test_one_heap_of_both_classes_gets_no_line_from_far_away() -> None:
     assert ends is None or np.linalg.norm(ends.mean(0) - place.mean(0)) <= 1.5 * reach
 
 
-def test_the_frame_of_placed_features_is_that_of_the_points() -> None:
+def test_frame_of_the_feature_plot_fits_the_points() -> None:
     """Both classes of each site are one heap, which no line parts: the dots still spread over the drawing."""
     rng = np.random.default_rng(1)
     site = np.repeat(np.array(["A", "B"]), 40)
@@ -180,7 +180,7 @@ def test_the_frame_of_placed_features_is_that_of_the_points() -> None:
     assert np.ptp(across) > 150
 
 
-def test_a_set_with_hardly_any_attacks_gets_no_line() -> None:
+def test_set_with_too_few_attacks_has_no_line() -> None:
     place = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32)
     assert boundary(place, np.array([0] * 4 + [1] * 36)) is None
 
@@ -190,7 +190,7 @@ def test_too_few_features_are_not_drawn() -> None:
     assert tsne_figure(few) is None
 
 
-def test_large_sets_are_sampled_the_same_way_each_time() -> None:
+def test_large_sets_are_sampled_deterministically() -> None:
     assert np.array_equal(sample(5000), sample(5000))
     assert len(set(sample(5000).tolist())) == 1000
 
@@ -218,13 +218,13 @@ def test_event_files_hold_each_round_and_are_not_doubled(tmp_path: Path) -> None
     assert found["target/hter", 4] == pytest.approx(read_run(run).metrics["hter"])
 
 
-def test_event_files_of_a_run_that_is_not_finished_hold_its_rounds(finished: Path, tmp_path: Path) -> None:
+def test_event_files_of_an_unfinished_run_hold_its_rounds(finished: Path, tmp_path: Path) -> None:
     run = shutil.copytree(finished, tmp_path / "run")
     (run / "metrics.json").unlink()
     assert ("heldout/auc", 12) in events_of(write_events(run))
 
 
-def test_the_axis_of_scores_fits_them_and_counts_what_lies_beyond() -> None:
+def test_score_axis_fits_most_scores_and_counts_the_rest() -> None:
     """A weak model's scores, as close together as in -0.39 to -0.28, fill most of the axis; an outlier does not."""
     close = np.append(np.linspace(-0.39, -0.28, 200), 40.0)
     low, high = curves.span(close, -0.33)
@@ -235,7 +235,7 @@ def test_the_axis_of_scores_fits_them_and_counts_what_lies_beyond() -> None:
     assert curves.span(close, -0.25)[1] > -0.25
 
 
-def test_marks_lie_where_errors_are_equal_and_at_the_threshold() -> None:
+def test_marks_show_equal_error_and_threshold() -> None:
     scores = target_scores(np.random.default_rng(0), "U")
     (_, (far, frr, _)), (_, (accepted, rejected, _)) = curves.points({"frames": scores}, {"frames": 0.3})
     assert far == frr
@@ -245,7 +245,7 @@ def test_marks_lie_where_errors_are_equal_and_at_the_threshold() -> None:
     assert rejected == (scores.bona_fide < 0.3).mean()
 
 
-def test_the_ends_of_similarities_hold_nearly_all_pairs_and_the_threshold() -> None:
+def test_similarity_axis_holds_nearly_all_pairs_and_the_threshold() -> None:
     counts = np.zeros((2, 4096), np.int64)
     counts[0, 2000:2200], counts[1, 2500:2600] = 5, 7
     counts[0, 10] = 1

@@ -63,7 +63,7 @@ def words(reader: Reader) -> str:
     return " ".join(" ".join(reader.text).split())
 
 
-def test_the_page_holds_the_figures_counted_anew_from_the_scores(finished: Path) -> None:
+def test_page_repeats_figures_recounted_from_the_scores(finished: Path) -> None:
     page = words(read(write_report(finished)))
     scores = read_scores(finished / "scores.csv")
     accepted = (scores.attack >= THRESHOLD).sum() / len(scores.attack)
@@ -77,7 +77,7 @@ def test_the_page_holds_the_figures_counted_anew_from_the_scores(finished: Path)
     assert "offline" in page
 
 
-def test_the_page_is_well_formed_and_asks_for_nothing_outside(finished: Path) -> None:
+def test_page_is_well_formed_and_self_contained(finished: Path) -> None:
     reader = read(write_report(finished))
     assert reader.disorder == []
     assert reader.open == []
@@ -87,7 +87,7 @@ def test_the_page_is_well_formed_and_asks_for_nothing_outside(finished: Path) ->
     assert all(value.startswith("#") for value in references)
 
 
-def test_every_figure_is_there_and_ids_are_not_shared_between_figures(finished: Path) -> None:
+def test_page_has_every_figure_with_unique_ids(finished: Path) -> None:
     reader = read(write_report(finished))
     titles = {value for name, value in reader.attributes if name == "aria-label"}
     held_out = "Held-out subjects of the sites"
@@ -112,13 +112,13 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     assert 'alert("x")' in words(reader)
 
 
-def test_drawing_again_gives_the_same_page(finished: Path, tmp_path: Path) -> None:
+def test_redrawing_gives_the_same_page(finished: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(finished, tmp_path / finished.name)
     first = write_report(copy).read_bytes()
     assert write_report(copy).read_bytes() == first
 
 
-def test_each_sites_own_model_has_its_row_its_curve_and_its_histogram(tmp_path: Path) -> None:
+def test_model_of_each_site_has_a_row_a_curve_and_a_histogram(tmp_path: Path) -> None:
     run = make_run(tmp_path / "single", method="single", members=True, rounds=2)
     reader = read(write_report(run))
     assert "Each site's own model" in words(reader)
@@ -130,14 +130,14 @@ def test_each_sites_own_model_has_its_row_its_curve_and_its_histogram(tmp_path: 
     ]
 
 
-def test_a_run_without_a_target_and_without_rounds_still_has_a_page(tmp_path: Path) -> None:
+def test_run_without_target_and_rounds_has_a_page(tmp_path: Path) -> None:
     run = tmp_path / "bare"
     run.mkdir()
     (run / "metrics.json").write_text(json.dumps({"method": "fedpad", "task": "pad", "sites": ["A"], "target": None}))
     assert "no target was named" in words(read(write_report(run)))
 
 
-def test_figures_that_are_undefined_are_dashes(finished: Path, tmp_path: Path) -> None:
+def test_undefined_figures_are_dashes(finished: Path, tmp_path: Path) -> None:
     run = shutil.copytree(finished, tmp_path / "run")
     metrics = json.loads((run / "metrics.json").read_text())
     metrics |= {"eer": None, "auc": None, "tpr_at_fpr_1pct": None, "bpcer": None, "acer": None, "intervals": {}}
@@ -157,21 +157,23 @@ def test_figures_that_are_undefined_are_dashes(finished: Path, tmp_path: Path) -
         ("scores.csv", "a,b\n", "column"),
     ],
 )
-def test_a_damaged_file_is_named(finished: Path, tmp_path: Path, name: str, content: str, keyword: str) -> None:
+def test_damaged_file_of_a_report_is_named(
+    finished: Path, tmp_path: Path, name: str, content: str, keyword: str
+) -> None:
     run = shutil.copytree(finished, tmp_path / "run")
     (run / name).write_text(content)
     with refused(run / name, keyword):
         write_report(run)
 
 
-def test_an_unfinished_run_is_told_how_to_go_on(tmp_path: Path) -> None:
+def test_unfinished_run_names_the_way_to_resume(tmp_path: Path) -> None:
     with refused(tmp_path, "--resume"):
         write_report(tmp_path)
     with refused("absent", "directory"):
         write_report(tmp_path / "absent")
 
 
-def test_two_hundred_sites_make_a_readable_page(tmp_path: Path) -> None:
+def test_page_of_two_hundred_sites_is_readable(tmp_path: Path) -> None:
     run = make_run(tmp_path / "many", sites=[f"site{number:03d}" for number in range(200)], rounds=2, resamples=0)
     page = write_report(run)
     assert "160 more sites" in words(read(page))
@@ -204,14 +206,14 @@ def test_decisions_are_counted_by_species_with_their_rates(finished: Path) -> No
         assert decisions(page, name) == expected
 
 
-def test_decisions_on_videos_are_counted_where_the_headline_is_of_videos(finished: Path, tmp_path: Path) -> None:
+def test_decisions_are_counted_by_video_if_the_headline_is(finished: Path, tmp_path: Path) -> None:
     run = shutil.copytree(finished, tmp_path / "run")
     metrics = json.loads((run / "metrics.json").read_text())
     (run / "metrics.json").write_text(json.dumps({**metrics, "level": "video", "frame": metrics}))
     assert decisions(write_report(run).read_text(), "bona fide")[-1] == "40"
 
 
-def test_wide_tables_can_become_cards_and_their_figures_have_their_titles(finished: Path) -> None:
+def test_wide_tables_can_become_cards_with_titles(finished: Path) -> None:
     page = write_report(finished).read_text()
     wide = re.findall(r'<table class="wide">.*?</table>', page)
     assert wide
@@ -222,7 +224,7 @@ def test_wide_tables_can_become_cards_and_their_figures_have_their_titles(finish
     assert "@media (max-width: 40rem)" in page
 
 
-def test_sites_have_a_curve_each_where_their_counts_are_known(finished: Path, tmp_path: Path) -> None:
+def test_each_site_with_known_counts_has_a_curve(finished: Path, tmp_path: Path) -> None:
     run = shutil.copytree(finished, tmp_path / "run")
     rng = np.random.default_rng(0)
     labels = np.arange(60) % 2
@@ -234,7 +236,7 @@ def test_sites_have_a_curve_each_where_their_counts_are_known(finished: Path, tm
     assert "ROC by site" in {value for name, value in reader.attributes if name == "aria-label"}
 
 
-def test_features_of_a_few_images_are_said_to_be_too_few(finished: Path, tmp_path: Path) -> None:
+def test_too_few_features_are_reported(finished: Path, tmp_path: Path) -> None:
     run = shutil.copytree(finished, tmp_path / "run")
     write_features(run, ("C", "M"), np.random.default_rng(0), each=4)
     reader = read(write_report(run))
@@ -271,7 +273,7 @@ def with_recipe(run: Path, target: str | None = None, **report: object) -> Path:
     return run
 
 
-def test_the_worst_images_are_those_furthest_on_the_wrong_side_one_a_subject(judged_here: Path) -> None:
+def test_worst_images_are_the_furthest_errors_of_each_subject(judged_here: Path) -> None:
     page = write_report(judged_here).read_text()
     scores = read_scores(judged_here / "scores.csv")
     for kind, species, worst in (("bona fide", "", min), ("cut", "cut", max)):
@@ -295,14 +297,14 @@ def test_the_worst_images_are_those_furthest_on_the_wrong_side_one_a_subject(jud
         (True, None, True),
     ],
 )
-def test_rendered_people_are_shown_unless_somebody_says_no(
+def test_rendered_people_are_shown_by_default(
     judged_here: Path, said: bool | None, asked: bool | None, shown: bool
 ) -> None:
     run = judged_here if said is None else with_recipe(judged_here, images=said)
     assert ("data:image/png" in write_report(run, images=asked).read_text()) is shown
 
 
-def test_photographs_are_shown_only_if_somebody_says_yes(judged_here: Path) -> None:
+def test_photographs_are_shown_only_on_request(judged_here: Path) -> None:
     """The same set with a source that is an import's: another digest is another set, so that is noted anew."""
     place = judged_here.parent / "M"
     note = json.loads((place / "set.json").read_text())
@@ -323,7 +325,7 @@ def test_images_of_another_set_and_of_a_federation_are_not_shown(judged_here: Pa
     assert "not available" in page
 
 
-def test_a_lost_ledger_is_never_taken_for_nothing_left_a_site(finished: Path, tmp_path: Path) -> None:
+def test_lost_ledger_is_not_reported_as_zero_traffic(finished: Path, tmp_path: Path) -> None:
     run = shutil.copytree(finished, tmp_path / "run")
     (run / "ledger.jsonl").unlink()
     page = write_report(run).read_text()
@@ -336,7 +338,7 @@ def test_a_lost_ledger_is_never_taken_for_nothing_left_a_site(finished: Path, tm
 
 
 @pytest.mark.parametrize("name", ["ledger.jsonl", "rounds.jsonl"])
-def test_a_last_line_that_was_cut_off_is_left_out_and_said(name: str, finished: Path, tmp_path: Path) -> None:
+def test_truncated_last_line_is_skipped_and_reported(name: str, finished: Path, tmp_path: Path) -> None:
     run = shutil.copytree(finished, tmp_path / "run")
     (run / name).write_bytes((run / name).read_bytes()[:-5])
     assert f"last line of {name} was cut off" in write_report(run).read_text()
@@ -355,9 +357,7 @@ def test_a_last_line_that_was_cut_off_is_left_out_and_said(name: str, finished: 
         ("recipe.yaml", "[" * 5_000),
     ],
 )
-def test_files_that_no_run_writes_end_a_report_in_one_line(
-    name: str, content: str, finished: Path, tmp_path: Path
-) -> None:
+def test_malformed_files_end_a_report_in_one_line(name: str, content: str, finished: Path, tmp_path: Path) -> None:
     run = shutil.copytree(finished, tmp_path / "run")
     (run / name).write_text(content)
     with pytest.raises(UserError) as caught:
@@ -366,7 +366,7 @@ def test_files_that_no_run_writes_end_a_report_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_scores_that_were_cut_off_are_refused_though_half_a_number_is_one(finished: Path, tmp_path: Path) -> None:
+def test_truncated_scores_are_refused(finished: Path, tmp_path: Path) -> None:
     run = shutil.copytree(finished, tmp_path / "run")
     (run / "scores.csv").write_bytes((run / "scores.csv").read_bytes()[:-3])
     with refused(run / "scores.csv", "last line"):

@@ -61,7 +61,7 @@ def measured(page: Path, width: int, tmp_path: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("width", [390, 1400])
-def test_nothing_reaches_beyond_the_edge_and_cards_fill_their_rows(tmp_path: Path, width: int) -> None:
+def test_report_fits_the_screen_and_cards_fill_their_rows(tmp_path: Path, width: int) -> None:
     run = make_run(tmp_path / "run", sites=("bank-of-the-north", "I", "O"), rounds=3, resamples=20)
     found = measured(write_report(run), width, tmp_path)
     assert found["width"] == width

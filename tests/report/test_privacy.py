@@ -22,7 +22,7 @@ def run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> P
     return unsealed(out)
 
 
-def test_it_names_the_budget_the_end_of_the_run_and_that_the_noise_is_simulated(run: Path) -> None:
+def test_page_states_budget_end_of_the_run_and_simulated_noise(run: Path) -> None:
     found = page(read_run(run))
     assert found is not None
     text = " ".join(found["sentences"])
@@ -37,7 +37,7 @@ def test_it_names_the_budget_the_end_of_the_run_and_that_the_noise_is_simulated(
     assert "does not hold end to end" not in text
 
 
-def test_each_site_has_a_line_with_what_it_spent_and_each_round_with_what_was_released(run: Path) -> None:
+def test_page_lists_spending_by_site_and_releases_by_round(run: Path) -> None:
     html = render(read_run(run))
     for site in "ABC":
         assert f">{site}<" in html
@@ -46,7 +46,7 @@ def test_each_site_has_a_line_with_what_it_spent_and_each_round_with_what_was_re
     assert "gaussian × 1" in html
 
 
-def test_the_published_mechanism_is_marked(run: Path, tmp_path: Path) -> None:
+def test_published_mechanism_is_marked(run: Path, tmp_path: Path) -> None:
     """The ledger of the run with the relation that Algorithm 1's releases have."""
     copy = tmp_path / "copy"
     copy.mkdir()
@@ -59,7 +59,7 @@ def test_the_published_mechanism_is_marked(run: Path, tmp_path: Path) -> None:
     assert any("does not hold end to end" in sentence for sentence in found["sentences"])
 
 
-def test_a_run_without_releases_has_no_privacy_page(run: Path, tmp_path: Path) -> None:
+def test_run_without_releases_has_no_privacy_page(run: Path, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
     for name in ("recipe.yaml", "metrics.json", "rounds.jsonl"):
         (tmp_path / name).write_bytes((run / name).read_bytes())

@@ -16,7 +16,7 @@ from fedvisage.report.run_files import read_run
 RELEASED = {"epsilon": 3.0, "delta": 2e-5, "tight_epsilon": 2.25, "at_delta": 1e-5, "site": "A"}
 
 
-def test_a_private_run_in_secret_says_so_on_its_page(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_page_of_a_private_run_with_secure_sums_states_both(sets: Mapping[str, Path], tmp_path: Path) -> None:
     noise = {"clip": 0.5, "epsilon": 4.0, "delta": 1e-5, "entropy": "derived"}
     run_toy(tree(sets, federation={"dp": noise, "secure": True}, training__rounds=1), tmp_path / "run")
     page = render(read_run(tmp_path / "run"))

@@ -32,11 +32,11 @@ def run(request: pytest.FixtureRequest, sets: Mapping[str, Path], tmp_path_facto
 
 
 @pytest.mark.parametrize("package", ["torch", "torchvision", "timm"])
-def test_the_extra_brings_no_torch(python: Path, package: str) -> None:
+def test_report_extra_does_not_install_torch(python: Path, package: str) -> None:
     assert "ModuleNotFoundError" in call(python, "-c", f"import {package}").stderr
 
 
-def test_the_report_is_the_same_as_with_torch(python: Path, run: Path, tmp_path: Path) -> None:
+def test_report_is_the_same_as_with_torch(python: Path, run: Path, tmp_path: Path) -> None:
     here, there = (shutil.copytree(run, tmp_path / place / "run") for place in ("here", "there"))
     write_report(here)
     done = call(python, "-m", "fedvisage", "report", there)

@@ -8,7 +8,7 @@ from fedvisage.report import content
 from fedvisage.report.tables import html, markdown, percent, size, table
 
 
-def test_shares_become_per_cent_with_two_decimals() -> None:
+def test_shares_are_written_as_per_cent_with_two_decimals() -> None:
     assert percent(0.10625) == "10.62"
     assert percent(1.0, (0.5, 1.0)) == "100.00 [50.00, 100.00]"
     assert percent(None) == "–"
@@ -17,11 +17,11 @@ def test_shares_become_per_cent_with_two_decimals() -> None:
 @pytest.mark.parametrize(
     ("count", "expected"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (44_700_000, "44.7 MB"), (2.5e12, "2.5 TB")]
 )
-def test_bytes_get_the_unit_that_suits_them(count: float, expected: str) -> None:
+def test_bytes_are_written_in_a_suitable_unit(count: float, expected: str) -> None:
     assert size(count) == expected
 
 
-def test_markdown_has_a_line_a_row_and_figures_to_the_right() -> None:
+def test_markdown_has_one_line_per_row_and_aligns_figures_right() -> None:
     found = table("Rates", [{"name": "O", "hter": "1.00"}, {"name": "C"}], {"name": "site", "hter": "HTER %"})
     assert markdown(found).splitlines() == [
         "**Rates**",
@@ -44,7 +44,7 @@ def test_hostile_names_break_neither_markdown_nor_html() -> None:
     assert "1\u202f234\u202f567" in html(found)
 
 
-def test_adaptation_is_told_in_images_and_reasons() -> None:
+def test_adaptation_table_gives_images_and_reasons() -> None:
     outcome = {"adapted": 40, "skipped": {"one class": 12, "too small": 3}, "taken_back": {}}
     found = content.adaptation_table({"adaptation": {"model": outcome}})
     assert found is not None
@@ -52,7 +52,7 @@ def test_adaptation_is_told_in_images_and_reasons() -> None:
     assert content.adaptation_table({}) is None
 
 
-def test_a_run_that_chose_between_start_and_result_shows_both_per_site() -> None:
+def test_choice_between_start_and_result_shows_both_per_site() -> None:
     kept = {"model": "average", "start": {"A": {"auc": 0.9, "eer": 0.2}}, "result": {"A": {"auc": 0.95, "eer": 0.1}}}
     shown = content.kept_table({"kept": kept})
     assert shown is not None
@@ -61,7 +61,7 @@ def test_a_run_that_chose_between_start_and_result_shows_both_per_site() -> None
     assert content.kept_table({}) is None
 
 
-def test_the_choice_of_recognition_shows_rates_at_the_lowest_measured_false_acceptance_rates() -> None:
+def test_choice_of_recognition_shows_rates_at_the_lowest_false_acceptance_rates() -> None:
     def row(tar: dict[str, float]) -> dict[str, Any]:
         return {"auc": 1.0, "eer": 0.0, "tar_at_far": tar}
 

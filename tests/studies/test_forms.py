@@ -38,14 +38,14 @@ Paper: A paper, measured on other (real) data.
 """
 
 
-def test_csv_has_a_number_a_cell_and_nothing_where_nothing_was_measured() -> None:
+def test_csv_has_one_number_per_measured_cell() -> None:
     head, first, mean = csv.reader(io.StringIO(as_csv(as_table(TEXT))))
     assert head == ["method", "sites", "target", "HTER", "HTER, standard deviation", "HTER (paper)"]
     assert first == ["Fed_A & B, ε 8", "A&B", "U", "1.50", "0.20", "2.00"]
     assert mean == ["Fed_A & B, ε 8", "", "mean", "3.00", "0.10", ""]
 
 
-def test_latex_has_as_many_columns_as_it_says_and_no_letter_that_means_something_else() -> None:
+def test_latex_declares_its_columns_and_escapes_text() -> None:
     lines = as_latex(as_table(TEXT)).splitlines()
     assert lines[0] == r"\begin{tabular}{lllrr}"
     assert lines[-1] == r"\end{tabular}"
@@ -56,7 +56,7 @@ def test_latex_has_as_many_columns_as_it_says_and_no_letter_that_means_something
     assert r"1.50 $\pm$ 0.20" in rows[1]
 
 
-def test_notes_are_what_stands_below() -> None:
+def test_latex_notes_follow_the_table() -> None:
     assert notes_of(TEXT) == ["Paper: A paper, measured on other (real) data.", "A note."]
     assert as_table(TEXT).rows[0][0] == "Fed_A & B, ε 8"
 
@@ -82,7 +82,7 @@ def conducted(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory
     return root / "out"
 
 
-def test_all_forms_lie_beside_each_other_and_say_the_same(conducted: Path) -> None:
+def test_all_forms_are_written_with_the_same_figures(conducted: Path) -> None:
     text = (conducted / "table.md").read_text()
     assert (conducted / "table.csv").read_text() == as_csv(as_table(text))
     assert (conducted / "table.tex").read_text() == as_latex(as_table(text))
@@ -91,7 +91,7 @@ def test_all_forms_lie_beside_each_other_and_say_the_same(conducted: Path) -> No
         assert all(cell in page for cell in row)
 
 
-def test_the_page_is_whole_in_itself_and_links_its_runs(conducted: Path) -> None:
+def test_page_is_self_contained_and_links_its_runs(conducted: Path) -> None:
     page = (conducted / "study.html").read_text()
     assert "<b>Toy" not in page
     assert not re.search(r"<script|src=|@import|url\(http", page)
@@ -100,7 +100,7 @@ def test_the_page_is_whole_in_itself_and_links_its_runs(conducted: Path) -> None
     assert all((conducted / link).exists() for link in links)
 
 
-def test_the_page_draws_all_methods_in_one_panel_and_a_curve_over_what_rows_set(conducted: Path) -> None:
+def test_page_draws_a_panel_of_methods_and_a_curve_over_the_changed_key(conducted: Path) -> None:
     page = (conducted / "study.html").read_text()
     drawings = re.findall(r"<figure><h3>([^<]+)</h3>.*?</figure>", page, flags=re.DOTALL)
     course = "AUC at target U, round by round"
@@ -118,7 +118,7 @@ def test_the_page_draws_all_methods_in_one_panel_and_a_curve_over_what_rows_set(
     assert "rate …" in page
 
 
-def test_a_curve_tells_of_the_spread_over_seeds_where_there_are_several(conducted: Path) -> None:
+def test_curve_shows_the_spread_over_seeds(conducted: Path) -> None:
     study, table = load_study(conducted.parent / "study.yaml"), json.loads((conducted / "table.json").read_text())
     for seeds, said in (
         (study.seeds, "Mean over targets, with one standard deviation over seeds."),
@@ -141,7 +141,7 @@ def a_table(study: Study, rows: Mapping[str, Sequence[float]]) -> dict[str, Any]
     }
 
 
-def test_rows_without_a_number_stand_below_each_other_with_a_point_for_each_target(conducted: Path) -> None:
+def test_rows_without_a_number_have_a_point_per_target(conducted: Path) -> None:
     """Where the points lie is read from the drawing itself, whose axis is linear."""
     names = ("FedPAD", "FedGPAD", "rate 1", "rate 2", "rate 3")
     toy = load_study(conducted.parent / "study.yaml")
@@ -164,7 +164,7 @@ def test_rows_without_a_number_stand_below_each_other_with_a_point_for_each_targ
     assert high - high_too == pytest.approx(scale, rel=1e-3)
 
 
-def test_a_lone_row_of_a_method_and_a_number_is_a_point_beside_the_curves_of_others(conducted: Path) -> None:
+def test_single_row_of_a_method_is_a_point_beside_curves(conducted: Path) -> None:
     """As FedFR's Figure 4 has its first model beside two methods; where points lie is read from the drawing."""
     toy = load_study(conducted.parent / "study.yaml")
     values = {"Start, 1": 20.0, "FedAvg, 1": 30.0, "FedAvg, 10": 40.0, "FedAvg, 40": 50.0, "two of 3": 1.0}
@@ -180,7 +180,7 @@ def test_a_lone_row_of_a_method_and_a_number_is_a_point_beside_the_curves_of_oth
     assert rows_compared(study, table) == [], "the row that is left has nothing to stand beside"
 
 
-def test_one_row_has_nothing_to_stand_beside(conducted: Path) -> None:
+def test_single_row_has_no_drawing(conducted: Path) -> None:
     toy = load_study(conducted.parent / "study.yaml")
     study = toy.model_copy(update={"rows": {"FedPAD": next(iter(toy.rows.values()))}})
     assert rows_compared(study, a_table(study, {"FedPAD": (90.0,)})) == []
@@ -198,7 +198,7 @@ def test_differences_are_paired_with_the_first_row(conducted: Path) -> None:
     assert [line.split(" | ")[0] for line in shown.splitlines() if " 2 | " in line] == ["| rate 0.01", "| rate 0.1"]
 
 
-def test_the_command_prints_the_table_and_the_differences(conducted: Path) -> None:
+def test_command_prints_table_and_differences(conducted: Path) -> None:
     words = ["study", str(conducted.parent / "study.yaml"), "--out", str(conducted), "--quiet"]
     ended = CliRunner().invoke(app, [*words, "--cache", str(conducted.parent / "cache")])
     assert ended.exit_code == 0, ended.output
@@ -206,7 +206,7 @@ def test_the_command_prints_the_table_and_the_differences(conducted: Path) -> No
     assert "**Difference to rate 0.001**" in ended.stdout
 
 
-def test_differences_of_a_study_are_judged_over_its_targets_with_seeds_averaged_first(conducted: Path) -> None:
+def test_differences_are_tested_over_targets_after_averaging_seeds(conducted: Path) -> None:
     study = load_study(conducted.parent / "study.yaml").model_copy(
         update={"targets": ["O", "C", "I"], "rows": dict.fromkeys(("first", "other")), "figures": ["hter", "seconds"]}
     )
@@ -230,7 +230,7 @@ def test_differences_of_a_study_are_judged_over_its_targets_with_seeds_averaged_
     assert differences(study, faster).rows[0][-1].endswith("holds"), "what costs less is better"  # type: ignore[union-attr]
 
 
-def test_held_out_figures_have_no_interval_because_targets_share_the_sites(conducted: Path) -> None:
+def test_held_out_figures_have_no_interval(conducted: Path) -> None:
     study = load_study(conducted.parent / "study.yaml").model_copy(
         update={"targets": ["O", "C"], "rows": dict.fromkeys(("first", "other")), "figures": ["hter", "heldout.eer"]}
     )
@@ -245,7 +245,7 @@ def test_held_out_figures_have_no_interval_because_targets_share_the_sites(condu
     assert "the same sites train for several targets" in shown.note
 
 
-def test_a_study_of_recognition_has_all_forms_too(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_study_of_recognition_has_all_forms(sets: Mapping[str, Path], tmp_path: Path) -> None:
     recipe = tree(sets, "fedavg", training__rounds=1, training__local={"batches": 1})
     people = recipe.pop("data")
     study = {

@@ -53,7 +53,7 @@ def written(study: Mapping[str, Any], folder: Path) -> Path:
     return path
 
 
-def test_figures_of_benchmarks_are_columns_beside_the_targets(study: dict[str, Any], tmp_path: Path) -> None:
+def test_benchmark_figures_are_columns_beside_the_targets(study: dict[str, Any], tmp_path: Path) -> None:
     table = run_study(written(study, tmp_path), tmp_path / "out", tmp_path / "cache", unheard)
     found = {
         name: mean for name, (mean, _) in table["rows"]["FedAvg"]["targets"]["U"].items() if name in study["figures"]
@@ -79,7 +79,7 @@ def test_figures_of_benchmarks_are_columns_beside_the_targets(study: dict[str, A
     assert line.split("|")[titles.index("pairs south accuracy (paper)")].strip() == "91.50"
 
 
-def test_a_benchmarks_figure_is_that_of_the_sites_own_model_where_a_list_is_of_its_group() -> None:
+def test_benchmark_of_a_group_uses_the_model_of_its_site() -> None:
     lists = {name: {"lists": {"south": {"accuracy": value}}} for name, value in (("South", 0.9), ("North", 0.5))}
     metrics = {"benchmarks": {"rfw": {"lists": {"south": {"accuracy": 0.7}}, "members": lists}}}
     assert value_of(metrics, "rfw.south.accuracy") == 0.9
@@ -88,11 +88,11 @@ def test_a_benchmarks_figure_is_that_of_the_sites_own_model_where_a_list_is_of_i
 
 
 @pytest.mark.parametrize("figure", ["rfw.east.accuracy", "rfw.accuracy", "lfw.accuracy", "rfw.south.tar@1e-9"])
-def test_what_was_not_measured_is_nothing(figure: str) -> None:
+def test_unmeasured_figure_is_nan(figure: str) -> None:
     assert value_of({"benchmarks": {"rfw": {"lists": {"south": {"accuracy": 0.7}}}}}, figure) is None
 
 
-def test_names_of_figures_say_whose_they_are() -> None:
+def test_names_of_figures_state_their_benchmark() -> None:
     owners = {
         "generic.tar@1e-3": None,
         "personal.local.tar@1e-3": None,
@@ -116,14 +116,14 @@ def test_names_of_figures_say_whose_they_are() -> None:
         ({"benchmarks": {"a b": "sets/x"}}, "study.yaml: benchmarks", "'a b'"),
     ],
 )
-def test_figures_and_names_that_say_nothing_are_refused(
+def test_unknown_figures_and_names_are_refused(
     study: dict[str, Any], change: dict[str, Any], place: str, keyword: str, tmp_path: Path
 ) -> None:
     with refused(place, keyword):
         load_study(written({**study, **change}, tmp_path))
 
 
-def test_at_smoke_size_benchmarks_are_rendered_people(study: dict[str, Any], tmp_path: Path) -> None:
+def test_benchmarks_at_smoke_size_are_rendered_people(study: dict[str, Any], tmp_path: Path) -> None:
     tiny = shrink_for_smoke(
         load_study(written({**study, "public": "B", "sets": {**study["sets"], "C": "data/C"}}, tmp_path))
     )
@@ -142,5 +142,5 @@ def test_at_smoke_size_benchmarks_are_rendered_people(study: dict[str, Any], tmp
         ("megabytes_up", "MB up"),
     ],
 )
-def test_columns_are_headed_by_words_and_the_abbreviations_of_the_field(figure: str, above: str) -> None:
+def test_column_titles_use_words_and_standard_abbreviations(figure: str, above: str) -> None:
     assert heading(figure) == above

@@ -88,9 +88,7 @@ def done(root: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, li
     return here, said
 
 
-def test_datasets_are_imported_beside_the_output_and_the_root_is_left_alone(
-    done: tuple[Path, list[str]], root: Path
-) -> None:
+def test_datasets_are_imported_beside_the_output(done: tuple[Path, list[str]], root: Path) -> None:
     here, said = done
     made = {path.name.split("-32px")[0]: PreparedSet.open(path) for path in (here / "sets").iterdir()}
     assert {*made} == {LETTERS[name] for name in "CIM"}
@@ -101,7 +99,7 @@ def test_datasets_are_imported_beside_the_output_and_the_root_is_left_alone(
     assert any("training: no estimate" in line for line in said)
 
 
-def test_cells_are_those_of_sets_that_were_imported_by_hand(
+def test_cells_equal_those_of_manually_imported_sets(
     done: tuple[Path, list[str]], root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -114,7 +112,7 @@ def test_cells_are_those_of_sets_that_were_imported_by_hand(
         assert mine.read_bytes() == theirs.read_bytes()
 
 
-def test_what_is_there_is_not_imported_again_and_finished_cells_tell_the_hours(
+def test_existing_sets_are_reused_and_finished_cells_predict_the_hours(
     done: tuple[Path, list[str]], root: Path
 ) -> None:
     here, _ = done
@@ -127,7 +125,7 @@ def test_what_is_there_is_not_imported_again_and_finished_cells_tell_the_hours(
     assert not any(line.startswith("imports:") for line in said)
 
 
-def test_sets_below_the_root_are_taken_if_they_were_imported_in_that_way(root: Path, tmp_path: Path) -> None:
+def test_sets_below_the_root_are_used_if_imported_with_the_same_options(root: Path, tmp_path: Path) -> None:
     """One is at the root's own level, one in a folder of sets; one has other frames and is told of."""
     here = tmp_path / "root"
     here.mkdir()
@@ -142,7 +140,7 @@ def test_sets_below_the_root_are_taken_if_they_were_imported_in_that_way(root: P
     assert not (tmp_path / "sets").exists()
 
 
-def test_what_is_not_found_is_listed_with_what_to_do_and_nothing_begins(root: Path, tmp_path: Path) -> None:
+def test_missing_datasets_are_listed_with_remedies_before_starting(root: Path, tmp_path: Path) -> None:
     (tmp_path / "root" / "holiday").mkdir(parents=True)
     write_small_copy("casia-fasd", tmp_path / "root" / "casia")
     recipe = {**RECIPE, "training": {**RECIPE["training"], "start": "first.safetensors"}}  # type: ignore[dict-item]
@@ -171,7 +169,7 @@ def test_what_is_not_found_is_listed_with_what_to_do_and_nothing_begins(root: Pa
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.stem)
-def test_a_shipped_study_gives_an_import_or_a_valid_command_for_every_set(path: Path) -> None:
+def test_shipped_study_gives_an_import_or_command_for_every_set(path: Path) -> None:
     if "title" not in yaml.safe_load(path.read_text()):
         return  # shared sections of other studies
     study = load_study(path)
@@ -184,7 +182,7 @@ def test_a_shipped_study_gives_an_import_or_a_valid_command_for_every_set(path: 
         get_command(data.app).commands[verb].make_context(verb, words)  # type: ignore[attr-defined]
 
 
-def test_sets_that_the_disk_cannot_hold_are_refused_before_the_first_is_made(root: Path, tmp_path: Path) -> None:
+def test_sets_beyond_the_disk_space_are_refused_before_import(root: Path, tmp_path: Path) -> None:
     imports = {name: f"{LETTERS[name]} --frames 999999" for name in ("C", "I", "M")}
     recipe = {**RECIPE, "input": {"size": 1024}}
     with refused("sets", "GB", "--sets"):
@@ -192,7 +190,7 @@ def test_sets_that_the_disk_cannot_hold_are_refused_before_the_first_is_made(roo
     assert not (tmp_path / "sets").exists()
 
 
-def test_a_copy_that_is_there_twice_is_refused_if_the_study_needs_it(root: Path, tmp_path: Path) -> None:
+def test_ambiguous_copy_is_refused_if_needed(root: Path, tmp_path: Path) -> None:
     for name in ("one", "two"):
         write_small_copy("casia-fasd", tmp_path / "root" / name)
     with refused("root", "one and two", "casia-fasd"):
@@ -213,25 +211,23 @@ def test_a_copy_that_is_there_twice_is_refused_if_the_study_needs_it(root: Path,
         ({"sets": {"C": "data/C"}, "targets": ["C"]}, "study.yaml", "two"),
     ],
 )
-def test_a_study_whose_datasets_cannot_be_read_is_refused_with_its_place(
-    tmp_path: Path, change: dict[str, Any], place: str, keyword: str
-) -> None:
+def test_invalid_datasets_section_is_refused(tmp_path: Path, change: dict[str, Any], place: str, keyword: str) -> None:
     with refused(place, keyword):
         load_study(written({**STUDY, **change}, tmp_path))
 
 
-def test_missing_sets_of_a_study_are_refused_with_the_option_that_imports_them(tmp_path: Path) -> None:
+def test_missing_sets_name_the_import_option(tmp_path: Path) -> None:
     with refused("FedPAD, target M: recipe.data.sites.C", "directory", "--root"):
         run_study(written(STUDY, tmp_path), tmp_path / "out", tmp_path, unheard)
 
 
-def test_a_place_for_sets_without_a_root_is_refused(tmp_path: Path) -> None:
+def test_sets_folder_without_a_root_is_refused(tmp_path: Path) -> None:
     with refused("--sets", "--root"):
         run_study(written(STUDY, tmp_path), tmp_path / "out", tmp_path, unheard, sets=tmp_path / "sets")
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_the_entries_of_a_protocol_become_those_of_the_recipes(name: str, tmp_path: Path) -> None:
+def test_entries_of_a_protocol_become_recipe_entries(name: str, tmp_path: Path) -> None:
     """Compared with what is printed for people to put into a recipe."""
     study = {"title": "P", "recipe": {**RECIPE, "evaluation": {}}, "protocol": name, "rows": {"A": {}}, "seeds": [0]}
     cells = cells_of(load_study(written(study, tmp_path)), tmp_path)
@@ -244,7 +240,7 @@ def test_the_entries_of_a_protocol_become_those_of_the_recipes(name: str, tmp_pa
         assert cell.recipe.evaluation.level == printed["evaluation"]["level"]
 
 
-def test_a_study_of_a_protocol_runs_on_a_root(root: Path, tmp_path: Path) -> None:
+def test_study_of_a_protocol_runs_on_a_root(root: Path, tmp_path: Path) -> None:
     study = {
         "title": "P",
         "recipe": RECIPE,
@@ -263,7 +259,7 @@ def test_a_study_of_a_protocol_runs_on_a_root(root: Path, tmp_path: Path) -> Non
     assert "2 cells, 2 of them still to run" in said
 
 
-def test_an_import_is_known_by_its_line_whatever_order_its_options_have(root: Path, tmp_path: Path) -> None:
+def test_import_is_recognised_in_any_order_of_options(root: Path, tmp_path: Path) -> None:
     words = ["data", "import", "casia-fasd", str(root / "copy of C"), str(tmp_path / "set"), "--size", "32"]
     options = ["--heldout", "0.5", "--seed", "3", "--frames", "6,6+n/2", "--crop", "face"]
     assert CliRunner().invoke(app, [*words, *options]).exit_code == 0
@@ -289,7 +285,7 @@ def test_an_import_is_known_by_its_line_whatever_order_its_options_have(root: Pa
     ],
 )
 @pytest.mark.timeout(1200)
-def test_a_papers_study_runs_on_pretended_datasets(
+def test_study_of_a_paper_runs_on_dataset_copies(
     name: str, more: tuple[str, ...], request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     finely = name in ("table10", "fedsis-table3", "fedsis-table6")
@@ -306,7 +302,7 @@ def test_a_papers_study_runs_on_pretended_datasets(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_benchmarks_below_a_root_are_imported_and_their_figures_are_columns(tmp_path: Path) -> None:
+def test_benchmarks_below_a_root_are_imported_as_columns(tmp_path: Path) -> None:
     """People who train are prepared sets, known by their names; the benchmarks are small copies as they are sent."""
     root = tmp_path / "root"
     for kind in ("rfw", "ijb-b", "ijb-c"):
@@ -332,7 +328,7 @@ def section_of_the_page() -> str:
     return page[page.index("## A folder of datasets") :]
 
 
-def test_the_pages_study_of_a_protocol_is_read(tmp_path: Path) -> None:
+def test_documented_study_of_a_protocol_is_valid(tmp_path: Path) -> None:
     (text,) = re.findall(r"```yaml\n(.*?)```", section_of_the_page(), flags=re.DOTALL)
     study = load_study(written(yaml.safe_load(text), tmp_path))
     assert study.targets == ["O", "C", "I", "M"]
@@ -340,7 +336,7 @@ def test_the_pages_study_of_a_protocol_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_pages_commands_run_a_study_on_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_commands_run_a_study_on_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (commands,) = re.findall(r"```console\n(.*?)```", section_of_the_page(), flags=re.DOTALL)
     for command in commands.splitlines():

@@ -99,7 +99,7 @@ def test_every_cell_of_a_study_is_a_valid_recipe(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=named)
-def test_every_cell_is_a_valid_recipe_at_smoke_size_too(path: Path) -> None:
+def test_every_cell_at_smoke_size_is_a_valid_recipe(path: Path) -> None:
     assert cells_of(shrink_for_smoke(load_study(path)), Path("cells"))
 
 
@@ -115,7 +115,7 @@ def beginning_at_random(changes: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("path", DEMOS, ids=named)
-def test_a_study_at_demo_size_has_the_rows_and_targets_of_the_one_at_paper_size(path: Path) -> None:
+def test_demo_study_has_the_rows_and_targets_of_the_paper_study(path: Path) -> None:
     demo, paper = load_study(path), load_study(path.with_name(f"{path.stem.removesuffix('-demo')}.yaml"))
     own = {name: row.model_copy(update={"set": beginning_at_random(row.set)}) for name, row in paper.rows.items()}
     assert [row.model_copy(update={"sites": None}) for row in demo.rows.values()] == [
@@ -131,7 +131,7 @@ def test_a_study_at_demo_size_has_the_rows_and_targets_of_the_one_at_paper_size(
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=named)
-def test_every_row_that_was_printed_is_quoted_at_every_target(path: Path) -> None:
+def test_every_printed_row_is_quoted_at_every_target(path: Path) -> None:
     study = load_study(path)
     for name, row in study.rows.items():
         missing = [target for target in study.targets if not quoted_figures(study.paper, row.quotes or name, target)]
@@ -139,21 +139,21 @@ def test_every_row_that_was_printed_is_quoted_at_every_target(path: Path) -> Non
         assert missing == (study.targets if own else []), name
 
 
-def test_every_printed_row_is_quoted_by_some_study() -> None:
+def test_every_printed_row_is_quoted_by_a_study() -> None:
     used = {row.quotes or name for path in STUDIES for name, row in load_study(path).rows.items()}
     for path in (FOLDER / "printed").glob("*.yaml"):
         assert set(yaml.safe_load(path.read_text())["rows"]) <= used, path.name
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=named)
-def test_a_row_is_printed_once(path: Path) -> None:
+def test_printed_rows_are_unique(path: Path) -> None:
     lines = [
         (row, target) for table in load_study(path).paper for row, targets in table.rows.items() for target in targets
     ]
     assert len(set(lines)) == len(lines)
 
 
-def test_only_the_known_printed_averages_are_footnoted() -> None:
+def test_footnotes_mark_the_inconsistent_printed_averages() -> None:
     studies = [load_study(path) for path in STUDIES]
     notes = [note for study in studies for note in printing_errors(study.paper, list(study.rows), study.targets)]
     assert {tuple(word for word in note.split() if word[0].isdigit()) for note in notes} == {
@@ -175,7 +175,7 @@ def test_only_the_known_printed_averages_are_footnoted() -> None:
     }
 
 
-def test_a_mean_of_what_was_printed_does_not_depend_on_the_order_of_targets() -> None:
+def test_printed_mean_is_independent_of_the_order_of_targets() -> None:
     """Added up in another order, Single + TTA's AUC came to 69.70 instead of 69.69."""
     tables = load_study(FOLDER / "adaptation.yaml").paper
     orders = itertools.permutations("OCIM")
@@ -184,7 +184,7 @@ def test_a_mean_of_what_was_printed_does_not_depend_on_the_order_of_targets() ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", DEMOS, ids=named)
-def test_a_study_runs_end_to_end_at_smoke_size(path: Path, tmp_path: Path) -> None:
+def test_study_runs_end_to_end_at_smoke_size(path: Path, tmp_path: Path) -> None:
     cache = tmp_path.parent / "smoke-sets"
     table = run_study(path, tmp_path / "out", cache, unheard, smoke=True)
     study = shrink_for_smoke(load_study(path))

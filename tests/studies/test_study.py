@@ -59,13 +59,13 @@ def metrics_of(root: Path, cell: str) -> dict[str, Any]:
     return json.loads((root / "out" / "cells" / cell / "metrics.json").read_text())  # type: ignore[no-any-return]
 
 
-def test_each_target_in_turn_is_left_out_of_the_sites(conducted: tuple[Path, dict[str, Any]]) -> None:
+def test_each_target_is_left_out_of_the_sites(conducted: tuple[Path, dict[str, Any]]) -> None:
     root, _ = conducted
     assert metrics_of(root, "fedpad-A-seed1")["sites"] == ["B", "C", "U"]
     assert metrics_of(root, "fedpad-U-seed0")["sites"] == ["A", "B", "C"]
 
 
-def test_the_table_holds_mean_and_deviation_over_seeds(conducted: tuple[Path, dict[str, Any]]) -> None:
+def test_table_holds_mean_and_deviation_over_seeds(conducted: tuple[Path, dict[str, Any]]) -> None:
     root, table = conducted
     values = [
         [100 * metrics_of(root, f"fedpad-{target}-seed{seed}")["eer"] for seed in (0, 1)] for target in ("U", "A")
@@ -76,9 +76,7 @@ def test_the_table_holds_mean_and_deviation_over_seeds(conducted: tuple[Path, di
     assert found["average"]["eer"] == pytest.approx([np.mean(over_targets), np.std(over_targets, ddof=1)], abs=0.006)
 
 
-def test_a_smoke_test_has_one_cell_per_kind_of_row_and_those_that_train_for_it(
-    grid: dict[str, Any], tmp_path: Path
-) -> None:
+def test_smoke_test_has_one_cell_per_kind_of_row_and_its_training(grid: dict[str, Any], tmp_path: Path) -> None:
     rows = {
         **grid["rows"],
         "FedPAD, fast": {"set": ["training.optimizer.lr=0.1"]},
@@ -99,7 +97,7 @@ def lines_of(root: Path) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
 
 
-def test_the_papers_figures_stand_beside_and_are_averaged(conducted: tuple[Path, dict[str, Any]]) -> None:
+def test_printed_figures_are_shown_and_averaged(conducted: tuple[Path, dict[str, Any]]) -> None:
     lines = lines_of(conducted[0])
     assert lines[0][-3:] == ["AUC", "EER (paper)", "AUC (paper)"]
     assert ["40.00", "70.00"] in [line[-2:] for line in lines if line[:3] == ["FedPAD", "B&C&U", "A"]]
@@ -107,7 +105,7 @@ def test_the_papers_figures_stand_beside_and_are_averaged(conducted: tuple[Path,
     assert "on other (real) data" in (conducted[0] / "out" / "table.md").read_text()
 
 
-def test_a_printed_average_that_does_not_follow_from_its_rows_is_footnoted(
+def test_inconsistent_printed_average_is_footnoted(
     conducted: tuple[Path, dict[str, Any]],
 ) -> None:
     text = (conducted[0] / "out" / "table.md").read_text()
@@ -118,7 +116,7 @@ def test_a_printed_average_that_does_not_follow_from_its_rows_is_footnoted(
     ]
 
 
-def test_each_sites_own_model_has_a_line_beside_its_printed_one(conducted: tuple[Path, dict[str, Any]]) -> None:
+def test_model_of_each_site_has_a_line_beside_its_printed_one(conducted: tuple[Path, dict[str, Any]]) -> None:
     root, table = conducted
     lines = {line[1]: line for line in lines_of(root) if line[0] == "Single" and line[2] == "U"}
     assert list(lines) == ["A", "B", "C", "mean of 3"]
@@ -129,16 +127,14 @@ def test_each_sites_own_model_has_a_line_beside_its_printed_one(conducted: tuple
     assert found == pytest.approx([np.mean(values), np.std(values, ddof=1)], abs=0.006)
 
 
-def test_a_row_that_quotes_another_name_stands_beside_it(
-    grid: dict[str, Any], tmp_path: Path, sets: Mapping[str, Path]
-) -> None:
+def test_row_can_quote_another_printed_name(grid: dict[str, Any], tmp_path: Path, sets: Mapping[str, Path]) -> None:
     rows = {"Averaging": {"quotes": "FedPAD"}}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, "rows": rows, "seeds": [0], "targets": ["A"]}))
     run_study(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", unheard)
     assert lines_of(tmp_path)[2][-2:] == ["40.00", "70.00"]
 
 
-def test_what_runs_cost_stands_in_its_own_units_with_nothing_printed_beside(
+def test_costs_have_their_own_units_and_no_printed_column(
     grid: dict[str, Any], tmp_path: Path, sets: Mapping[str, Path]
 ) -> None:
     """Bytes are those of the ledger."""
@@ -153,7 +149,7 @@ def test_what_runs_cost_stands_in_its_own_units_with_nothing_printed_beside(
     assert "costs in their own units" in (tmp_path / "out" / "table.md").read_text()
 
 
-def test_ours_as_published_and_printed_figures_have_columns_of_their_own(
+def test_own_published_and_printed_figures_have_separate_columns(
     grid: dict[str, Any], tmp_path: Path, sets: Mapping[str, Path]
 ) -> None:
     """What was printed stands under its own rule and under no other; members have figures as published, too."""
@@ -181,7 +177,7 @@ def test_ours_as_published_and_printed_figures_have_columns_of_their_own(
     assert float(of_b[4]) == pytest.approx(100 * member["hter_target_eer"], abs=0.006)
 
 
-def test_a_site_can_train_on_a_part_of_the_set_that_a_target_is_judged_by(
+def test_site_can_train_on_a_part_of_the_set_of_a_target(
     grid: dict[str, Any], tmp_path: Path, sets: Mapping[str, Path]
 ) -> None:
     trains = {name: f"{path} only: frames=1" for name, path in sets.items()}
@@ -197,7 +193,7 @@ def test_a_site_can_train_on_a_part_of_the_set_that_a_target_is_judged_by(
             load_study(tmp_path / "study.yaml")
 
 
-def test_a_blind_table_shows_the_sites_held_out_images_alone(
+def test_blind_table_shows_only_held_out_images_of_sites(
     conducted: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     root, _ = conducted
@@ -214,7 +210,7 @@ def test_a_blind_table_shows_the_sites_held_out_images_alone(
     assert "hter" not in text.lower().replace("heldout", "")
 
 
-def test_fused_judges_the_members_that_single_trained(conducted: tuple[Path, dict[str, Any]]) -> None:
+def test_fused_row_uses_the_members_of_single(conducted: tuple[Path, dict[str, Any]]) -> None:
     root, _ = conducted
     cells = root / "out" / "cells"
     names = ("single-U-seed0", "fused-U-seed0")
@@ -225,7 +221,7 @@ def test_fused_judges_the_members_that_single_trained(conducted: tuple[Path, dic
     np.testing.assert_allclose(1 / (1 + np.exp(-together["logit"])), live, rtol=1e-6)
 
 
-def test_targets_at_which_the_same_sites_train_share_one_training(grid: dict[str, Any], tmp_path: Path) -> None:
+def test_targets_with_equal_sites_share_one_training(grid: dict[str, Any], tmp_path: Path) -> None:
     parts = {f"A-{kind}": f"{grid['sets']['A']} only: attacks={kind}" for kind in ("print", "replay")}
     rows = {"FedPAD": {}, "again": {"trained_by": "FedPAD", "set": ["evaluation.threshold=fixed"]}}
     study = {
@@ -257,7 +253,7 @@ def test_targets_at_which_the_same_sites_train_share_one_training(grid: dict[str
     assert (len(weights), len(scores)) == (1, 2)
 
 
-def test_an_interrupted_study_runs_only_what_is_missing(conducted: tuple[Path, dict[str, Any]]) -> None:
+def test_interrupted_study_runs_only_missing_cells(conducted: tuple[Path, dict[str, Any]]) -> None:
     root, table = conducted
     cells = root / "out" / "cells"
     kept, lost = cells / "fedpad-U-seed0" / "metrics.json", cells / "fedpad-U-seed1" / "metrics.json"
@@ -269,7 +265,7 @@ def test_an_interrupted_study_runs_only_what_is_missing(conducted: tuple[Path, d
     assert lost.exists()
 
 
-def test_cells_that_run_beside_each_other_give_the_same_table_and_their_sites_have_no_processes_of_their_own(
+def test_parallel_cells_give_the_same_table_without_processes_per_site(
     conducted: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     root, table = conducted
@@ -297,7 +293,7 @@ def test_cells_that_run_beside_each_other_give_the_same_table_and_their_sites_ha
         ({"paper": [{**PAPER, "columns": ["eer"]}]}, "paper.0", "eer"),
     ],
 )
-def test_a_wrong_study_file_is_refused_with_its_place(
+def test_invalid_study_file_is_refused(
     grid: dict[str, Any], tmp_path: Path, change: dict[str, Any], place: str, keyword: str
 ) -> None:
     (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, **change}, sort_keys=False))
@@ -313,7 +309,7 @@ def cells(grid: Mapping[str, Any], folder: Path, **files: Mapping[str, Any]) -> 
     return {cell.row: cell for cell in reversed(found)}
 
 
-def test_a_row_can_have_public_people_of_its_own_and_they_train_at_no_site(tmp_path: Path) -> None:
+def test_row_can_have_public_people_outside_the_sites(tmp_path: Path) -> None:
     sets = {name: f"data/{name}" for name in ("A", "B", "first", "other", "benchmark")}
     recipe = {"method": {"name": "conventional"}, "training": {"rounds": 1}, "input": {"colour": "rgb"}}
     study = {
@@ -339,7 +335,7 @@ def test_a_row_can_have_public_people_of_its_own_and_they_train_at_no_site(tmp_p
         load_study(tmp_path / "study.yaml")
 
 
-def test_a_row_can_name_its_sites_and_another_recipe(grid: dict[str, Any], tmp_path: Path) -> None:
+def test_row_can_name_its_sites_and_another_recipe(grid: dict[str, Any], tmp_path: Path) -> None:
     other = {**grid["recipe"], "training": {**grid["recipe"]["training"], "rounds": 7}}
     rows = {"Two sites": {"sites": ["A", "C"]}, "Longer": {"recipe": "longer"}}
     found = cells({**grid, "recipes": {"longer": "longer.yaml"}, "rows": rows}, tmp_path, longer=other)
@@ -348,7 +344,7 @@ def test_a_row_can_name_its_sites_and_another_recipe(grid: dict[str, Any], tmp_p
     assert (found["Two sites"].recipe.training.rounds, found["Longer"].recipe.training.rounds) == (1, 7)
 
 
-def test_a_row_that_another_trained_takes_over_what_that_one_says(grid: dict[str, Any], tmp_path: Path) -> None:
+def test_row_of_a_trained_model_inherits_its_settings(grid: dict[str, Any], tmp_path: Path) -> None:
     rows = {
         "Trained": {"sites": ["A", "B"], "set": ["training.rounds=2"]},
         "Judged": {"trained_by": "Trained", "set": ["evaluation.threshold=fixed"]},
@@ -360,7 +356,7 @@ def test_a_row_that_another_trained_takes_over_what_that_one_says(grid: dict[str
     assert found["Judged"].recipe.evaluation.threshold == "fixed"
 
 
-def test_a_study_takes_over_what_it_does_not_say(grid: dict[str, Any], tmp_path: Path) -> None:
+def test_study_inherits_missing_sections(grid: dict[str, Any], tmp_path: Path) -> None:
     first = {**grid, "targets": ["B"], "set": ["training.rounds=3"]}
     second = {"set": ["training.rounds=4"], "sites": ["A", "B"]}
     (tmp_path / "sizes").mkdir()
@@ -372,20 +368,20 @@ def test_a_study_takes_over_what_it_does_not_say(grid: dict[str, Any], tmp_path:
 
 
 @pytest.mark.parametrize("like", [None, 7, {"a": 1}, [["first.yaml"]], [7], True, 1.5])
-def test_what_a_study_takes_over_is_a_name_or_a_list_of_names(like: Any, grid: dict[str, Any], tmp_path: Path) -> None:
+def test_like_is_a_name_or_a_list_of_names(like: Any, grid: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, "like": like}))
     with refused("study.yaml: like", "name"):
         load_study(tmp_path / "study.yaml")
 
 
-def test_studies_that_take_over_from_each_other_are_told_so(grid: dict[str, Any], tmp_path: Path) -> None:
+def test_circular_inheritance_is_refused(grid: dict[str, Any], tmp_path: Path) -> None:
     for name, other in (("one", "two"), ("two", "one")):
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump({**grid, "like": f"{other}.yaml"}))
     with refused("two.yaml: like", "one.yaml"):
         load_study(tmp_path / "one.yaml")
 
 
-def test_changes_of_the_command_come_after_the_rows(grid: dict[str, Any], tmp_path: Path) -> None:
+def test_changes_of_the_command_override_the_rows(grid: dict[str, Any], tmp_path: Path) -> None:
     grid = {**grid, "rows": {"FedPAD": {"set": ["training.rounds=9", "training.batch=6"]}}, "seeds": [0]}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, "targets": ["U"]}))
     out = tmp_path / "out"
@@ -395,9 +391,7 @@ def test_changes_of_the_command_come_after_the_rows(grid: dict[str, Any], tmp_pa
     assert recipe["training"]["batch"]["default"] == 6
 
 
-def test_studies_that_share_their_runs_train_equal_rows_once(
-    conducted: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
+def test_studies_with_shared_runs_train_equal_rows_once(conducted: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     root, table = conducted
     runs = root / "out" / "cells"
     before = {path: path.stat().st_mtime_ns for path in runs.rglob("metrics.json")}
@@ -405,7 +399,7 @@ def test_studies_that_share_their_runs_train_equal_rows_once(
     assert {path: path.stat().st_mtime_ns for path in runs.rglob("metrics.json")} == before
 
 
-def test_a_set_that_is_not_there_is_told_before_the_first_cell_runs(grid: dict[str, Any], tmp_path: Path) -> None:
+def test_missing_set_is_refused_before_the_first_cell(grid: dict[str, Any], tmp_path: Path) -> None:
     *_, last = grid["sets"]
     wrong = {**grid, "sets": {**grid["sets"], last: "synth: NoSuch"}}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(wrong, sort_keys=False))

@@ -39,7 +39,7 @@ def embedding(person: int, photograph: int) -> Features:
     return face.embedding
 
 
-def test_a_person_is_found_on_another_photograph_and_a_stranger_is_nobody(gallery: Gallery) -> None:
+def test_person_is_recognised_on_another_photograph_and_stranger_is_not(gallery: Gallery) -> None:
     matches = enrolment.search(gallery, ENGINE, "default", embedding(2, 1))
     assert [one.decision for one in matches] == ["match", *["no_match"] * 3]
     assert matches[0].name == "person 2"
@@ -59,7 +59,7 @@ def test_renewable_similarities_estimate_the_cosine(gallery: Gallery) -> None:
 
 
 @pytest.mark.parametrize("other", [1, 2])
-def test_over_many_keys_renewable_similarities_are_the_cosine(other: int) -> None:
+def test_renewable_similarities_average_to_the_cosine_over_keys(other: int) -> None:
     first, second = embedding(2, 1), embedding(other, 0)
     found = []
     for seed in range(40):
@@ -83,9 +83,7 @@ def bits_of(vector: Features, projection: Features) -> np.ndarray:
     ],
     ids=["nobody", "two", "attack", "poor"],
 )
-def test_nobody_is_enrolled_with_what_shows_no_living_face_well(
-    gallery: Gallery, picture: np.ndarray, reason: str
-) -> None:
+def test_enrolment_needs_a_clear_live_face(gallery: Gallery, picture: np.ndarray, reason: str) -> None:
     with refused("eve.png", reason, error=NotEnrolled):
         enrolment.enrol(gallery, ENGINE, "default", "eve", [("eve.png", picture)])
     with pytest.raises(UnknownName):
@@ -96,14 +94,14 @@ def test_nobody_is_enrolled_with_what_shows_no_living_face_well(
     assert [name for name, _ in done.refused] == ["eve.png"]
 
 
-def test_nobody_is_enrolled_where_nothing_tells_attacks(gallery: Gallery) -> None:
+def test_enrolment_needs_attack_detection(gallery: Gallery) -> None:
     with refused("--pad", "attack-detection", error=NotEnrolled):
         enrolment.enrol(gallery, replace(ENGINE, pad_digest=None), "default", "eve", [("a.png", row_of(tile_of(5)))])
     with refused("--recognition", "recognition"):
         enrolment.enrol(gallery, replace(ENGINE, model=None), "default", "eve", [("a.png", row_of(tile_of(5)))])
 
 
-def test_after_a_new_model_people_are_enrolled_again_or_refused_by_name(gallery: Gallery) -> None:
+def test_model_change_requires_reenrolment(gallery: Gallery) -> None:
     newer = replace(ENGINE, model=EmbeddingModel("sha256:" + "b" * 64, 0.9, "fmr=1e-3"))
     with refused("default", "1 more", error=ModelChanged):
         enrolment.search(gallery, newer, "default", embedding(2, 1))
@@ -113,7 +111,7 @@ def test_after_a_new_model_people_are_enrolled_again_or_refused_by_name(gallery:
     assert enrolment.search(gallery, newer, "default", embedding(2, 1))[0].decision == "match"
 
 
-def test_figures_are_those_that_counting_by_hand_gives(gallery: Gallery) -> None:
+def test_figures_equal_counts_by_hand(gallery: Gallery) -> None:
     pictures = [(f"person {person}", row_of(tile_of(person, 1))) for person in range(4)]
     pictures += [(f"stranger {person}", row_of(tile_of(person, 1))) for person in range(10, 30)]
     pictures += [("person 0", row_of(tile_of(0, colour=RED))), ("person 1", row_of())]
@@ -132,7 +130,7 @@ def test_figures_are_those_that_counting_by_hand_gives(gallery: Gallery) -> None
         evaluate(gallery, ENGINE, "default", pictures[4:10])
 
 
-def test_a_folder_named_in_another_normal_form_is_of_the_same_person(gallery: Gallery) -> None:
+def test_folder_name_in_another_normal_form_is_the_same_person(gallery: Gallery) -> None:
     """File systems of macOS decompose the accents of names."""
     enrolment.enrol(gallery, ENGINE, "default", "Jos\u00e9", [("a.png", row_of(tile_of(40)))])
     figures = evaluate(gallery, ENGINE, "default", [("Jose\u0301", row_of(tile_of(40, 1)))])
@@ -151,7 +149,7 @@ def test_a_folder_named_in_another_normal_form_is_of_the_same_person(gallery: Ga
         ("\u03a4\u039f\u039c", "tom"),  # all letters are Greek
     ],
 )
-def test_a_name_that_looks_like_another_is_enrolled_only_with_force(gallery: Gallery, name: str, keyword: str) -> None:
+def test_confusable_name_is_enrolled_only_with_force(gallery: Gallery, name: str, keyword: str) -> None:
     enrolment.enrol(gallery, ENGINE, "default", "tom", [("tom.png", row_of(tile_of(50)))])
     pictures = [("other.png", row_of(tile_of(60)))]
     with refused(name, keyword, "force", error=AlreadyEnrolled):
@@ -163,7 +161,7 @@ def test_a_name_that_looks_like_another_is_enrolled_only_with_force(gallery: Gal
 
 
 @pytest.mark.parametrize("name", ["person 11", "\u0418\u0432\u0430\u043d Smith", "Jos\u00e9", "\u5c71\u7530 Taro"])
-def test_other_names_of_any_script_need_no_force(gallery: Gallery, name: str) -> None:
+def test_distinct_names_of_any_script_need_no_force(gallery: Gallery, name: str) -> None:
     done = enrolment.enrol(gallery, ENGINE, "default", name, [("a.png", row_of(tile_of(60)))])
     assert done.person.name == name
 

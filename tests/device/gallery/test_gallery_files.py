@@ -47,19 +47,19 @@ def check_refused(path: Path, keyword: str) -> None:
         Gallery(path, KEY, patience=0)
 
 
-def test_another_version_is_refused_by_its_number(path: Path, plain: sqlite3.Connection) -> None:
+def test_file_of_another_version_is_refused(path: Path, plain: sqlite3.Connection) -> None:
     plain.execute("PRAGMA user_version = 7")
     check_refused(path, "version 7")
 
 
-def test_a_file_that_is_cut_off(path: Path) -> None:
+def test_truncated_file_is_refused(path: Path) -> None:
     whole = path.read_bytes()
     for length in (len(whole) - 1, len(whole) // 2, 5000, 100, 50, 0):
         path.write_bytes(whole[:length])
         refused(path)
 
 
-def test_a_file_with_other_bytes_is_refused_or_says_which_record_was_changed(path: Path) -> None:
+def test_changed_bytes_are_refused_or_attributed_to_a_record(path: Path) -> None:
     whole, rng = path.read_bytes(), np.random.default_rng(0)
     for _ in range(30):
         spoilt, at = bytearray(whole), int(rng.integers(len(whole)))
@@ -72,7 +72,7 @@ def test_a_file_with_other_bytes_is_refused_or_says_which_record_was_changed(pat
             assert "\n" not in str(error)  # noqa: PT017
 
 
-def test_what_is_no_gallery(tmp_path: Path) -> None:
+def test_file_without_a_gallery_is_refused(tmp_path: Path) -> None:
     text, other, pipe = tmp_path / "a.txt", tmp_path / "other.db", tmp_path / "pipe"
     text.write_text("no database at all, " * 100)
     sqlite3.connect(other).execute("CREATE TABLE things (name)").connection.close()
@@ -84,12 +84,12 @@ def test_what_is_no_gallery(tmp_path: Path) -> None:
     check_refused(tmp_path / "nothing", "exist")
 
 
-def test_a_trigger_that_somebody_planted_is_not_run(path: Path, plain: sqlite3.Connection) -> None:
+def test_planted_trigger_is_not_run(path: Path, plain: sqlite3.Connection) -> None:
     plain.execute("CREATE TRIGGER planted AFTER DELETE ON persons BEGIN INSERT INTO meta VALUES ('kept', OLD.key); END")
     check_refused(path, "tables")
 
 
-def test_a_file_that_another_process_holds(path: Path, plain: sqlite3.Connection) -> None:
+def test_file_locked_by_another_process_is_refused(path: Path, plain: sqlite3.Connection) -> None:
     with Gallery(path, KEY, patience=0) as opened:
         plain.execute("BEGIN EXCLUSIVE")
         with failed(Busy, "door.gallery", "locked"):
@@ -120,7 +120,7 @@ with Gallery(path, bytes(range(32))) as opened:
 """
 
 
-def test_a_disk_that_is_full_is_said_and_leaves_what_was_there(path: Path) -> None:
+def test_full_disk_is_reported_and_keeps_the_gallery(path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, check=True)
     number, line = done.stdout.strip().split(" ", 1)
     assert "disk is full" in line
@@ -130,7 +130,7 @@ def test_a_disk_that_is_full_is_said_and_leaves_what_was_there(path: Path) -> No
         assert len(opened.people("default")) == 20 + int(number)
 
 
-def test_a_gallery_is_never_written_over(path: Path) -> None:
+def test_gallery_is_never_overwritten(path: Path) -> None:
     before = path.read_bytes()
     with refused(path, "exists", error=NameTaken):
         Gallery.create(path, KEY)
@@ -153,7 +153,7 @@ def test_keys_come_from_a_file_or_the_environment(tmp_path: Path, path: Path) ->
 
 
 @pytest.mark.parametrize("content", ["", "short", "zz" * 32, "00" * 31, "00" * 33, "\0" * 5000])
-def test_what_is_no_key(tmp_path: Path, content: str) -> None:
+def test_invalid_key_is_refused(tmp_path: Path, content: str) -> None:
     file = tmp_path / "key"
     file.write_text(content)
     with refused(file, "64"):

@@ -17,7 +17,7 @@ def vectors(seed: int, count: int, size: int = 16) -> Features:
 
 @pytest.mark.parametrize("asked", [1, 7, 300])
 @pytest.mark.parametrize("most", [1, 5, 40])
-def test_recall_is_one(asked: int, most: int) -> None:
+def test_search_has_full_recall(asked: int, most: int) -> None:
     people, faces = vectors(0, ROWS * 2 + 77), vectors(1, asked)
     held = Index(16, ROWS)
     for number, vector in enumerate(people):
@@ -30,7 +30,7 @@ def test_recall_is_one(asked: int, most: int) -> None:
         assert [value for _, value in hits] == pytest.approx(similarity[row][expected].tolist(), abs=1e-5)
 
 
-def test_people_who_come_and_go_leave_the_others_found() -> None:
+def test_adding_and_removing_people_keeps_the_others() -> None:
     rng, held, kept = np.random.default_rng(2), Index(16, ROWS), dict[str, Features]()
     for step, vector in enumerate(vectors(3, 3 * ROWS)):
         name = str(int(rng.integers(ROWS + 500)))
@@ -50,7 +50,7 @@ def test_people_who_come_and_go_leave_the_others_found() -> None:
     assert held.search(vectors(4, 2), 3) == [[], []]
 
 
-def test_fewer_people_than_asked_for_are_all_found() -> None:
+def test_search_returns_all_people_if_there_are_fewer_than_requested() -> None:
     held = Index(16, ROWS)
     for number, vector in enumerate(vectors(0, 3)):
         held.put(str(number), vector)

@@ -125,7 +125,7 @@ def every_line(deed: Callable[[Path], None], template: Path, check: Callable[[Pa
 
 
 @pytest.mark.parametrize(("deed", "after"), [(enrol, {"anna", "bob", "carol"}), (remove, {"bob"})])
-def test_a_change_is_made_or_not(tmp_path: Path, deed: Callable[[Path], None], after: set[str]) -> None:
+def test_killed_change_is_atomic(tmp_path: Path, deed: Callable[[Path], None], after: set[str]) -> None:
     template = tmp_path / "template"
     template.mkdir()
     make(template)
@@ -144,7 +144,7 @@ def test_a_change_is_made_or_not(tmp_path: Path, deed: Callable[[Path], None], a
 
 
 @pytest.mark.slow
-def test_a_key_is_turned_or_not(tmp_path: Path) -> None:
+def test_killed_key_rotation_is_atomic(tmp_path: Path) -> None:
     template = tmp_path / "template"
     template.mkdir()
     make(template)
@@ -168,7 +168,7 @@ def test_a_key_is_turned_or_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_gallery_is_migrated_or_can_be(tmp_path: Path) -> None:
+def test_killed_migration_can_be_repeated(tmp_path: Path) -> None:
     template = tmp_path / "template"
     template.mkdir()
     shutil.copy(OLD, template / "door.gallery")

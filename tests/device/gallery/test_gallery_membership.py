@@ -94,7 +94,7 @@ EDITS = {
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_an_edit_without_the_key_is_refused(path: Path, edit: str) -> None:
+def test_edit_without_the_key_is_refused(path: Path, edit: str) -> None:
     sql(path, "PRAGMA foreign_keys = ON", EDITS[edit])
     with refused(path, "key"):
         use(path)
@@ -108,7 +108,7 @@ def test_swapped_names_of_collections_are_refused(path: Path) -> None:
 
 
 @pytest.mark.parametrize("edit", ["a person moved", "everybody deleted", "a score forged", "a face doubled"])
-def test_an_open_gallery_refuses_an_edit_as_well(path: Path, edit: str) -> None:
+def test_open_gallery_refuses_an_edit(path: Path, edit: str) -> None:
     with opened(path) as gallery:
         gallery.search("staff", face(0), MODEL)
         sql(path, "PRAGMA foreign_keys = ON", EDITS[edit])
@@ -126,7 +126,7 @@ PUT_BACK = (
 )
 
 
-def test_rows_of_a_deleted_person_that_are_put_back_are_refused(path: Path, tmp_path: Path) -> None:
+def test_restored_rows_of_a_deleted_person_are_refused(path: Path, tmp_path: Path) -> None:
     old = shutil.copy(path, tmp_path / "old")
     with opened(path) as gallery:
         gallery.remove("visitors", "anna")
@@ -138,7 +138,7 @@ def test_rows_of_a_deleted_person_that_are_put_back_are_refused(path: Path, tmp_
         assert len(gallery.people("staff")) == 3
 
 
-def test_a_collection_that_is_put_back_with_its_sums_is_refused(path: Path, tmp_path: Path) -> None:
+def test_restored_collection_with_its_sums_is_refused(path: Path, tmp_path: Path) -> None:
     old = shutil.copy(path, tmp_path / "old")
     with opened(path) as gallery:
         gallery.remove("visitors", "anna")
@@ -162,14 +162,14 @@ def test_rows_of_another_gallery_with_the_same_key_are_refused(path: Path, tmp_p
         use(path)
 
 
-def test_another_gallery_with_the_same_key_in_its_place_is_refused(path: Path, tmp_path: Path) -> None:
+def test_replacement_by_a_gallery_with_the_same_key_is_refused(path: Path, tmp_path: Path) -> None:
     make(tmp_path / "other.gallery")
     shutil.copy(tmp_path / "other.gallery", path)
     with refused(path, "counter", "accept-state"):
         opened(path)
 
 
-def test_a_counter_is_never_written_over(path: Path) -> None:
+def test_counter_is_never_overwritten(path: Path) -> None:
     (counter,) = (path.parent / "counters").iterdir()
     before = counter.read_bytes()
     for place in (path, counter):
@@ -180,7 +180,7 @@ def test_a_counter_is_never_written_over(path: Path) -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 2])
-def test_an_older_copy_of_the_whole_file_is_refused(path: Path, tmp_path: Path, steps: int) -> None:
+def test_older_copy_of_the_file_is_refused(path: Path, tmp_path: Path, steps: int) -> None:
     old = shutil.copy(path, tmp_path / "old")
     with opened(path) as gallery:
         for name in ("anna", "bob")[:steps]:
@@ -192,7 +192,7 @@ def test_an_older_copy_of_the_whole_file_is_refused(path: Path, tmp_path: Path, 
         opened(path)
 
 
-def test_a_copy_that_is_accepted_again_refuses_all_others(path: Path, tmp_path: Path) -> None:
+def test_accepting_one_copy_refuses_the_others(path: Path, tmp_path: Path) -> None:
     old, counters = shutil.copy(path, tmp_path / "old"), tmp_path / "counters"
     with opened(path) as gallery:
         gallery.remove("visitors", "anna")
@@ -214,7 +214,7 @@ def test_a_copy_that_is_accepted_again_refuses_all_others(path: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("lost", ["missing", "damaged", "empty"])
-def test_a_counter_that_is_lost_is_named_and_begun_again(path: Path, lost: str) -> None:
+def test_lost_counter_is_named_and_can_be_restarted(path: Path, lost: str) -> None:
     (counter,) = (path.parent / "counters").iterdir()
     if lost == "missing":
         counter.unlink()
@@ -227,13 +227,13 @@ def test_a_counter_that_is_lost_is_named_and_begun_again(path: Path, lost: str) 
     assert len(names(path)) == 2
 
 
-def test_what_was_edited_is_not_accepted_either(path: Path) -> None:
+def test_edited_file_cannot_be_accepted(path: Path) -> None:
     sql(path, EDITS["a score forged"])
     with Gallery(path, KEY) as gallery, refused(path, "visitors", "key"):
         gallery.accept_state(path.parent / "counters")
 
 
-def test_a_counter_that_cannot_be_written_stops_a_change_before_it_is_made(path: Path) -> None:
+def test_unwritable_counter_prevents_the_change(path: Path) -> None:
     (counter,) = (path.parent / "counters").iterdir()
     with opened(path) as gallery:
         before = path.read_bytes()
@@ -243,7 +243,7 @@ def test_a_counter_that_cannot_be_written_stops_a_change_before_it_is_made(path:
     assert path.read_bytes() == before
 
 
-def test_a_torn_counter_leaves_the_state_before(path: Path) -> None:
+def test_torn_counter_keeps_the_previous_state(path: Path) -> None:
     """The last line that was written is half there, as after a crash of the machine: the gallery is one ahead."""
     (counter,) = (path.parent / "counters").iterdir()
     lines = counter.read_bytes().splitlines(keepends=True)
@@ -256,7 +256,7 @@ def test_a_torn_counter_leaves_the_state_before(path: Path) -> None:
     assert len(names(path)["visitors"]) == 2
 
 
-def test_whoever_knew_the_key_before_it_was_turned_puts_nothing_back(path: Path, tmp_path: Path) -> None:
+def test_holder_of_the_old_key_cannot_restore_rows(path: Path, tmp_path: Path) -> None:
     old, key = shutil.copy(path, tmp_path / "old"), new_key()
     with opened(path) as gallery:
         gallery.turn_key(key, tmp_path / "new")
@@ -302,7 +302,7 @@ def test_two_processes_enrol_at_once(path: Path) -> None:
         assert len(gallery.search("staff", face(0), MODEL, most=100)[0]) == 53
 
 
-def test_counters_lie_beside_the_key_unless_another_folder_is_named(tmp_path: Path) -> None:
+def test_counters_are_stored_beside_the_key_by_default(tmp_path: Path) -> None:
     key, other = tmp_path / "door.key", tmp_path / "other"
     variable = {"FEDVISAGE_GALLERY_COUNTERS": str(other)}
     assert counters_of(key, None, {}) == tmp_path / "door.key.counters"

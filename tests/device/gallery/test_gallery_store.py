@@ -36,7 +36,7 @@ def everything(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
 
 
-def test_who_is_enrolled_is_found_with_the_cosine_of_the_mean_of_their_faces(gallery: Gallery) -> None:
+def test_search_returns_the_cosine_with_the_mean_of_enrolled_faces(gallery: Gallery) -> None:
     for number in range(5):
         gallery.enrol("default", f"person {number}", faces(number, 3), MODEL)
     asked = faces(2, 3)[:1]
@@ -48,7 +48,7 @@ def test_who_is_enrolled_is_found_with_the_cosine_of_the_mean_of_their_faces(gal
     assert gallery.similarity("default", "person 2", asked[0], MODEL) == hits[0]
 
 
-def test_faces_that_come_later_count_with_the_first_ones(gallery: Gallery) -> None:
+def test_later_faces_join_the_mean(gallery: Gallery) -> None:
     both = faces(0, 2)
     gallery.enrol("default", "anna", both[:1], MODEL)
     assert gallery.search("default", both[:1], MODEL)[0][0].similarity == pytest.approx(1, abs=1e-6)
@@ -60,14 +60,14 @@ def test_faces_that_come_later_count_with_the_first_ones(gallery: Gallery) -> No
     assert gallery.search("default", both[1:], MODEL)[0][0].similarity == pytest.approx(1, abs=1e-6)
 
 
-def test_a_file_opened_again_finds_the_same(gallery: Gallery) -> None:
+def test_reopened_file_gives_the_same_matches(gallery: Gallery) -> None:
     gallery.enrol("default", "anna", faces(0), MODEL)
     with Gallery(gallery.path, KEY) as again:
         assert again.search("default", faces(0), MODEL) == gallery.search("default", faces(0), MODEL)
         assert [one.name for one in again.people("default")] == ["anna"]
 
 
-def test_what_another_process_changes_is_seen(gallery: Gallery) -> None:
+def test_changes_by_another_process_are_visible(gallery: Gallery) -> None:
     gallery.enrol("default", "anna", faces(0), MODEL)
     with Gallery(gallery.path, KEY) as other:
         assert len(other.search("default", faces(0), MODEL)[0]) == 1
@@ -79,7 +79,7 @@ def test_what_another_process_changes_is_seen(gallery: Gallery) -> None:
         assert [one.name for one in other.search("default", faces(1), MODEL)[0]] == ["anna"]
 
 
-def test_templates_of_another_model_are_refused_by_name_until_enrolled_again(gallery: Gallery) -> None:
+def test_templates_of_another_model_are_refused_until_reenrolment(gallery: Gallery) -> None:
     gallery.enrol("default", "anna", faces(0), MODEL)
     gallery.enrol("default", "bob", faces(1), MODEL)
     gallery.search("default", faces(0), MODEL)
@@ -97,7 +97,7 @@ def test_templates_of_another_model_are_refused_by_name_until_enrolled_again(gal
     assert [one.name for one in gallery.search("default", faces(5), NEWER)[0]] == ["bob"]
 
 
-def test_collections_are_apart(gallery: Gallery) -> None:
+def test_collections_are_separate(gallery: Gallery) -> None:
     gallery.add_collection("staff")
     gallery.enrol("default", "anna", faces(0), MODEL)
     gallery.enrol("staff", "anna", faces(1), MODEL)
@@ -110,7 +110,7 @@ def test_collections_are_apart(gallery: Gallery) -> None:
 
 
 @pytest.mark.parametrize("compact", [False, True])
-def test_nothing_of_a_deleted_person_is_left_in_the_file(gallery: Gallery, compact: bool) -> None:
+def test_deleted_person_leaves_no_bytes_in_the_file(gallery: Gallery, compact: bool) -> None:
     """Every window of 12 bytes of their rows is looked for in all of the database's files."""
     for number in range(40):
         gallery.enrol("default", f"person {number}", faces(number, 2), MODEL)
@@ -133,7 +133,7 @@ def test_nothing_of_a_deleted_person_is_left_in_the_file(gallery: Gallery, compa
     assert len(gallery.search("default", faces(3, 2)[:1], MODEL, most=100)[0]) == 39
 
 
-def test_deleting_overwrites_where_another_program_had_put_a_write_ahead_log(gallery: Gallery) -> None:
+def test_deletion_overwrites_a_write_ahead_log_of_another_program(gallery: Gallery) -> None:
     gallery.enrol("default", "anna", faces(0), MODEL)
     path = gallery.path
     gallery.close()
@@ -149,14 +149,14 @@ def test_deleting_overwrites_where_another_program_had_put_a_write_ahead_log(gal
         assert template[:16] not in path.read_bytes()
 
 
-def test_neither_names_nor_templates_can_be_read_in_the_file(gallery: Gallery) -> None:
+def test_names_and_templates_are_unreadable_in_the_file(gallery: Gallery) -> None:
     gallery.enrol("default", "Ada Lovelace", faces(0), MODEL)
     stored = gallery.path.read_bytes()
     assert b"Lovelace" not in stored
     assert faces(0).tobytes()[:16] not in stored
 
 
-def test_a_turned_key_opens_and_the_old_one_does_not_while_templates_stay(gallery: Gallery) -> None:
+def test_only_the_new_key_opens_after_rotation(gallery: Gallery) -> None:
     gallery.add_collection("again", renewable=True)
     for collection in ("default", "again"):
         gallery.enrol(collection, "anna", faces(0), MODEL)
@@ -175,7 +175,7 @@ def test_a_turned_key_opens_and_the_old_one_does_not_while_templates_stay(galler
     assert old not in everything(gallery.path.parent)
 
 
-def test_a_key_that_was_turned_by_another_process_writes_and_reads_nothing_more(gallery: Gallery) -> None:
+def test_old_key_fails_after_rotation_by_another_process(gallery: Gallery) -> None:
     gallery.enrol("default", "anna", faces(0), MODEL)
     with Gallery(gallery.path, KEY) as other:
         other.turn_key(new_key())
@@ -196,7 +196,7 @@ def test_collections_are_loaded_before_they_are_searched(gallery: Gallery, model
     assert gallery.search("empty", faces(1), model)[0][0].name == "bob"
 
 
-def test_a_template_in_another_persons_place_is_refused(gallery: Gallery) -> None:
+def test_template_moved_to_another_person_is_refused(gallery: Gallery) -> None:
     gallery.enrol("default", "anna", faces(0), MODEL)
     gallery.enrol("default", "bob", faces(1), MODEL)
     plain = sqlite3.connect(gallery.path)
@@ -208,7 +208,7 @@ def test_a_template_in_another_persons_place_is_refused(gallery: Gallery) -> Non
         gallery.search("default", faces(0), MODEL)
 
 
-def test_a_template_under_the_digest_of_another_model_is_refused(gallery: Gallery) -> None:
+def test_template_with_the_digest_of_another_model_is_refused(gallery: Gallery) -> None:
     gallery.enrol("default", "anna", faces(0), MODEL)
     plain = sqlite3.connect(gallery.path)
     plain.execute("UPDATE models SET digest = ?", (NEWER,))
@@ -218,7 +218,7 @@ def test_a_template_under_the_digest_of_another_model_is_refused(gallery: Galler
         Gallery(gallery.path, KEY)
 
 
-def test_changes_of_a_transaction_are_made_together_or_not_at_all(gallery: Gallery) -> None:
+def test_transaction_is_atomic(gallery: Gallery) -> None:
     gallery.enrol("default", "anna", faces(1), MODEL)
 
     def remove_two() -> None:
@@ -236,7 +236,7 @@ def test_changes_of_a_transaction_are_made_together_or_not_at_all(gallery: Galle
     assert [hit.name for hit in gallery.search("default", faces(2), MODEL)[0]] == ["bob"]
 
 
-def test_names_that_are_none_or_taken_are_refused(gallery: Gallery) -> None:
+def test_invalid_and_existing_names_are_refused(gallery: Gallery) -> None:
     for name in ("", " ", "a\nb", "x" * 201, "p_0123456789abcdef"):
         with refused("person", "name"):
             gallery.enrol("default", name, faces(0), MODEL)
@@ -261,14 +261,14 @@ def test_names_that_are_none_or_taken_are_refused(gallery: Gallery) -> None:
         *(("an\u034fna", "U+034F"), ("anna\ufe0f", "U+FE0F"), ("anna\U000e0100", "U+E0100")),
     ],
 )
-def test_a_new_name_that_looks_like_another_is_refused(gallery: Gallery, name: str, keyword: str) -> None:
+def test_confusable_new_name_is_refused(gallery: Gallery, name: str, keyword: str) -> None:
     with refused("person", keyword):
         gallery.enrol("default", name, faces(0), MODEL)
     with refused("collection", keyword):
         gallery.add_collection(name)
 
 
-def test_a_person_whose_name_an_earlier_version_accepted_can_get_more_faces(
+def test_person_with_a_formerly_accepted_name_can_get_more_faces(
     gallery: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as earlier:

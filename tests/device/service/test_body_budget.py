@@ -98,7 +98,7 @@ def test_sixty_unfinished_bodies_of_one_key_reserve_no_more_than_its_share() -> 
     run(scenario)
 
 
-def test_a_key_has_a_quarter_of_the_bytes_and_all_keys_have_the_whole() -> None:
+def test_one_key_gets_a_quarter_of_the_bytes_and_all_keys_the_whole() -> None:
     async def scenario() -> None:
         guard = service()
         tasks = [await Request(guard, BODY).is_read() for _ in range(2)]
@@ -111,7 +111,7 @@ def test_a_key_has_a_quarter_of_the_bytes_and_all_keys_have_the_whole() -> None:
     run(scenario)
 
 
-def test_a_body_without_a_length_is_charged_as_it_arrives() -> None:
+def test_body_without_length_is_charged_on_arrival() -> None:
     async def scenario() -> None:
         guard = service()
         first, second, third = Request(guard, BODY), Request(guard), Request(guard)
@@ -129,7 +129,7 @@ def test_a_body_without_a_length_is_charged_as_it_arrives() -> None:
 
 
 @pytest.mark.parametrize("end", ["answer", "refusal", "disconnect", "timeout", "cancelled"])
-def test_the_bytes_are_released_however_a_request_ends(end: str) -> None:
+def test_bytes_are_released_at_every_end_of_a_request(end: str) -> None:
     async def scenario() -> None:
         picture = png(tile_of(1))
         guard = service(body=len(picture), bodies=1, seconds=0.2 if end == "timeout" else 30)
@@ -153,7 +153,7 @@ def test_the_bytes_are_released_however_a_request_ends(end: str) -> None:
     run(scenario)
 
 
-def test_headers_that_arrive_whole_are_limited_as_those_in_parts_are() -> None:
+def test_header_size_is_limited_in_one_or_many_parts() -> None:
     async def scenario() -> None:
         assert await Request(service(), 1, "k" * HEADERS).refusal() == (431, "headers_too_large")
 

@@ -68,7 +68,7 @@ def enrol(client: TestClient, headers: dict[str, str] | None = None, path: str =
 
 
 @pytest.mark.parametrize("path", [PERSONS, f"{PERSONS}/person 1/faces", "/api/v1/recognition/faces"])
-def test_an_enrolment_from_another_machine_needs_a_nonce_and_a_replay_is_refused(remote: TestClient, path: str) -> None:
+def test_remote_enrolment_needs_a_fresh_nonce(remote: TestClient, path: str) -> None:
     if path.endswith("1/faces"):
         assert enrol(remote, fresh(remote)).status_code == 201
     check_error(enrol(remote, path=path), 403, "bad_nonce")
@@ -78,13 +78,13 @@ def test_an_enrolment_from_another_machine_needs_a_nonce_and_a_replay_is_refused
     check_error(enrol(remote, once, path), 403, "bad_nonce")
 
 
-def test_a_nonce_expires(remote: TestClient, clock: Clock) -> None:
+def test_nonce_expires(remote: TestClient, clock: Clock) -> None:
     nonce = fresh(remote)
     clock.now = LIFETIME
     check_error(enrol(remote, nonce), 403, "bad_nonce")
 
 
-def test_a_nonce_is_valid_for_the_key_that_requested_it(service: RequestGuard, remote: TestClient) -> None:
+def test_nonce_is_valid_only_for_its_key(service: RequestGuard, remote: TestClient) -> None:
     nonce = fresh(remote)
     check_error(enrol(connect(service, key=OTHER), nonce), 403, "bad_nonce")
     check_error(connect(service, key=SCOPED[CHECK]).post("/v1/nonces"), 403, "forbidden")
@@ -106,14 +106,14 @@ def test_only_clients_on_this_machine_need_no_nonce(
 
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "Via", "X-Real-IP", "X-Forwarded-Proto"])
-def test_a_client_behind_a_proxy_on_this_machine_needs_a_nonce(service: RequestGuard, header: str) -> None:
+def test_client_behind_a_local_proxy_needs_a_nonce(service: RequestGuard, header: str) -> None:
     """The proxy is not named with ``--proxy`` and passes the client's ``Host: localhost`` on."""
     client = connect(service, HERE, "localhost")
     check_error(enrol(client, {header: "127.0.0.1"}), 403, "bad_nonce")
     assert enrol(client, {header: "127.0.0.1", **fresh(client)}).status_code == 201
 
 
-def test_behind_a_named_proxy_every_client_needs_a_nonce(gallery: Gallery) -> None:
+def test_every_client_of_a_named_proxy_needs_a_nonce(gallery: Gallery) -> None:
     service = build(Tiles(), gallery, keys=KEYS, limits=LIMITS, nonces=Nonces(behind_proxy=True))
     client = connect(service, HERE, "localhost")
     check_error(enrol(client), 403, "bad_nonce")
@@ -125,7 +125,7 @@ def test_searches_and_deletions_need_no_nonce(service: RequestGuard, remote: Tes
     assert connect(service, key=SCOPED["admin"]).delete(f"{PERSONS}/nobody").status_code == 404
 
 
-def test_the_number_of_pending_nonces_is_bounded() -> None:
+def test_number_of_pending_nonces_is_bounded() -> None:
     nonces = Nonces()
     first = nonces.issue("desk")
     last = [nonces.issue("desk") for _ in range(PENDING)][-1]

@@ -76,7 +76,7 @@ def check_error(reply: Any, status: int, code: str) -> dict[str, Any]:
     return error
 
 
-def test_a_picture_comes_as_a_form_as_json_or_as_it_is(client: TestClient) -> None:
+def test_picture_is_accepted_as_form_json_or_raw_bytes(client: TestClient) -> None:
     picture = png(tile_of(1))
     encoded = base64.b64encode(picture).decode()
     replies = [
@@ -95,7 +95,7 @@ def test_a_picture_comes_as_a_form_as_json_or_as_it_is(client: TestClient) -> No
     assert replies[0].json()["pipeline"]["pad"].startswith("sha256:c")
 
 
-def test_faces_are_found_judged_and_embedded(client: TestClient) -> None:
+def test_faces_are_detected_scored_and_embedded(client: TestClient) -> None:
     picture = png(tile_of(1), tile_of(2, colour=RED), tile_of(3, colour=GREEN))
     assert len(client.post("/v1/detect", files={"image": picture}).json()["faces"]) == 3
     faces = client.post("/v1/embed", files={"image": picture}).json()["faces"]
@@ -118,7 +118,7 @@ def test_two_pictures_are_compared(client: TestClient) -> None:
     assert (answer["decision"], answer["similarity"]) == ("no_decision", None)
 
 
-def test_people_are_enrolled_found_verified_and_deleted(client: TestClient, gallery: Gallery) -> None:
+def test_people_are_enrolled_searched_verified_and_deleted(client: TestClient, gallery: Gallery) -> None:
     anna, bob = enrol(client, "anna", 1), enrol(client, "bob", 2)
     place = "/v1/collections/default"
     check_error(client.post(f"{place}/persons", data={"name": "anna"}, files={"image": png(tile_of(1))}), 409, "exists")
@@ -154,7 +154,7 @@ def test_names_with_slashes_are_addressed_in_paths(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("composed", [True, False])
-def test_spellings_of_an_accent_are_one_name(client: TestClient, composed: bool) -> None:
+def test_normal_forms_of_an_accent_are_one_name(client: TestClient, composed: bool) -> None:
     one, other = [unicodedata.normalize(form, "Jos\u00e9") for form in (("NFC", "NFD") if composed else ("NFD", "NFC"))]
     enrol(client, one, 1)
     again = client.post("/v1/collections/default/persons", data={"name": other}, files={"image": png(tile_of(1))})
@@ -162,7 +162,7 @@ def test_spellings_of_an_accent_are_one_name(client: TestClient, composed: bool)
     assert client.delete(f"/v1/collections/default/persons/{other}").status_code == 200
 
 
-def test_a_person_who_is_enrolled_under_another_name_is_reported(client: TestClient) -> None:
+def test_duplicate_enrolment_under_another_name_is_reported(client: TestClient) -> None:
     enrol(client, "anna", 1)
     place = "/v1/collections/default/persons"
     again: dict[str, Any] = {"data": {"name": "eve"}, "files": {"image": png(tile_of(1, 1))}}
@@ -175,7 +175,7 @@ def test_a_person_who_is_enrolled_under_another_name_is_reported(client: TestCli
     assert client.post(f"{subject}&force=true", files={"file": png(tile_of(1, 2))}).status_code == 201
 
 
-def test_after_a_new_model_people_can_be_enrolled_again(client: TestClient, gallery: Gallery) -> None:
+def test_people_can_be_reenrolled_after_a_model_change(client: TestClient, gallery: Gallery) -> None:
     enrol(client, "anna", 1)
     enrol(client, "bob", 2)
     newer = replace(Tiles(), model=EmbeddingModel("sha256:" + "b" * 64, 0.9, "fmr=1e-3"))
@@ -185,7 +185,7 @@ def test_after_a_new_model_people_can_be_enrolled_again(client: TestClient, gall
         check_error(other.post(f"{place}/bob/faces", files={"image": png(tile_of(1, 1))}), 409, "duplicate")
 
 
-def test_an_attack_is_neither_enrolled_nor_searched_for(client: TestClient) -> None:
+def test_attack_is_not_enrolled_or_searched(client: TestClient) -> None:
     enrol(client, "anna", 1)
     attack = {"image": png(tile_of(1, colour=RED))}
     (face,) = client.post("/v1/collections/default/search", files=attack).json()["faces"]
@@ -202,7 +202,7 @@ def test_an_attack_is_neither_enrolled_nor_searched_for(client: TestClient) -> N
         assert word in check_error(reply, 422, "not_enrolled")["message"]
 
 
-def test_collections_are_made_and_deleted(client: TestClient) -> None:
+def test_collections_are_created_and_deleted(client: TestClient) -> None:
     assert client.post("/v1/collections", json={"name": "staff", "renewable": True}).status_code == 201
     check_error(client.post("/v1/collections", json={"name": "staff"}), 409, "exists")
     listed = client.get("/v1/collections").json()["collections"]
@@ -211,7 +211,7 @@ def test_collections_are_made_and_deleted(client: TestClient) -> None:
     check_error(client.get("/v1/collections/staff"), 404, "not_found")
 
 
-def test_a_collection_is_deleted_under_every_spelling_of_its_accents(client: TestClient) -> None:
+def test_collection_is_deleted_under_every_normal_form(client: TestClient) -> None:
     assert client.post("/v1/collections", json={"name": "Jos\u00e9"}).status_code == 201
     assert client.delete("/v1/collections/Jose\u0301").status_code == 200
     assert [one["name"] for one in client.get("/v1/collections").json()["collections"]] == ["default"]
@@ -231,7 +231,7 @@ class Interrupted(Tiles):
 @pytest.mark.parametrize(
     ("earlier", "face", "code"), [("anna", 2, "exists"), ("bob", 1, "duplicate")], ids=["same name", "same face"]
 )
-def test_of_two_enrolments_at_once_one_is_refused(gallery: Gallery, earlier: str, face: int, code: str) -> None:
+def test_one_of_two_concurrent_enrolments_is_refused(gallery: Gallery, earlier: str, face: int, code: str) -> None:
     embedding = Tiles().check(row_of(tile_of(face))).faces[0].embedding
     assert embedding is not None
     engine = Interrupted(meanwhile=lambda: gallery.enrol("default", earlier, embedding[None], "sha256:" + "a" * 64))
@@ -241,7 +241,7 @@ def test_of_two_enrolments_at_once_one_is_refused(gallery: Gallery, earlier: str
     assert [(person.name, len(rows)) for person, rows in gallery.everybody("default")] == [(earlier, 1)]
 
 
-def test_a_face_does_not_bring_back_a_person_who_was_deleted_meanwhile(client: TestClient, gallery: Gallery) -> None:
+def test_added_face_does_not_restore_a_deleted_person(client: TestClient, gallery: Gallery) -> None:
     enrol(client, "anna", 1)
     engine = Interrupted(meanwhile=lambda: gallery.remove("default", "anna"))
     with TestClient(build(engine, gallery, limits=LIMITS), LOCAL, headers={"x-fedvisage": "1"}) as other:
@@ -250,7 +250,7 @@ def test_a_face_does_not_bring_back_a_person_who_was_deleted_meanwhile(client: T
     assert gallery.people("default") == []
 
 
-def test_after_a_new_model_a_search_says_so(client: TestClient, gallery: Gallery) -> None:
+def test_search_reports_a_model_change(client: TestClient, gallery: Gallery) -> None:
     enrol(client, "anna", 1)
     newer = replace(Tiles(), model=EmbeddingModel("sha256:" + "b" * 64, 0.9, "fmr=1e-3"))
     with TestClient(build(newer, gallery, limits=LIMITS), LOCAL) as other:
@@ -258,7 +258,7 @@ def test_after_a_new_model_a_search_says_so(client: TestClient, gallery: Gallery
     assert "anna" in check_error(reply, 409, "model_changed")["message"]
 
 
-def test_clients_of_compreface_find_their_routes(client: TestClient) -> None:
+def test_compreface_clients_have_their_routes(client: TestClient) -> None:
     place = "/api/v1/recognition"
     added = client.post(f"{place}/faces?subject=anna", files={"file": png(tile_of(1))}).json()
     assert added["subject"] == "anna"
@@ -315,14 +315,16 @@ FIELD = b'--y\r\nContent-Disposition: form-data; name="person"\r\n\r\nanna\r\n'
         (b"\0" * 300_001, "image/png", 413, "too_large"),
     ],
 )
-def test_what_is_no_picture_is_refused(client: TestClient, content: bytes, kind: str, status: int, code: str) -> None:
+def test_file_without_a_picture_is_refused(
+    client: TestClient, content: bytes, kind: str, status: int, code: str
+) -> None:
     check_error(client.post("/v1/pad", content=content, headers={"content-type": kind}), status, code)
 
 
 @pytest.mark.parametrize(
     "content", [b'["\\ud800"]', b'{"a": 1}', b'["f_1"]', b"[" * 5000, b"[" + b"{}," * 3000 + b"1]"]
 )
-def test_a_list_of_faces_that_is_none_is_refused(client: TestClient, content: bytes) -> None:
+def test_invalid_list_of_faces_is_refused(client: TestClient, content: bytes) -> None:
     place, kind = "/api/v1/recognition/faces/delete", {"content-type": "application/json"}
     reply = client.post(place, content=content, headers=kind)
     assert reply.status_code in (400, 422)
@@ -337,24 +339,24 @@ class Defective(Tiles):
         raise AssertionError("a message that may quote a name")
 
 
-def test_a_defect_is_answered_in_the_services_form() -> None:
+def test_defect_is_answered_in_the_form_of_the_service() -> None:
     with TestClient(build(Defective(), None, limits=LIMITS), LOCAL, raise_server_exceptions=False) as client:
         check_error(client.post("/v1/detect", files={"image": png(tile_of(1))}), 500, "internal")
 
 
-def test_a_bomb_is_refused_by_its_pixels(client: TestClient) -> None:
+def test_decompression_bomb_is_refused(client: TestClient) -> None:
     bomb = io.BytesIO()
     Image.new("1", (3_000, 3_000)).save(bomb, "PNG")
     assert len(bomb.getvalue()) < LIMITS.body
     check_error(client.post("/v1/pad", files={"image": bomb.getvalue()}), 413, "image_too_large")
 
 
-def test_a_body_that_does_not_say_how_long_it_is_is_cut_off(client: TestClient) -> None:
+def test_body_without_length_is_cut_off_at_the_limit(client: TestClient) -> None:
     pieces = (b"\0" * 50_000 for _ in range(1000))
     check_error(client.post("/v1/pad", content=pieces, headers={"content-type": "image/png"}), 413, "too_large")
 
 
-def test_what_is_not_there_or_not_meant_is_refused(client: TestClient) -> None:
+def test_unknown_routes_and_parameters_are_refused(client: TestClient) -> None:
     assert "path" in check_error(client.get("/v1/nothing"), 404, "not_found")["message"]
     assert "method" in check_error(client.get("/v1/pad"), 405, "method_not_allowed")["message"]
     check_error(client.get("/docs"), 404, "not_found")
@@ -368,7 +370,7 @@ def test_what_is_not_there_or_not_meant_is_refused(client: TestClient) -> None:
         check_error(bare.get("/v1/collections"), 422, "invalid")
 
 
-def test_only_who_has_a_key_is_answered(client: TestClient) -> None:
+def test_requests_without_a_key_are_refused(client: TestClient) -> None:
     for headers in (
         {"x-api-key": "wrong"},
         {"x-api-key": ""},
@@ -382,7 +384,7 @@ def test_only_who_has_a_key_is_answered(client: TestClient) -> None:
     assert client.get("/v1/models", headers={"x-api-key": "", "authorization": f"Bearer {KEY}"}).status_code == 200
 
 
-def test_who_asks_too_often_is_told_when_to_come_again() -> None:
+def test_rate_limit_states_when_to_retry() -> None:
     now = [0.0]
     rates = RateLimiter(Limits(rate=2, burst=3), lambda: now[0])
     assert [rates.wait("a") for _ in range(4)] == [0, 0, 0, 0.5]
@@ -397,7 +399,7 @@ def test_who_asks_too_often_is_told_when_to_come_again() -> None:
         assert int(reply.headers["retry-after"]) > 100
 
 
-def test_only_the_largest_faces_are_evaluated_and_each_counts_as_a_request() -> None:
+def test_largest_faces_are_evaluated_and_each_counts_as_a_request() -> None:
     three = {"image": png(tile_of(1), tile_of(2), tile_of(3))}
     limits = Limits(rate=0.001, burst=5, faces=2)
     with TestClient(build(Tiles(), None, limits=limits), LOCAL) as client:
@@ -429,7 +431,7 @@ def test_boxes_of_a_reduced_picture_are_in_pixels_of_the_picture_as_sent() -> No
         assert reply["result"][0]["box"]["x_max"] == 32
 
 
-def test_requests_keep_their_ids_and_the_log_names_nobody(client: TestClient, log: list[str]) -> None:
+def test_requests_keep_their_ids_and_the_log_has_no_names(client: TestClient, log: list[str]) -> None:
     enrol(client, "Ada Lovelace", 1)
     client.get("/v1/collections/default/persons/Ada Lovelace", headers={"x-request-id": "from-the-client"})
     client.get("/api/v1/recognition/faces?subject=Ada Lovelace")
@@ -443,7 +445,7 @@ def test_requests_keep_their_ids_and_the_log_names_nobody(client: TestClient, lo
     assert "Ada" not in counted
 
 
-def test_the_page_on_the_service_lists_its_routes(client: TestClient) -> None:
+def test_documentation_of_the_service_lists_its_routes(client: TestClient) -> None:
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `") and "/v1/" in line]
     listed = {

@@ -36,7 +36,7 @@ def keyless(gallery: Gallery) -> Iterator[TestClient]:
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8080", "localhost.evil.example", "", "[", "a@localhost:x"]
 )
-def test_a_foreign_host_name_is_refused_everywhere(keyless: TestClient, host: str) -> None:
+def test_foreign_host_name_is_refused_everywhere(keyless: TestClient, host: str) -> None:
     for path in ("/", "/v1/health", PERSONS):
         check_error(keyless.get(path, headers={"host": host}), 403, "foreign_host")
 
@@ -44,7 +44,7 @@ def test_a_foreign_host_name_is_refused_everywhere(keyless: TestClient, host: st
 @pytest.mark.parametrize(
     "host", ["localhost", "localhost:8080", "127.0.0.1:9", "[::1]:9", "10.1.2.3", "DOOR.example:8443"]
 )
-def test_addresses_and_the_names_of_the_service_are_accepted(keyless: TestClient, host: str) -> None:
+def test_addresses_and_names_of_the_service_are_accepted(keyless: TestClient, host: str) -> None:
     assert keyless.get("/v1/health", headers={"host": host}).status_code == 200
 
 
@@ -52,14 +52,14 @@ def test_addresses_and_the_names_of_the_service_are_accepted(keyless: TestClient
     "origin",
     ["http://evil.example", "null", "", "http://localhost:9", "http://localhost.evil.example", "https://localhost"],
 )
-def test_a_page_of_another_site_is_refused(keyless: TestClient, origin: str) -> None:
+def test_page_of_another_site_is_refused(keyless: TestClient, origin: str) -> None:
     form = {"data": {"name": "eve"}, "files": {"image": png(tile_of(1))}}
     check_error(keyless.post(PERSONS, headers={"origin": origin, "x-fedvisage": "1"}, **form), 403, "foreign_origin")
     own = keyless.post("/v1/pad", headers={"origin": "http://localhost"}, files={"image": png(tile_of(1))})
     assert own.status_code == 200
 
 
-def test_a_service_without_keys_changes_nothing_without_its_header(keyless: TestClient, gallery: Gallery) -> None:
+def test_service_without_keys_requires_its_header_for_changes(keyless: TestClient, gallery: Gallery) -> None:
     form: dict[str, Any] = {"data": {"name": "eve"}, "files": {"image": png(tile_of(1))}}
     for method, path in (
         ("POST", PERSONS),
@@ -107,7 +107,7 @@ def test_every_route_requires_a_scope_except_health() -> None:
                 assert status == (200 if path == "/v1/health" else 401), path
 
 
-def test_keys_have_names_and_scopes_and_bare_ones_are_an_admins(tmp_path: Path) -> None:
+def test_key_file_gives_names_and_scopes(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(f"# the door\n{KEY}\n\nkiosk check {SCOPED[CHECK]}\ndesk\tenrol  {SCOPED[ENROL]}\n")
     keys = KeyFile(file)
@@ -121,7 +121,7 @@ def test_keys_have_names_and_scopes_and_bare_ones_are_an_admins(tmp_path: Path) 
     assert keys.without_scope == 1
 
 
-def test_a_service_for_other_machines_needs_keys() -> None:
+def test_service_for_other_machines_needs_keys() -> None:
     check_open("0.0.0.0", Keys([(KEY, Caller("door", ADMIN))]), False)
     check_open("127.0.0.1", Keys(), False)
     with refused("--api-keys", "0.0.0.0", "--without-keys"):
@@ -148,7 +148,7 @@ def test_unusable_lines_of_a_key_file_are_refused(tmp_path: Path, content: str, 
         read_keys(tmp_path / "keys")
 
 
-def test_a_changed_key_file_is_read_again_and_a_damaged_one_is_not_used(tmp_path: Path) -> None:
+def test_changed_key_file_is_reloaded_unless_damaged(tmp_path: Path) -> None:
     file, log = tmp_path / "keys", list[str]()
     file.write_text(f"kiosk check {SCOPED[CHECK]}\n")
     keys = KeyFile(file, log.append)
@@ -163,7 +163,7 @@ def test_a_changed_key_file_is_read_again_and_a_damaged_one_is_not_used(tmp_path
     assert not [line for line in log if SCOPED[ADMIN] in line]
 
 
-def test_serve_notes_a_readable_key_file_and_keys_without_scope(tmp_path: Path) -> None:
+def test_serve_warns_of_readable_key_files_and_keys_without_scope(tmp_path: Path) -> None:
     file = tmp_path / "keys.txt"
     file.write_text(f"{KEY}\n")
     file.chmod(0o644)
@@ -176,7 +176,7 @@ def test_serve_notes_a_readable_key_file_and_keys_without_scope(tmp_path: Path) 
     assert not CliRunner().invoke(app, ["serve", "--pad", nothing, "--api-keys", str(file)]).stderr
 
 
-def test_the_audit_log_states_who_did_what_and_names_nobody(gallery: Gallery, tmp_path: Path) -> None:
+def test_audit_log_states_client_and_action_without_names(gallery: Gallery, tmp_path: Path) -> None:
     keys = Keys([(KEY, Caller("desk", ADMIN)), (SCOPED[CHECK], Caller("kiosk", CHECK))])
     path = tmp_path / "audit.jsonl"
     with TestClient(build(Tiles(), gallery, keys=keys, limits=LIMITS, audit=AuditLog(path)), LOCAL) as client:
@@ -201,7 +201,7 @@ def test_the_audit_log_states_who_did_what_and_names_nobody(gallery: Gallery, tm
     assert os.stat(path).st_mode & 0o077 == 0
 
 
-def test_a_client_can_forge_no_line_of_the_audit_log(gallery: Gallery, tmp_path: Path) -> None:
+def test_client_cannot_forge_a_line_of_the_audit_log(gallery: Gallery, tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     with TestClient(build(Tiles(), gallery, limits=LIMITS, audit=AuditLog(path)), LOCAL) as client:
         client.get("/v1/collections/a%E2%80%A8%7B%7D%C2%9B31m%E2%80%AE%0A")
@@ -211,7 +211,7 @@ def test_a_client_can_forge_no_line_of_the_audit_log(gallery: Gallery, tmp_path:
     assert len(long) < 500
 
 
-def test_an_audit_log_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_unwritable_audit_log_is_refused(tmp_path: Path) -> None:
     with refused(tmp_path, "regular"):
         AuditLog(tmp_path)
     with refused(tmp_path / "nowhere/log", "written"):

@@ -74,7 +74,7 @@ def ask(port: int, answers: list[int]) -> threading.Thread:
     return thread
 
 
-def test_what_is_being_answered_when_it_is_stopped_is_answered() -> None:
+def test_running_requests_are_answered_before_shutdown() -> None:
     engine, answers = Slow(), list[int]()
     server = server_of(build(engine), "127.0.0.1", 0)
     with serve_in_thread(server) as port:
@@ -86,7 +86,7 @@ def test_what_is_being_answered_when_it_is_stopped_is_answered() -> None:
     assert answers == [200]
 
 
-def test_what_takes_too_long_or_waits_behind_too_many_is_told_to_come_again() -> None:
+def test_slow_and_queued_requests_get_a_retry_answer() -> None:
     engine, answers = Slow(), list[int]()
     limits = Limits(seconds=0.5, workers=1, waiting=1)
     with serve_in_thread(server_of(build(engine, limits=limits), "127.0.0.1", 0)) as port:
@@ -98,7 +98,7 @@ def test_what_takes_too_long_or_waits_behind_too_many_is_told_to_come_again() ->
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nX-"])
-def test_a_connection_without_complete_headers_is_closed(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+def test_connection_without_complete_headers_is_closed(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
     monkeypatch.setattr("fedvisage.device.service.app.HEADERS_PATIENCE", 0.1)
     with (
         serve_in_thread(server_of(build(Tiles()), "127.0.0.1", 0)) as port,
@@ -108,7 +108,7 @@ def test_a_connection_without_complete_headers_is_closed(monkeypatch: pytest.Mon
         assert connection.recv(1) == b""
 
 
-def test_a_request_with_two_lengths_is_refused_and_the_rest_of_its_connection_not_read() -> None:
+def test_request_with_two_lengths_closes_the_connection() -> None:
     with (
         serve_in_thread(server_of(build(Tiles()), "127.0.0.1", 0)) as port,
         socket.create_connection(("127.0.0.1", port), PATIENCE) as client,
@@ -123,7 +123,7 @@ def test_a_request_with_two_lengths_is_refused_and_the_rest_of_its_connection_no
     assert b"two_lengths" in answers
 
 
-def test_a_client_that_leaves_is_no_error_of_the_service() -> None:
+def test_disconnected_client_is_not_an_error() -> None:
     lines = queue.Queue[str]()
     with serve_in_thread(server_of(build(Tiles(), log=lines.put), "127.0.0.1", 0)) as port:
         for kind in (b"image/png", b"multipart/form-data; boundary=b"):
@@ -154,7 +154,7 @@ def certificate(folder: Path) -> tuple[Path, Path]:
     return paths
 
 
-def test_it_serves_https_with_its_certificate(tmp_path: Path) -> None:
+def test_service_serves_https_with_its_certificate(tmp_path: Path) -> None:
     paths = certificate(tmp_path)
     with serve_in_thread(server_of(build(Tiles()), "127.0.0.1", 0, certificate=paths[0], key=paths[1])) as port:
         trusting = ssl.create_default_context(cafile=paths[0])
@@ -167,7 +167,7 @@ def test_it_serves_https_with_its_certificate(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("proxies", "statuses"), [((), [403, 200, 429]), (("127.0.0.1", "10.0.0.0/8"), [200, 403, 200])]
 )
-def test_only_a_named_proxy_sets_the_client_and_its_scheme(proxies: tuple[str, ...], statuses: list[int]) -> None:
+def test_named_proxy_alone_sets_client_and_scheme(proxies: tuple[str, ...], statuses: list[int]) -> None:
     """The requests come from three clients, of whom each may send one, and have an origin on HTTPS, HTTP, and none."""
     limits, answers = Limits(rate=0.001, burst=1), list[int]()
     service = build(Tiles(), limits=limits, hosts=["door.example"])
@@ -183,12 +183,12 @@ def test_only_a_named_proxy_sets_the_client_and_its_scheme(proxies: tuple[str, .
 
 
 @pytest.mark.parametrize("address", ["door.example", "*", "10.0.0.1/8", ""])
-def test_a_proxy_that_is_not_an_address_is_refused(address: str) -> None:
+def test_proxy_without_an_address_is_refused(address: str) -> None:
     with refused("--proxy", "address"):
         server_of(build(Tiles()), "127.0.0.1", 0, proxies=[address])
 
 
-def test_certificates_that_are_none_are_refused(tmp_path: Path) -> None:
+def test_invalid_certificates_are_refused(tmp_path: Path) -> None:
     paths = certificate(tmp_path)
     for one, other in ((paths[0], None), (paths[1], paths[0]), (tmp_path / "none", paths[1])):
         with pytest.raises(UserError):
@@ -196,7 +196,7 @@ def test_certificates_that_are_none_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_verb_serves_exported_models_until_sigterm(pad: Path, recognition: Path, tmp_path: Path) -> None:
+def test_serve_answers_until_sigterm(pad: Path, recognition: Path, tmp_path: Path) -> None:
     key = {**os.environ, "FEDVISAGE_GALLERY_KEY": "00" * 32}
     key["FEDVISAGE_GALLERY_COUNTERS"] = str(tmp_path / "counters")
     command = [sys.executable, "-m", "fedvisage"]
@@ -213,7 +213,7 @@ def test_the_verb_serves_exported_models_until_sigterm(pad: Path, recognition: P
 
 
 @pytest.mark.slow
-def test_the_verb_serves_the_int8_graph(pad_run: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_serve_uses_the_int8_graph(pad_run: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     export = ["export", str(pad_run), str(tmp_path / "pad"), "--int8", "--calibrate", str(sets["A"])]
     assert CliRunner().invoke(app, export).exit_code == 0
     with serving("--pad", tmp_path / "pad", "--int8") as (port, _):
@@ -223,7 +223,7 @@ def test_the_verb_serves_the_int8_graph(pad_run: Path, sets: Mapping[str, Path],
     assert small != whole
 
 
-def test_the_verb_decides_at_the_operating_points_of_its_option(
+def test_serve_decides_at_the_chosen_operating_points(
     strict_pad: Path, recognition: Path, photographs: Mapping[str, np.ndarray]
 ) -> None:
     picture = io.BytesIO()
@@ -241,7 +241,7 @@ def test_the_verb_decides_at_the_operating_points_of_its_option(
     assert face["embedding"] is not None
 
 
-def test_a_port_in_use_is_one_line_and_nothing_is_said_to_be_served(pad: Path) -> None:
+def test_port_in_use_is_refused_in_one_line(pad: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         result = CliRunner().invoke(app, ["serve", "--pad", str(pad), "--no-page", "--port", port])
@@ -288,7 +288,7 @@ def test_the_service_starts_without_slow_libraries() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
 
 
-def test_the_verb_has_the_options_that_the_page_shows() -> None:
+def test_serve_has_the_documented_options() -> None:
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     shown = set(re.findall(r"--[a-z][a-z-]+", page))
     known = set(re.findall(r"--[a-z][a-z-]+", CliRunner().invoke(app, ["serve", "--help"]).stdout))

@@ -65,7 +65,7 @@ def runtime(archive: Path, tmp_path: Path) -> RuntimeFiles:
     return made
 
 
-def test_the_runtime_comes_from_the_registry_under_the_name_that_npm_gives_it(archive: Path, tmp_path: Path) -> None:
+def test_runtime_is_fetched_from_the_npm_registry(archive: Path, tmp_path: Path) -> None:
     kept = tmp_path / "registry" / "onnxruntime-web" / "-"
     kept.mkdir(parents=True)
     archive.rename(kept / f"onnxruntime-web-{ONNX.version}.tgz")
@@ -75,7 +75,7 @@ def test_the_runtime_comes_from_the_registry_under_the_name_that_npm_gives_it(ar
     assert {path.name: path.read_bytes() for path in runtime.folder.iterdir()} == PARTS
 
 
-def test_an_archive_with_other_bytes_is_refused_and_leaves_nothing(archive: Path, tmp_path: Path) -> None:
+def test_archive_with_another_digest_is_refused(archive: Path, tmp_path: Path) -> None:
     known = package_of(archive.read_bytes())
     archive.write_bytes(archive_of({**PARTS, "ort.js": b"export const ort = evil;"}))
     runtime = RuntimeFiles(tmp_path / "out", known)
@@ -84,7 +84,7 @@ def test_an_archive_with_other_bytes_is_refused_and_leaves_nothing(archive: Path
     assert not runtime.folder.exists()
 
 
-def test_a_registry_that_cannot_be_reached_is_a_failure_that_names_the_other_way(tmp_path: Path) -> None:
+def test_unreachable_registry_suggests_an_archive(tmp_path: Path) -> None:
     with delivering(tmp_path) as address:
         pass
     with pytest.raises(RunFailed, match="--archive"):
@@ -93,19 +93,19 @@ def test_a_registry_that_cannot_be_reached_is_a_failure_that_names_the_other_way
         RuntimeFiles(tmp_path / "out").fetch(registry="file:///etc")
 
 
-def test_a_file_of_the_runtime_that_was_changed_is_refused(runtime: RuntimeFiles) -> None:
+def test_changed_runtime_file_is_refused(runtime: RuntimeFiles) -> None:
     (runtime.folder / "ort.js").write_bytes(b"export const ort = evil;")
     with refused("runtime/ort.js", "1.30.0", "web fetch"):
         runtime.read("ort.js")
 
 
-def test_the_lock_is_of_one_version_by_digests() -> None:
+def test_lock_pins_one_version_by_digests() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+", ONNX.version)
     assert len(base64.b64decode(ONNX.integrity.removeprefix("sha512-"), validate=True)) == 64
     assert all(re.fullmatch(r"[0-9a-f]{64}", digest) for _, digest in ONNX.files.values())
 
 
-def test_a_folder_has_the_page_its_runtime_the_detector_and_the_models_as_they_were_exported(
+def test_folder_holds_page_runtime_detector_and_exported_models(
     pad: Path, runtime: RuntimeFiles, tmp_path: Path
 ) -> None:
     out = tmp_path / "page"
@@ -124,7 +124,7 @@ def test_a_folder_has_the_page_its_runtime_the_detector_and_the_models_as_they_w
     assert {*linked, *imported} <= held.keys()
 
 
-def test_the_page_has_the_numbers_of_the_pipeline(pad: Path, runtime: RuntimeFiles) -> None:
+def test_page_has_the_constants_of_the_pipeline(pad: Path, runtime: RuntimeFiles) -> None:
     said = json.loads(page_files(Exported.open(pad), None, runtime=runtime)["page.json"].content)["settings"]
     assert said["detector"]["sure"] == list(detection.DetectorSettings().sure)
     assert said["detector"]["longest_side"] == detection.DetectorSettings().longest_side
@@ -132,7 +132,7 @@ def test_the_page_has_the_numbers_of_the_pipeline(pad: Path, runtime: RuntimeFil
     assert said["running"]["window"] == Settings().window
 
 
-def test_the_page_knows_its_webassemblys_digest_and_the_files_to_keep(pad: Path, runtime: RuntimeFiles) -> None:
+def test_page_states_the_webassembly_digest_and_the_files_to_cache(pad: Path, runtime: RuntimeFiles) -> None:
     for keys in (False, True):
         files = page_files(Exported.open(pad), None, service={"keys": keys}, runtime=runtime)
         start = json.loads(files["page.json"].content)
@@ -141,7 +141,7 @@ def test_the_page_knows_its_webassemblys_digest_and_the_files_to_keep(pad: Path,
         assert set(start["offline"]) == kept
 
 
-def test_the_page_states_a_digest_that_changes_with_every_file_to_keep(pad: Path, runtime: RuntimeFiles) -> None:
+def test_page_digest_changes_with_every_cached_file(pad: Path, runtime: RuntimeFiles) -> None:
     def contents(model: Exported, keys: bool = False) -> object:
         files = page_files(model, None, service={"keys": keys}, runtime=runtime)
         assert all(entry.digest == hashlib.sha256(entry.content).hexdigest() for entry in files.values())
@@ -156,9 +156,7 @@ def test_the_page_states_a_digest_that_changes_with_every_file_to_keep(pad: Path
     assert contents(Exported.open(other), keys=True) == contents(model, keys=True)
 
 
-def test_a_page_is_not_written_over_and_not_without_what_computes_in_it(
-    pad: Path, runtime: RuntimeFiles, tmp_path: Path
-) -> None:
+def test_page_needs_a_runtime_and_an_empty_folder(pad: Path, runtime: RuntimeFiles, tmp_path: Path) -> None:
     model = Exported.open(pad)
     with refused("nowhere", "web fetch"):
         build(tmp_path / "page", model, None, runtime=RuntimeFiles(tmp_path / "nowhere"))
@@ -167,7 +165,7 @@ def test_a_page_is_not_written_over_and_not_without_what_computes_in_it(
         build(runtime.folder, model, None, runtime=runtime)
 
 
-def test_a_model_without_a_threshold_has_no_page(pad: Path, runtime: RuntimeFiles, tmp_path: Path) -> None:
+def test_page_of_a_model_without_threshold_is_refused(pad: Path, runtime: RuntimeFiles, tmp_path: Path) -> None:
     model = Exported.open(pad)
     undecided = replace(model, description=model.description.model_copy(update={"threshold": None}))
     with refused("pad", "threshold"):
@@ -175,7 +173,7 @@ def test_a_model_without_a_threshold_has_no_page(pad: Path, runtime: RuntimeFile
     assert not (tmp_path / "page").exists()
 
 
-def test_the_command_refuses_in_a_line(pad: Path, tmp_path: Path) -> None:
+def test_command_refuses_in_one_line(pad: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["web", "build", str(tmp_path / "page"), "--pad", str(tmp_path / "nothing")])
     assert isinstance(result.exception, UserError)
     wanted = ["web", "build", str(tmp_path / "page"), "--pad", str(pad), "--runtime", str(tmp_path / "nowhere")]
@@ -184,7 +182,7 @@ def test_the_command_refuses_in_a_line(pad: Path, tmp_path: Path) -> None:
     assert "web fetch" in str(result.exception)
 
 
-def test_a_folders_policy_is_the_one_that_the_service_says(pad: Path, runtime: RuntimeFiles) -> None:
+def test_folder_and_service_have_the_same_policy(pad: Path, runtime: RuntimeFiles) -> None:
     page = page_files(Exported.open(pad), None, runtime=runtime)["index.html"].content.decode()
     (written,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]+)"', page)
     assert written == POLICY
@@ -198,9 +196,7 @@ def client_of(files: dict[str, PageFile], keys: Keys | None = None) -> TestClien
     return TestClient(build_service(Tiles(), keys=keys, limits=Limits(rate=0), page=files), "http://localhost")
 
 
-def test_the_service_delivers_the_page_with_strict_headers_and_browsers_keep_it(
-    pad: Path, runtime: RuntimeFiles
-) -> None:
+def test_service_delivers_the_page_with_strict_headers_and_caching(pad: Path, runtime: RuntimeFiles) -> None:
     files = page_files(Exported.open(pad), None, service={"keys": False}, runtime=runtime)
     with client_of(files) as client:
         for path in ("", *files):
@@ -218,7 +214,7 @@ def test_the_service_delivers_the_page_with_strict_headers_and_browsers_keep_it(
         assert client.get("/v1/health").headers["cache-control"] == "no-store"
 
 
-def test_models_are_delivered_to_those_who_have_a_key(pad: Path, runtime: RuntimeFiles) -> None:
+def test_models_are_delivered_only_with_a_key(pad: Path, runtime: RuntimeFiles) -> None:
     files = page_files(Exported.open(pad), None, service={"keys": True}, runtime=runtime)
     with client_of(files, Keys([(KEY, Caller("kiosk", CHECK))])) as client:
         answers = {path: client.get(f"/{path}").status_code for path in files}

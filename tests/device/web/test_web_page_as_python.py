@@ -76,7 +76,7 @@ NAMES = (*("one", "two", "turned", "blurred", "small", "wall", "bonafide", "repl
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_picture_has_the_boxes_scores_and_decision_that_python_gives_it(
+def test_page_and_python_give_equal_boxes_scores_and_decisions(
     page: Any, trained: Path, recognition: Path, pictures: dict[str, np.ndarray], name: str
 ) -> None:
     said = page.evaluate(ASK, base64.b64encode(as_png(pictures[name])).decode())
@@ -108,9 +108,7 @@ def compare(found: dict[str, Any], face: Any) -> None:
         assert float(np.array(found["embedding"]) @ face.embedding) > 1 - 1e-3
 
 
-def test_the_pictures_are_of_every_kind_of_answer(
-    trained: Path, recognition: Path, pictures: dict[str, np.ndarray]
-) -> None:
+def test_pictures_cover_every_kind_of_answer(trained: Path, recognition: Path, pictures: dict[str, np.ndarray]) -> None:
     pipeline = Pipeline(trained, recognition)
     answers: list[Checked] = [pipeline.check(pictures[name]) for name in NAMES]
     assert {one.decision for one in answers} == {"bona_fide", "attack", "no_decision"}
@@ -119,7 +117,7 @@ def test_the_pictures_are_of_every_kind_of_answer(
     assert any(one.turned for one in answers)
 
 
-def test_pictures_are_scaled_as_opencv_scales_them(page: Any) -> None:
+def test_page_scales_pictures_like_opencv(page: Any) -> None:
     noise = np.random.default_rng(3).integers(0, 256, (60, 80, 3)).astype(np.uint8)
     sizes = [(30, 23), (40, 30), (20, 15), (79, 60), (24, 24), (120, 90), (81, 60), (80, 60)]
     content = base64.b64encode(as_png(noise)).decode()

@@ -19,7 +19,7 @@ from fedvisage.runs.export.fuse import fuse
 pytestmark = pytest.mark.browser
 
 
-def test_a_fused_model_has_the_scores_and_decisions_of_python(
+def test_page_and_python_give_equal_scores_of_a_fused_model(
     trained: Path, filmed: dict[str, np.ndarray], runtime: RuntimeFiles, browser: Any, tmp_path: Path
 ) -> None:
     wide = with_margin(trained, tmp_path / "wide", 2.0)

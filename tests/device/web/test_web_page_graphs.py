@@ -52,9 +52,7 @@ def answer(script: Path, graph: Path, config: Path | None = None) -> str:
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_exports_and_the_detectors_networks_are_accepted(
-    script: Path, pad: Path, recognition: Path, tmp_path: Path
-) -> None:
+def test_exports_and_detector_networks_are_accepted(script: Path, pad: Path, recognition: Path, tmp_path: Path) -> None:
     for directory in (pad, recognition):
         assert answer(script, directory / GRAPH, directory / CONFIG) == "accepted"
     for name in DIGESTS:
@@ -63,7 +61,7 @@ def test_exports_and_the_detectors_networks_are_accepted(
 
 
 @pytest.mark.parametrize("hide", HIDING, ids=lambda hide: hide.__name__)
-def test_a_graph_that_names_another_file_is_refused(script: Path, pad: Path, tmp_path: Path, hide: object) -> None:
+def test_graph_with_external_data_is_refused(script: Path, pad: Path, tmp_path: Path, hide: object) -> None:
     model = onnx.load(pad / GRAPH)
     tensor = onnx.TensorProto(name="hidden", data_type=2, dims=[4], data_location=onnx.TensorProto.EXTERNAL)
     tensor.external_data.add(key="location", value="keys.txt")
@@ -75,7 +73,7 @@ def test_a_graph_that_names_another_file_is_refused(script: Path, pad: Path, tmp
     assert said.endswith("export the model again")
 
 
-def test_a_threshold_changed_in_the_description_is_refused(script: Path, pad: Path, tmp_path: Path) -> None:
+def test_page_refuses_a_changed_threshold(script: Path, pad: Path, tmp_path: Path) -> None:
     config = json.loads((pad / CONFIG).read_text())
     config["float32"]["description"]["threshold"]["value"] = -0.99
     (tmp_path / CONFIG).write_text(json.dumps(config))
@@ -83,7 +81,7 @@ def test_a_threshold_changed_in_the_description_is_refused(script: Path, pad: Pa
 
 
 @pytest.mark.parametrize("content", [b"\x0a\xff", b"\x0b", b"\x80" * 20, b"\x3a\x05\x0a\xff\xff\xff\x7f"])
-def test_bytes_that_are_no_graph_are_refused(script: Path, tmp_path: Path, content: bytes) -> None:
+def test_bytes_without_a_graph_are_refused(script: Path, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model.onnx").write_bytes(content)
     refusal = "damaged model.onnx: is not a complete graph; export the model again"
     assert answer(script, tmp_path / "model.onnx") == refusal
@@ -206,7 +204,7 @@ def test_the_page_refuses_a_sum_that_its_members_do_not_state(script: Path, pad:
     assert verdicts == ["accepted", unstated, "accepted", "threshold", unstated, "accepted"]
 
 
-def test_a_description_without_what_the_graph_states_is_refused(script: Path, pad: Path, tmp_path: Path) -> None:
+def test_description_without_the_statements_of_the_graph_is_refused(script: Path, pad: Path, tmp_path: Path) -> None:
     config = json.loads((pad / CONFIG).read_text())
     del config["float32"]["description"]["files_sha256"]
     (tmp_path / CONFIG).write_text(json.dumps(config))
@@ -281,7 +279,7 @@ console.log([...stored.keys()].join());
 """
 
 
-def test_the_page_opens_without_a_network_and_keeps_nothing_that_needs_a_key(script: Path) -> None:
+def test_page_opens_offline_and_caches_nothing_behind_a_key(script: Path) -> None:
     (script.parent / "offline.js").write_bytes(
         files("fedvisage.device.web").joinpath("page", "offline.js").read_bytes()
     )

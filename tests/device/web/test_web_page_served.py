@@ -32,7 +32,7 @@ def served(pad: Path, recognition: Path, keys: Keys, runtime: RuntimeFiles) -> I
         yield f"http://localhost:{port}/"
 
 
-def test_the_service_delivers_a_page_that_computes_without_asking_it(
+def test_served_page_computes_without_the_service(
     browser: Any, telling: Path, recognition: Path, runtime: RuntimeFiles, filmed: dict[str, np.ndarray]
 ) -> None:
     with served(telling, recognition, Keys(), runtime) as address, browser.new_context() as context:
@@ -45,7 +45,7 @@ def test_the_service_delivers_a_page_that_computes_without_asking_it(
         assert "POST" not in sent
 
 
-def test_pictures_go_to_the_service_only_when_that_is_chosen_and_it_says_the_same(
+def test_pictures_go_to_the_service_only_on_request_with_equal_results(
     browser: Any, telling: Path, recognition: Path, runtime: RuntimeFiles, filmed: dict[str, np.ndarray]
 ) -> None:
     with served(telling, recognition, Keys(), runtime) as address, browser.new_context() as context:
@@ -68,7 +68,7 @@ def test_pictures_go_to_the_service_only_when_that_is_chosen_and_it_says_the_sam
         page.wait_for_selector("#matched:has-text('This is Anna.')")
 
 
-def test_a_key_of_the_service_is_asked_for_before_models_are_delivered(
+def test_models_are_delivered_only_after_the_key(
     browser: Any, telling: Path, recognition: Path, runtime: RuntimeFiles, filmed: dict[str, np.ndarray]
 ) -> None:
     with served(telling, recognition, KEYS, runtime) as address, browser.new_context() as context:
@@ -86,7 +86,7 @@ def test_a_key_of_the_service_is_asked_for_before_models_are_delivered(
         assert show(page, filmed["bonafide"]).startswith("Living")
 
 
-def test_without_the_runtime_the_page_asks_the_service_and_says_so(
+def test_page_without_runtime_uses_the_service_and_states_it(
     browser: Any, telling: Path, recognition: Path, tmp_path: Path, filmed: dict[str, np.ndarray]
 ) -> None:
     with served(telling, recognition, Keys(), RuntimeFiles(tmp_path)) as address, browser.new_context() as context:
@@ -98,7 +98,7 @@ def test_without_the_runtime_the_page_asks_the_service_and_says_so(
         assert show(page, filmed["replay"]).startswith("Attack")
 
 
-def test_a_page_that_waits_for_its_key_says_where_pictures_will_go(
+def test_page_waiting_for_a_key_states_where_pictures_go(
     browser: Any, telling: Path, recognition: Path, tmp_path: Path
 ) -> None:
     with served(telling, recognition, KEYS, RuntimeFiles(tmp_path)) as address, browser.new_context() as context:

@@ -108,7 +108,7 @@ def score_of(page: Any) -> float:
         ("replay", "Attack", "#state[data-kind=refused]:has-text('no living face')"),
     ],
 )
-def test_a_webcam_shows_a_living_person_and_a_replay_for_what_they_are(
+def test_webcam_tells_live_person_from_replay(
     playwright: Any,
     chromium: str,
     address: str,
@@ -149,7 +149,7 @@ def test_a_webcam_shows_a_living_person_and_a_replay_for_what_they_are(
     ("name", "words"),
     [("wall", "no face"), ("two", "several faces"), ("small", "too small"), ("blurred", "blurred")],
 )
-def test_a_picture_that_cannot_be_judged_is_told_why(
+def test_unusable_picture_shows_the_reason(
     page: Any, photographs: dict[str, np.ndarray], name: str, words: str
 ) -> None:
     said = show(page, photographs[name])
@@ -158,14 +158,12 @@ def test_a_picture_that_cannot_be_judged_is_told_why(
     assert page.get_attribute("#verdict", "data-decision") == "no_decision"
 
 
-def test_a_file_that_is_no_picture_is_refused_in_words(page: Any) -> None:
+def test_file_without_a_picture_shows_an_error(page: Any) -> None:
     page.set_input_files("#file", {"name": "notes.png", "mimeType": "image/png", "buffer": b"no picture"})
     assert "notes.png: is not an image" in ready(page, "refused")
 
 
-def test_people_are_enrolled_and_compared_in_the_page_and_attacks_are_not(
-    page: Any, filmed: dict[str, np.ndarray]
-) -> None:
+def test_page_enrols_and_compares_people_and_refuses_attacks(page: Any, filmed: dict[str, np.ndarray]) -> None:
     assert show(page, filmed["replay"], "replay.png").startswith("Attack")
     page.get_by_label("Name").fill("Anna")
     page.get_by_role("button", name="Enrol this face").click()
@@ -179,7 +177,7 @@ def test_people_are_enrolled_and_compared_in_the_page_and_attacks_are_not(
     assert page.inner_text("#matched") == ""
 
 
-def test_nothing_of_a_picture_leaves_the_page(browser: Any, address: str, filmed: dict[str, np.ndarray]) -> None:
+def test_picture_never_leaves_the_page(browser: Any, address: str, filmed: dict[str, np.ndarray]) -> None:
     asked = list[tuple[str, str]]()
     with browser.new_context() as context:
         page = context.new_page()
@@ -204,13 +202,11 @@ def test_nothing_of_a_picture_leaves_the_page(browser: Any, address: str, filmed
         ("frame", "frame-src"),
     ],
 )
-def test_what_the_page_does_not_need_is_forbidden_by_its_policy(page: Any, attempt: str, directive: str) -> None:
+def test_policy_forbids_unneeded_features(page: Any, attempt: str, directive: str) -> None:
     assert page.evaluate(VIOLATED, attempt) == [directive, 0]
 
 
-def test_the_page_does_its_work_without_a_complaint_of_the_browser(
-    browser: Any, address: str, filmed: dict[str, np.ndarray]
-) -> None:
+def test_browser_reports_no_error_for_the_page(browser: Any, address: str, filmed: dict[str, np.ndarray]) -> None:
     complaints = list[str]()
     with browser.new_context() as context:
         page = context.new_page()
@@ -227,7 +223,7 @@ def test_the_page_does_its_work_without_a_complaint_of_the_browser(
     [((), "No camera was found"), (("--use-fake-device-for-media-stream", "--deny-permission-prompts"), "was denied")],
     ids=["none", "refused"],
 )
-def test_a_camera_that_is_not_to_be_had_is_told_in_words_and_pictures_still_work(
+def test_missing_camera_is_reported_and_pictures_still_work(
     playwright: Any, chromium: str, address: str, filmed: dict[str, np.ndarray], flags: tuple[str, ...], word: str
 ) -> None:
     with browsing(playwright, chromium, *flags) as browser:
@@ -249,7 +245,7 @@ def test_a_camera_that_is_not_to_be_had_is_told_in_words_and_pictures_still_work
     ],
     ids=["missing", "changed"],
 )
-def test_a_model_that_is_missing_or_another_one_is_refused(
+def test_missing_or_different_model_is_refused(
     browser: Any, folder: Path, tmp_path: Path, damage: Any, words: tuple[str, ...]
 ) -> None:
     copy = tmp_path / "page"
@@ -263,9 +259,7 @@ def test_a_model_that_is_missing_or_another_one_is_refused(
         assert page.get_by_role("button", name="Start the camera").is_disabled()
 
 
-def test_an_update_of_the_page_is_kept_whole_for_use_without_a_network(
-    browser: Any, folder: Path, tmp_path: Path
-) -> None:
+def test_page_update_is_cached_as_a_whole(browser: Any, folder: Path, tmp_path: Path) -> None:
     copy = tmp_path / "page"
     shutil.copytree(folder, copy)
     start, index = copy / "page.json", copy / "index.html"
@@ -290,7 +284,7 @@ def test_an_update_of_the_page_is_kept_whole_for_use_without_a_network(
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1400, 390])
-def test_the_page_fits_its_screen_and_can_be_read(
+def test_page_fits_the_screen_and_is_legible(
     browser: Any, address: str, filmed: dict[str, np.ndarray], width: int, scheme: str
 ) -> None:
     with browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme) as context:
@@ -336,7 +330,7 @@ def luminance(colour: list[int]) -> float:
     return float(np.dot((0.2126, 0.7152, 0.0722), linear))
 
 
-def test_all_of_it_is_reached_and_used_with_the_keyboard(page: Any, filmed: dict[str, np.ndarray]) -> None:
+def test_page_is_usable_with_the_keyboard(page: Any, filmed: dict[str, np.ndarray]) -> None:
     show(page, filmed["bonafide"])
     reached = list[str]()
     page.evaluate("document.activeElement.blur()")
@@ -351,7 +345,7 @@ def test_all_of_it_is_reached_and_used_with_the_keyboard(page: Any, filmed: dict
     page.wait_for_selector("#matched:has-text('This is Anna.')")
 
 
-def test_a_screen_reader_is_told_what_things_are_and_what_changes(page: Any, filmed: dict[str, np.ndarray]) -> None:
+def test_screen_reader_gets_labels_and_changes(page: Any, filmed: dict[str, np.ndarray]) -> None:
     show(page, filmed["bonafide"])
     status = [one.inner_text() for one in page.get_by_role("status").all()]
     assert any("Living face" in text for text in status)
@@ -365,7 +359,7 @@ def test_a_screen_reader_is_told_what_things_are_and_what_changes(page: Any, fil
     assert unnamed == 0
 
 
-def test_the_documented_command_builds_the_page(
+def test_documented_command_builds_the_page(
     telling: Path, recognition: Path, runtime: RuntimeFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = (ROOT / "docs" / "device.md").read_text(encoding="utf-8")

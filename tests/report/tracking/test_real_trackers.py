@@ -22,7 +22,7 @@ def tracked(sets: Mapping[str, Path], tmp_path: Path, request: pytest.FixtureReq
 
 
 @pytest.mark.parametrize("tracked", ["mlflow"], indirect=True)
-def test_mlflow_finds_the_run_in_its_file_store(tracked: Path, sets: Mapping[str, Path]) -> None:
+def test_mlflow_stores_the_run_in_its_files(tracked: Path, sets: Mapping[str, Path]) -> None:
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(tracking_uri=(tracked / "store/mlruns").as_uri())
@@ -42,7 +42,7 @@ def test_mlflow_finds_the_run_in_its_file_store(tracked: Path, sets: Mapping[str
 
 
 @pytest.mark.parametrize("tracked", ["mlflow"], indirect=True)
-def test_mlflow_goes_on_with_a_run_and_begins_one_where_the_store_was_emptied(tracked: Path) -> None:
+def test_mlflow_resumes_a_run_or_starts_one_in_an_emptied_store(tracked: Path) -> None:
     from fedvisage.report.tracking.mlflow import Mlflow
     from fedvisage.report.tracking.tracker import TrackedRun
 
@@ -53,7 +53,7 @@ def test_mlflow_goes_on_with_a_run_and_begins_one_where_the_store_was_emptied(tr
 
 
 @pytest.mark.parametrize("tracked", ["wandb"], indirect=True)
-def test_wandb_writes_an_offline_run_without_what_it_would_collect(tracked: Path, sets: Mapping[str, Path]) -> None:
+def test_wandb_writes_an_offline_run_without_collected_data(tracked: Path, sets: Mapping[str, Path]) -> None:
     (run,) = (tracked / "store/wandb").glob("offline-run-*")
     (record,) = run.glob("run-*.wandb")
     written = record.read_bytes()

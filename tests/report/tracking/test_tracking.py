@@ -74,7 +74,7 @@ def plain(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) ->
     return out
 
 
-def test_a_tracker_hears_the_start_each_round_the_result_and_the_end(tracked: tuple[Path, str]) -> None:
+def test_tracker_receives_start_rounds_result_and_end(tracked: tuple[Path, str]) -> None:
     out, _ = tracked
     calls = told(out)
     assert [call[0] for call in calls] == ["start", *["log"] * ROUNDS, "log", "artefact", "end"]
@@ -93,7 +93,7 @@ def test_a_tracker_hears_the_start_each_round_the_result_and_the_end(tracked: tu
     assert calls[-1] == ["end", "finished"]
 
 
-def test_a_tracker_is_told_no_name_of_a_person_a_picture_or_a_path(
+def test_tracker_receives_no_names_of_people_pictures_or_paths(
     tracked: tuple[Path, str], sets: Mapping[str, Path]
 ) -> None:
     """Every name in these sets begins with "secret"; sets lie below one directory."""
@@ -106,9 +106,7 @@ def test_a_tracker_is_told_no_name_of_a_person_a_picture_or_a_path(
     assert all(isinstance(value, float) for value in values)
 
 
-def test_what_breaks_is_named_once_and_the_run_is_the_one_without_trackers(
-    tracked: tuple[Path, str], plain: Path
-) -> None:
+def test_broken_tracker_is_named_once_and_changes_no_result(tracked: tuple[Path, str], plain: Path) -> None:
     out, said = tracked
     for name, word in (("at-start", "no start"), ("at-log", "no log"), ("at-end", "no end"), ("gone", "NotThere")):
         (line,) = [line for line in said.splitlines() if line.startswith(f"warning: {name} ")]
@@ -127,7 +125,7 @@ class Stopped(Reporter):
             raise KeyboardInterrupt
 
 
-def test_a_run_that_is_stopped_and_resumed_tells_each_round_once(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_stopped_and_resumed_run_reports_each_round_once(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, tracking="recorded", training__rounds=4, runtime__checkpoint_every=3)
     with pytest.raises(KeyboardInterrupt):
         run_toy(content, tmp_path / "run", reporter=Stopped(Console(file=io.StringIO())))
@@ -143,7 +141,7 @@ def test_a_run_that_is_stopped_and_resumed_tells_each_round_once(sets: Mapping[s
 
 
 @pytest.mark.parametrize("note", ['{"recorded": 3}', '{"recorded": {"run": "x"', '{"at-log": {"run": "a"}}'])
-def test_a_tracker_that_missed_all_of_it_is_told_by_resuming_the_finished_run(
+def test_resuming_a_finished_run_reports_it_to_a_new_tracker(
     plain: Path, sets: Mapping[str, Path], tmp_path: Path, note: str
 ) -> None:
     content = tree(sets, tracking="recorded")
@@ -167,7 +165,7 @@ def test_a_tracker_that_missed_all_of_it_is_told_by_resuming_the_finished_run(
         ({"to": ["mlflow"], "project": "../up"}, "recipe.tracking.project", "../up"),
     ],
 )
-def test_a_mistake_in_the_section_is_told_before_anything_is_written(
+def test_mistake_in_the_section_is_refused_before_writing(
     sets: Mapping[str, Path], tmp_path: Path, tracking: Any, place: str, keyword: str
 ) -> None:
     with refused(place, keyword):
@@ -175,14 +173,14 @@ def test_a_mistake_in_the_section_is_told_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_that_fails_before_its_first_round_starts_no_tracker(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_run_that_fails_before_its_first_round_starts_no_tracker(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, tracking="recorded", federation__offline=1, federation__give_up_after=1)
     with pytest.raises((RunFailed, UserError)):
         run_toy(content, tmp_path / "run")
     assert [call[0] for call in told(tmp_path / "run")] in ([], ["start", "log", "end"])
 
 
-def test_neither_what_travels_nor_what_decides_weights_has_trackers(sets: Mapping[str, Path]) -> None:
+def test_trackers_are_absent_from_orders_and_digests(sets: Mapping[str, Path]) -> None:
     plain, with_one = recipe_of(tree(sets)), recipe_of(tree(sets, tracking="mlflow"))
     assert recipes.text_of(without_local_parts(with_one)) == recipes.text_of(without_local_parts(plain))
     assert training_of(recipes.tree_of(with_one), False) == training_of(recipes.tree_of(plain), False)
@@ -196,6 +194,6 @@ def test_settings_are_numbers_and_chosen_words(sets: Mapping[str, Path]) -> None
     assert not [key for key in found if key.startswith("data")]
 
 
-def test_what_is_no_number_is_not_told() -> None:
+def test_values_that_are_no_numbers_are_not_reported() -> None:
     tree = {"a": {"b": 1, "c": float("nan"), "d": True, "e": "word", "f": [1, 2]}, "g": None}
     assert scalars(tree) == {"a/b": 1.0}
