@@ -58,7 +58,7 @@ REPRESENTATIVES = ("fedpad", "fedsis", "privacyface")
 
 KEPT: dict[str, tuple[str, ...]] = {
     "cli/test_command_line.py": (),
-    "cli/test_gallery_verbs.py": (),
+    "cli/test_gallery_commands.py": (),
     CONTRACT + "test_a_run_stopped_after_every_round_and_resumed_equals_an_uninterrupted_one": REPRESENTATIVES,
     CONTRACT + "test_another_seed_gives_another_model_and_keeps_the_global_random_state": REPRESENTATIVES,
     CONTRACT + "test_the_order_of_sites_in_the_recipe_does_not_matter": REPRESENTATIVES,

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.refusals import refused
-from tests.report.standing import usual
+from tests.report.federation_states import usual
 from tests.toy import recipe_of, tree
 from typer.testing import CliRunner
 

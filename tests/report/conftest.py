@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.report.making import make_run
+from tests.report.run_files import make_run
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from tests.report.standing import EVIL, NOW, hostile, usual
+from tests.report.federation_states import EVIL, NOW, hostile, usual
 from tests.report.test_page_in_browser import CHROMIUM, measured
 
 from fedvisage.report.federation_page import FederationState, page

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from sklearn.manifold import TSNE
 from tensorboardX.proto.event_pb2 import Event
-from tests.report.making import make_run, target_scores
+from tests.report.run_files import make_run, target_scores
 
 from fedvisage.report import curves, recognition
 from fedvisage.report.curves import canvas, figure_style, key

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 from tests.refusals import refused
-from tests.report.making import THRESHOLD, make_run, write_features
+from tests.report.run_files import THRESHOLD, make_run, write_features
 
 from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet

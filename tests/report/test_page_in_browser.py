@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.report.making import make_run
+from tests.report.run_files import make_run
 
 from fedvisage.report.page import write_report
 

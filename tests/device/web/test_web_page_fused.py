@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.device.fusion import with_margin
 from tests.device.web.conftest import as_png, delivering
-from tests.device.web.test_web_page_as_python import ASK, compare
+from tests.device.web.test_web_page_results import ASK, compare
 
 from fedvisage.device import Pipeline, open_export
 from fedvisage.device.web.site import RuntimeFiles, build

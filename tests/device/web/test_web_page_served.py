@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.device.web.test_web_page_used import ready, score_of, show
+from tests.device.web.test_web_page_use import ready, score_of, show
 
 from fedvisage.device import Exported, Pipeline
 from fedvisage.device.service.access import CHECK, Caller, Keys

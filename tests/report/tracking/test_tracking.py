@@ -24,11 +24,11 @@ from fedvisage.runs.train import training_of
 
 NAMED = ("recorded", "at-start", "at-log", "at-end")
 ENTRIES = """[fedvisage.trackers]
-recorded = tests.report.tracking.recorded:Recorded
-at-start = tests.report.tracking.recorded:BreaksAtStart
-at-log = tests.report.tracking.recorded:BreaksAtLog
-at-end = tests.report.tracking.recorded:BreaksAtEnd
-gone = tests.report.tracking.recorded:NotThere
+recorded = tests.report.tracking.recording_tracker:Recorded
+at-start = tests.report.tracking.recording_tracker:BreaksAtStart
+at-log = tests.report.tracking.recording_tracker:BreaksAtLog
+at-end = tests.report.tracking.recording_tracker:BreaksAtEnd
+gone = tests.report.tracking.recording_tracker:NotThere
 """
 
 
