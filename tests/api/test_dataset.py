@@ -39,17 +39,17 @@ class Pairs(torch.utils.data.Dataset[Any]):
 
 def test_equal_arrays_tensors_and_torch_datasets_give_equal_sets(tmp_path: Path) -> None:
     images = pictures()
-    made = [
-        fv.dataset(given, labels, subjects=SUBJECTS, cache=tmp_path)
-        for given, labels in (
+    datasets = [
+        fv.dataset(pixels, labels, subjects=SUBJECTS, cache=tmp_path)
+        for pixels, labels in (
             (images, np.array(LABELS)),
             (torch.from_numpy(images).permute(0, 3, 1, 2), torch.tensor(LABELS)),
             (Pairs(images, LABELS), None),
             ([*images], [bool(label) for label in LABELS]),
         )
     ]
-    assert len({dataset.path for dataset in made}) == len([*tmp_path.iterdir()]) == 1
-    (rows, stored) = (made[0].rows, made[0].images)
+    assert len({dataset.path for dataset in datasets}) == len([*tmp_path.iterdir()]) == 1
+    (rows, stored) = (datasets[0].rows, datasets[0].images)
     assert np.array_equal(stored, images)
     assert rows.label.tolist() == LABELS
     assert rows.subject.tolist() == SUBJECTS
@@ -61,8 +61,10 @@ def test_splits_share_no_person_and_a_quarter_is_held_out(tmp_path: Path) -> Non
     people = {split: set(rows.subject[rows.split == split]) for split in ("train", "heldout")}
     assert not people["train"] & people["heldout"]
     assert (len(people["train"]), len(people["heldout"])) == (4, 2)
-    given = ["train"] * 20 + ["heldout"] * 4
-    assert fv.dataset(pictures(), LABELS, subjects=SUBJECTS, splits=given, cache=tmp_path).rows.split.tolist() == given
+    splits = ["train"] * 20 + ["heldout"] * 4
+    assert (
+        fv.dataset(pictures(), LABELS, subjects=SUBJECTS, splits=splits, cache=tmp_path).rows.split.tolist() == splits
+    )
 
 
 def test_identity_set_splits_the_images_of_each_person(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from fedvisage.metrics.threshold import Threshold
 from fedvisage.tasks.scoring import LIMIT
 
 
-def in_a_new_process(code: str) -> str:
+def run_python(code: str) -> str:
     """Run some lines of Python by themselves and return what they print."""
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
@@ -45,13 +45,13 @@ def people(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -
 
 
 def test_import_loads_no_torch_and_offers_every_name() -> None:
-    assert in_a_new_process("import sys, fedvisage; print('torch' in sys.modules)").strip() == "False"
+    assert run_python("import sys, fedvisage; print('torch' in sys.modules)").strip() == "False"
     assert [name for name in fv.__all__ if not hasattr(fv, name)] == []
 
 
 def test_methods_is_callable_before_and_after_importing_its_package() -> None:
     code = "import fedvisage as fv; print(len(fv.methods())); import fedvisage.methods; print(len(fv.methods()))"
-    assert in_a_new_process(code).split() == [str(len(METHODS))] * 2
+    assert run_python(code).split() == [str(len(METHODS))] * 2
     assert fv.methods()["fedpad"].title == "FedPAD"
     assert fv.models()["vit-h"].task == "pad"
 
@@ -141,24 +141,26 @@ def test_opened_model_is_evaluated_like_the_run(run: fv.Run, tmp_path: Path) -> 
 
 
 def test_method_transport_and_sets_can_be_passed_in(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    asked: list[str] = []
+    called_sites: list[str] = []
 
-    class Listening(LocalTransport):
+    class ListeningTransport(LocalTransport):
         def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
-            asked.extend(orders)
+            called_sites.extend(orders)
             yield from super().call(orders)
 
     mine = replace(fv.methods()["fedpad"], name="mine", title="Mine")
     own = PreparedSet.open(sets["C"])
     content = tree(sets, training__rounds=1)
     content["data"]["sites"] = {"A": "nowhere", "B": str(sets["B"])}
-    found = fv.run(content, out=tmp_path / "run", method=mine, transport=Listening, data={"A": own}, quiet=True)
-    assert found.metrics["method"] == "mine"
-    assert found.metrics["sites"] == ["A", "B"]
-    assert {"A", "B"} <= set(asked)
+    result = fv.run(
+        content, out=tmp_path / "run", method=mine, transport=ListeningTransport, data={"A": own}, quiet=True
+    )
+    assert result.metrics["method"] == "mine"
+    assert result.metrics["sites"] == ["A", "B"]
+    assert {"A", "B"} <= set(called_sites)
     assert json.loads((tmp_path / "run" / "data.json").read_text())["data.sites.A"] == own.digest
-    assert found.model.recipe.method.name == "mine"
-    assert found.recipe.data.sites["A"] == str(own.path.resolve())
+    assert result.model.recipe.method.name == "mine"
+    assert result.recipe.data.sites["A"] == str(own.path.resolve())
 
 
 def test_options_of_a_passed_method_are_validated(sets: Mapping[str, Path]) -> None:
@@ -193,15 +195,15 @@ def test_passed_model_names_its_network() -> None:
 
 
 def test_changed_method_cannot_take_a_listed_name() -> None:
-    changed = replace(METHODS["fedpad"], calls={"train": fedavg.training_call(nothing, "model")})
+    changed = replace(METHODS["fedpad"], calls={"train": fedavg.training_call(zero_loss, "model")})
     with refused("method", "fedpad", "dataclasses.replace"):
         fv.run("demo/fedpad", method=changed)
     assert fv.load("demo/fedpad", method=METHODS["fedpad"]).method.name == "fedpad"
     assert fv.load("demo/fedpad", method=fedprox(MODEL)).method.name == "fedprox"  # the list's, built again
 
 
-def nothing(site: fv.Site, batch: fv.Batch) -> torch.Tensor:
-    """Train on nothing."""
+def zero_loss(site: fv.Site, batch: fv.Batch) -> torch.Tensor:
+    """Return a loss without gradient."""
     return site.net["model"](batch.images).float().sum() * 0
 
 
@@ -209,14 +211,14 @@ def test_run_records_the_source_of_a_passed_method(run: fv.Run, sets: Mapping[st
     assert "method" not in json.loads((run.directory / "environment.json").read_text())
     content = tree(sets, training__rounds=2)
     mine = replace(METHODS["fedpad"], name="mine")
-    other = replace(mine, calls={"train": fedavg.training_call(nothing, "model")})
+    other = replace(mine, calls={"train": fedavg.training_call(zero_loss, "model")})
     runs = [
         fv.run(content, out=tmp_path / name, method=method, quiet=True)
         for name, method in (("mine", mine), ("other", other))
     ]
-    first, second = (json.loads((one.directory / "environment.json").read_text())["method"] for one in runs)
+    first, second = (json.loads((result.directory / "environment.json").read_text())["method"] for result in runs)
     assert (first["module"], second["module"]) == ("fedvisage", __name__)
-    assert second["code"] == f"{__name__}.nothing"
+    assert second["code"] == f"{__name__}.zero_loss"
     assert first["sha256"] != second["sha256"]
     assert second["sha256"] in runs[1].report().read_text()
     assert [row["runs"] for row in fv.compare([run, *runs]).values()] == [1, 1, 1]
@@ -273,7 +275,7 @@ def test_unknown_method_or_model_suggests_the_nearest() -> None:
 
 
 def test_interrupted_run_is_resumed_from_python(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    class Broken(LocalTransport):
+    class FailingTransport(LocalTransport):
         def commit(self, generation: int) -> dict[str, int]:
             if generation == 2:
                 raise fv.RunFailed("the power went off")
@@ -281,7 +283,7 @@ def test_interrupted_run_is_resumed_from_python(sets: Mapping[str, Path], tmp_pa
 
     recipe = fv.load(tree(sets))
     with pytest.raises(fv.RunFailed):
-        fv.run(recipe, out=tmp_path / "broken", transport=Broken, quiet=True)
+        fv.run(recipe, out=tmp_path / "broken", transport=FailingTransport, quiet=True)
     fv.run(recipe, out=tmp_path / "broken", resume=True, quiet=True)
     fv.run(recipe, out=tmp_path / "whole", quiet=True)
     first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("broken", "whole"))
@@ -290,11 +292,11 @@ def test_interrupted_run_is_resumed_from_python(sets: Mapping[str, Path], tmp_pa
 
 def test_runs_are_compared_as_tables_and_as_values(run: fv.Run, sets: Mapping[str, Path], tmp_path: Path) -> None:
     second = fv.run(tree(sets, training__rounds=2), out=tmp_path / "b", changes={"runtime.seed": 1}, quiet=True)
-    found = fv.compare([run, second.directory])
-    (row,) = found.values()
+    comparison = fv.compare([run, second.directory])
+    (row,) = comparison.values()
     assert row["runs"] == 2
     assert row["figures"]["hter"]["mean"] == pytest.approx((run.metrics["hter"] + second.metrics["hter"]) / 2)
-    assert str(found) == repr(found) == found._repr_markdown_()
+    assert str(comparison) == repr(comparison) == comparison._repr_markdown_()
 
 
 def test_shipped_recipe_is_loaded_by_name_and_changed(tmp_path: Path) -> None:

@@ -40,16 +40,19 @@ def test_mean_of_photos_identifies_its_person() -> None:
 def test_identities_are_ranked_once_by_their_nearest_face() -> None:
     features = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.5, 0.5]], dtype=np.float32)
     faces = Faces(features, np.array([7, 7, 3, 5]))
-    looked = nearest(np.array([[2.0, 0.0]], dtype=np.float32), faces, 3)
-    assert looked.identities.tolist() == [[7, 5, 3]]
-    assert looked.faces.tolist() == [[0, 3, 2]]
+    ranking = nearest(np.array([[2.0, 0.0]], dtype=np.float32), faces, 3)
+    assert ranking.identities.tolist() == [[7, 5, 3]]
+    assert ranking.faces.tolist() == [[0, 3, 2]]
 
 
 def test_random_directions_hit_at_the_rate_of_chance() -> None:
     faces, right = gallery(10, 1, 0.0, dimension=3), frozenset({0, 1, 2})
     vectors = RNG.normal(size=(4000, 3)).astype(np.float32)
-    turned = [Faces(faces.features, RNG.permutation(10)) for _ in range(100)]  # whose face it is is drawn as well
-    rates = [hit_rate(nearest(vectors[i::100], one, 5), [right] * 40, one).hits for i, one in enumerate(turned)]
+    permutations = [Faces(faces.features, RNG.permutation(10)) for _ in range(100)]  # whose face it is is drawn as well
+    rates = [
+        hit_rate(nearest(vectors[i::100], permuted, 5), [right] * 40, permuted).hits
+        for i, permuted in enumerate(permutations)
+    ]
     for top in (1, 5):
         assert np.mean([rate[top] for rate in rates]) == pytest.approx(by_chance(3, 10, top), abs=0.08)
 
@@ -72,11 +75,11 @@ def test_closeness_is_the_mean_similarity_of_different_photos() -> None:
 
 def test_membership_is_inferred_only_if_members_score_higher() -> None:
     others = RNG.normal(size=400)
-    found, guess = membership(others + 2, others), membership(RNG.normal(size=400), others)
+    result, guess = membership(others + 2, others), membership(RNG.normal(size=400), others)
     pairs = np.mean((others + 2)[:, None] > others[None])
-    assert found.auc == pytest.approx(pairs)
-    assert found.p_value < 1e-10
-    assert found.tpr_at_fpr_1pct == pytest.approx(np.mean(others + 2 > np.quantile(others, 0.99)), abs=0.02)
+    assert result.auc == pytest.approx(pairs)
+    assert result.p_value < 1e-10
+    assert result.tpr_at_fpr_1pct == pytest.approx(np.mean(others + 2 > np.quantile(others, 0.99)), abs=0.02)
     assert guess.auc == pytest.approx(0.5, abs=0.06)
     assert guess.p_value > 1e-3
 
@@ -113,7 +116,7 @@ def test_trained_network_reconstructs_images_better_than_their_mean() -> None:
 
 def test_reconstructed_faces_are_identified_from_a_similarity_on() -> None:
     photos = Faces(np.eye(4, dtype=np.float32), np.array([0, 0, 1, 2]))
-    seen = np.array([[1, 1, 0, 0], [0, 0, 0, 1]], dtype=np.float32)
-    own, others = identification_rates(seen, photos, [frozenset({0}), frozenset({1})], 0.7)
+    reconstructed = np.array([[1, 1, 0, 0], [0, 0, 0, 1]], dtype=np.float32)
+    own, others = identification_rates(reconstructed, photos, [frozenset({0}), frozenset({1})], 0.7)
     assert own == pytest.approx(2 / 3)
     assert others == pytest.approx(1 / 5)

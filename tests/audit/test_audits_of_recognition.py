@@ -20,10 +20,10 @@ from fedvisage.audit.reversion import side_of
 OWN = ("privacy-claim", "softmax-shares", "noise-on-clusters", "nearest-neighbour", "reversion", "membership")
 
 
-def audited(content: dict[str, Any], out: Path) -> dict[str, dict[str, Any]]:
+def audit_toy_run(content: dict[str, Any], out: Path) -> dict[str, dict[str, Any]]:
     run_toy(content, out)
-    found = audit_run(out, None, out.parent / "cache", unheard)
-    return {record["name"]: record for record in found}
+    records = audit_run(out, None, out.parent / "cache", unheard)
+    return {record["name"]: record for record in records}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def records(sets: Mapping[str, Path], out: Path) -> dict[str, dict[str, Any]]:
-    return audited(tree(sets, "privacyface"), out)
+    return audit_toy_run(tree(sets, "privacyface"), out)
 
 
 def test_all_audits_apply(records: dict[str, dict[str, Any]]) -> None:
@@ -94,21 +94,21 @@ def test_vectors_belong_to_the_people_of_centres_and_cluster_margins() -> None:
     np.testing.assert_allclose(own[:, 0, 0, 0], greys, rtol=1e-6)
     angles = np.radians([10, 200])
     vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-    found = people.behind(ReleasedVectors(MEANS, "A", vectors, []))
-    assert found.shape == (2, 3, 2, 2)
-    np.testing.assert_allclose(found[:, 1, 1, 1], [(0.1 + 0.2) / 2, 0], rtol=1e-6)
+    images = people.behind(ReleasedVectors(MEANS, "A", vectors, []))
+    assert images.shape == (2, 3, 2, 2)
+    np.testing.assert_allclose(images[:, 1, 1, 1], [(0.1 + 0.2) / 2, 0], rtol=1e-6)
 
 
 def test_method_without_releases_has_no_lower_bound(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    found = audited(tree(sets, "conventional", training__rounds=1), tmp_path / "run")
-    assert found["privacy-claim"]["why"] == "sites release no clusters"
-    assert found["nearest-neighbour"]["applies"]
-    assert "sites send none of these" in found["nearest-neighbour"]["says"]
+    records = audit_toy_run(tree(sets, "conventional", training__rounds=1), tmp_path / "run")
+    assert records["privacy-claim"]["why"] == "sites release no clusters"
+    assert records["nearest-neighbour"]["applies"]
+    assert "sites send none of these" in records["nearest-neighbour"]["says"]
 
 
 def test_attack_detection_has_no_identification_audit(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    found = audited(tree(sets, "fedpad", training__rounds=1), tmp_path / "run")
-    assert {found[name].get("why") for name in OWN[1:]} == {"nobody's identity is learned"}
+    records = audit_toy_run(tree(sets, "fedpad", training__rounds=1), tmp_path / "run")
+    assert {records[name].get("why") for name in OWN[1:]} == {"nobody's identity is learned"}
 
 
 @pytest.mark.parametrize("name", ["nearest-neighbour", "reversion"])
@@ -117,9 +117,9 @@ def test_audit_names_the_values_that_sites_send(name: str, records: dict[str, di
 
 
 def test_fedface_sends_its_class_centres(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    found = audited(tree(sets, "fedface", training__rounds=1), tmp_path / "run")
-    assert found["nearest-neighbour"]["says"].endswith("In this run sites send class centres.")
-    assert found["membership"]["applies"]
+    records = audit_toy_run(tree(sets, "fedface", training__rounds=1), tmp_path / "run")
+    assert records["nearest-neighbour"]["says"].endswith("In this run sites send class centres.")
+    assert records["membership"]["applies"]
 
 
 @pytest.mark.parametrize(("size", "side"), [(112, 128), (128, 128), (256, 128), (64, 64), (48, 32), (32, 32)])

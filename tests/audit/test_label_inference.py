@@ -28,55 +28,55 @@ def gradients(labels: np.ndarray, weight: np.ndarray, outputs: np.ndarray) -> to
 def test_every_label_is_inferred_at_any_confidence(scale: float) -> None:
     draws = np.random.default_rng(0)
     labels, weight = draws.integers(0, 2, 40), draws.normal(size=(2, 7))
-    found = gradients(labels, weight, scale * draws.normal(size=(40, 2)))
-    assert label_inference.by_the_head(found, torch.from_numpy(weight)).tolist() == labels.tolist()
-    groups = label_inference.without_the_head(found).numpy()
+    observed = gradients(labels, weight, scale * draws.normal(size=(40, 2)))
+    assert label_inference.by_the_head(observed, torch.from_numpy(weight)).tolist() == labels.tolist()
+    groups = label_inference.without_the_head(observed).numpy()
     assert (groups == labels).all() or (groups == 1 - labels).all()
 
 
 def test_noise_hides_labels() -> None:
     draws = np.random.default_rng(1)
     labels, weight = draws.integers(0, 2, 2000), draws.normal(size=(2, 7))
-    found = gradients(labels, weight, draws.normal(size=(2000, 2))).numpy()
-    noisy = torch.from_numpy(found + draws.normal(0, 100 * np.abs(found).max(), found.shape))
+    observed = gradients(labels, weight, draws.normal(size=(2000, 2))).numpy()
+    noisy = torch.from_numpy(observed + draws.normal(0, 100 * np.abs(observed).max(), observed.shape))
     right = (label_inference.by_the_head(noisy, torch.from_numpy(weight)).numpy() == labels).mean()
     assert right == pytest.approx(0.5, abs=0.05)
 
 
 @pytest.fixture(scope="module")
-def finished(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def split_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("audited") / "run"
     run_toy(tree(sets, "fedsis", training__rounds=1), out)
     return out
 
 
-def test_audit_infers_all_labels_of_split_learning_and_the_report_shows_it(finished: Path) -> None:
-    before = (finished / "model.safetensors").read_bytes()
+def test_audit_infers_all_labels_of_split_learning_and_the_report_shows_it(split_run: Path) -> None:
+    before = (split_run / "model.safetensors").read_bytes()
     (record,) = [
-        found
-        for found in audit_run(finished, None, finished.parent / "cache", unheard)
-        if found["name"] == "label-inference"
+        entry
+        for entry in audit_run(split_run, None, split_run.parent / "cache", unheard)
+        if entry["name"] == "label-inference"
     ]
     assert record["numbers"]["labels_right"] == 1.0
     assert record["numbers"]["images"] >= label_inference.IMAGES
-    written = json.loads((finished / "audit" / "audit.json").read_text())
-    assert record in written["audits"]
-    assert record["says"] in html.unescape((finished / "report.html").read_text())
-    assert (finished / "model.safetensors").read_bytes() == before
+    audit_file = json.loads((split_run / "audit" / "audit.json").read_text())
+    assert record in audit_file["audits"]
+    assert record["says"] in html.unescape((split_run / "report.html").read_text())
+    assert (split_run / "model.safetensors").read_bytes() == before
 
 
-def test_audit_into_another_directory_keeps_the_run(finished: Path, tmp_path: Path) -> None:
-    files = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
-    audit_run(finished, tmp_path / "there", finished.parent / "cache", unheard)
+def test_audit_into_another_directory_keeps_the_run(split_run: Path, tmp_path: Path) -> None:
+    files = {path: path.read_bytes() for path in split_run.rglob("*") if path.is_file()}
+    audit_run(split_run, tmp_path / "there", split_run.parent / "cache", unheard)
     assert (tmp_path / "there" / "audit.json").exists()
-    assert {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()} == files
+    assert {path: path.read_bytes() for path in split_run.rglob("*") if path.is_file()} == files
 
 
 def test_inapplicable_audit_states_the_reason(sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(tree(sets, "fedpad", training__rounds=1), tmp_path / "run")
-    found = {f["name"]: f for f in audit_run(tmp_path / "run", None, tmp_path / "cache", unheard)}
-    assert not found["label-inference"]["applies"]
-    assert found["label-inference"]["why"] == "no gradients of a head cross the wire"
+    records = {record["name"]: record for record in audit_run(tmp_path / "run", None, tmp_path / "cache", unheard)}
+    assert not records["label-inference"]["applies"]
+    assert records["label-inference"]["why"] == "no gradients of a head cross the wire"
 
 
 def test_directory_without_a_run_is_refused(tmp_path: Path) -> None:

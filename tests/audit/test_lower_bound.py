@@ -17,35 +17,35 @@ from fedvisage.federation.privacy.mechanisms import Budget, Draws, delta_of, noi
 
 
 @pytest.fixture(scope="module", params=[BudgetSplit(), BudgetSplit(relation="replace-one")], ids=["add", "replace"])
-def found(request: pytest.FixtureRequest) -> dict[str, Bound]:
+def bounds(request: pytest.FixtureRequest) -> dict[str, Bound]:
     claimed = ClaimSettings(how=request.param)
-    return {one.name: lower_bound(one, one.releases, draws_of(0)) for one in trials(claimed)}
+    return {trial.name: lower_bound(trial, trial.releases, draws_of(0)) for trial in trials(claimed)}
 
 
-def test_private_mechanism_stays_below_its_claim(found: dict[str, Bound]) -> None:
-    private = {name: bound for name, bound in found.items() if name.startswith("private")}
+def test_private_mechanism_stays_below_its_claim(bounds: dict[str, Bound]) -> None:
+    private = {name: bound for name, bound in bounds.items() if name.startswith("private")}
     assert len(private) == 2
     assert not any(bound.exceeds for bound in private.values())
 
 
-def test_the_paper_s_mechanism_exceeds_its_claim_on_two_equal_groups(found: dict[str, Bound]) -> None:
-    assert found["Algorithm 1 as printed"].epsilon > 3 * CLAIM.epsilon
+def test_the_paper_s_mechanism_exceeds_its_claim_on_two_equal_groups(bounds: dict[str, Bound]) -> None:
+    assert bounds["Algorithm 1 as printed"].epsilon > 3 * CLAIM.epsilon
 
 
-def test_three_broken_mechanisms_are_refuted(found: dict[str, Bound]) -> None:
-    broken = {name: bound for name, bound in found.items() if name.startswith("broken")}
+def test_three_broken_mechanisms_are_refuted(bounds: dict[str, Bound]) -> None:
+    broken = {name: bound for name, bound in bounds.items() if name.startswith("broken")}
     assert len(broken) == 3
     assert all(bound.exceeds for bound in broken.values()), broken
 
 
 def gaussian(shift: float, sigma: float) -> ClaimTrial:
-    def at(place: float) -> object:
+    def release_at(place: float) -> object:
         def release(draws: Draws) -> Tensor:
             return place + noise((2,), sigma, draws)
 
         return release
 
-    return ClaimTrial("", Budget(1.0, 1e-5), at(0.0), at(shift))  # type: ignore[arg-type]
+    return ClaimTrial("", Budget(1.0, 1e-5), release_at(0.0), release_at(shift))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("sigma", [0.5, 1.0, 4.0])

@@ -9,7 +9,7 @@ from torch import Tensor
 from fedvisage.audit.softmax_shares import SiteData, cluster_geometry, shares
 
 
-def held(
+def site_data(
     features: list[list[float]], labels: list[int], centres: list[list[float]], clusters: list[list[float]]
 ) -> SiteData:
     def rows(values: list[list[float]]) -> Tensor:
@@ -22,21 +22,21 @@ RIGHT, UP, LEFT = [1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]
 
 
 def test_orthogonal_cluster_gets_the_share_of_equation_5() -> None:
-    found = shares(held([RIGHT], [0], [RIGHT, LEFT], []), torch.tensor([UP]), margin=1.3, scale=4.0)
+    result = shares(site_data([RIGHT], [0], [RIGHT, LEFT], []), torch.tensor([UP]), margin=1.3, scale=4.0)
     own, other, cluster = math.exp(4.0), math.exp(-4.0), math.exp(4.0 * math.cos(math.pi / 2 - 1.3))
     whole = own + other + cluster
-    assert found["own class"] == pytest.approx(own / whole)
-    assert found["own site's others"] == pytest.approx(other / whole)
-    assert found["clusters"] == pytest.approx(cluster / whole)
+    assert result["own class"] == pytest.approx(own / whole)
+    assert result["own site's others"] == pytest.approx(other / whole)
+    assert result["clusters"] == pytest.approx(cluster / whole)
 
 
 def test_caps_contain_their_own_people() -> None:
-    sites = {"A": held([], [], [RIGHT, UP], [RIGHT]), "B": held([], [], [UP, LEFT], [UP])}
-    found = cluster_geometry(sites, edge=0.5)
-    assert found["own people in a cap"] == 0.5
-    assert found["other sites' people in a cap"] == 0.25  # A's cap holds none of B's, B's cap one of A's two
-    assert found["cosine of two sites' clusters"] == 0.0
+    sites = {"A": site_data([], [], [RIGHT, UP], [RIGHT]), "B": site_data([], [], [UP, LEFT], [UP])}
+    geometry = cluster_geometry(sites, edge=0.5)
+    assert geometry["own people in a cap"] == 0.5
+    assert geometry["other sites' people in a cap"] == 0.25  # A's cap holds none of B's, B's cap one of A's two
+    assert geometry["cosine of two sites' clusters"] == 0.0
 
 
 def test_shares_without_clusters_have_no_cluster_part() -> None:
-    assert cluster_geometry({"A": held([], [], [RIGHT], [])}, edge=0.5) == {}
+    assert cluster_geometry({"A": site_data([], [], [RIGHT], [])}, edge=0.5) == {}

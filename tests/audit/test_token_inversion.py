@@ -34,25 +34,25 @@ def means(images: Tensor) -> Tensor:
 
 
 def test_decoder_reconstructs_tokens_and_noise_prevents_it() -> None:
-    known, secret = pictures(200, 0), pictures(30, 1)
-    blind = quality(known.mean(0, keepdim=True).expand_as(secret), secret)
+    public, secret = pictures(200, 0), pictures(30, 1)
+    blind = quality(public.mean(0, keepdim=True).expand_as(secret), secret)
     draws = torch.Generator().manual_seed(2)
-    found = {}
+    qualities = {}
     for noise in (0.0, 10.0):
-        tokens, heard = (
-            means(images) + noise * torch.randn(len(images), 4, 12, generator=draws) for images in (known, secret)
+        tokens, secret_tokens = (
+            means(images) + noise * torch.randn(len(images), 4, 12, generator=draws) for images in (public, secret)
         )
-        found[noise] = quality(train_decoder(tokens, known, 0, 150)(heard).detach(), secret)
-    assert found[0.0].psnr > blind.psnr + 6
-    assert found[0.0].ssim > blind.ssim + 0.2
-    assert found[10.0].psnr < blind.psnr + 1
+        qualities[noise] = quality(train_decoder(tokens, public, 0, 150)(secret_tokens).detach(), secret)
+    assert qualities[0.0].psnr > blind.psnr + 6
+    assert qualities[0.0].ssim > blind.ssim + 0.2
+    assert qualities[10.0].psnr < blind.psnr + 1
 
 
 def test_quality_equals_an_independent_implementation() -> None:
-    one = interpolate(pictures(3, 3), scale_factor=5, mode="bilinear")  # large: borders are treated differently
-    other = (one + 0.1 * torch.randn(one.shape, generator=torch.Generator().manual_seed(4))).clamp(0, 1)
-    found = quality(other, one)
-    errors = ((other - one) ** 2).mean(dim=(1, 2, 3)).numpy()
+    image = interpolate(pictures(3, 3), scale_factor=5, mode="bilinear")  # large: borders are treated differently
+    other = (image + 0.1 * torch.randn(image.shape, generator=torch.Generator().manual_seed(4))).clamp(0, 1)
+    measured = quality(other, image)
+    errors = ((other - image) ** 2).mean(dim=(1, 2, 3)).numpy()
     similar = [
         structural_similarity(
             a.permute(1, 2, 0).numpy(),
@@ -63,11 +63,11 @@ def test_quality_equals_an_independent_implementation() -> None:
             sigma=1.5,
             use_sample_covariance=False,
         )
-        for a, b in zip(one, other, strict=True)
+        for a, b in zip(image, other, strict=True)
     ]
-    assert found.psnr == pytest.approx(float(np.mean(10 * np.log10(1 / errors))), abs=1e-3)
-    assert found.ssim == pytest.approx(float(np.mean(similar)), abs=0.03)
-    assert quality(one, one).ssim == pytest.approx(1.0, abs=1e-4)
+    assert measured.psnr == pytest.approx(float(np.mean(10 * np.log10(1 / errors))), abs=1e-3)
+    assert measured.ssim == pytest.approx(float(np.mean(similar)), abs=0.03)
+    assert quality(image, image).ssim == pytest.approx(1.0, abs=1e-4)
 
 
 def test_audit_tries_every_form_and_the_noise_of_the_run(
@@ -79,8 +79,8 @@ def test_audit_tries_every_form_and_the_noise_of_the_run(
     content = tree(sets, "festa", training__rounds=1, evaluation__every=0, privacy=privacy)
     content["method"]["leakage"] = {"tokens": 1.0, "gradient": 0.1}
     run_toy(content, tmp_path / "run")
-    found = audit_run(tmp_path / "run", None, tmp_path / "cache", unheard)
-    (record,) = (row for row in found if row["name"] == "token-inversion")
+    records = audit_run(tmp_path / "run", None, tmp_path / "cache", unheard)
+    (record,) = (row for row in records if row["name"] == "token-inversion")
     tried = [row["tokens"] for row in record["rows"]]
     assert tried == [
         "no tokens (mean image)",

@@ -53,7 +53,7 @@ def recipe_file(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="module")
-def finished(recipe_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_run(recipe_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run, made through the command line."""
     out = tmp_path_factory.mktemp("finished") / "run"
     with pytest.MonkeyPatch.context() as patch:
@@ -64,8 +64,8 @@ def finished(recipe_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return out
 
 
-def test_run_writes_the_documented_files(finished: Path) -> None:
-    names = {path.name for path in finished.iterdir()}
+def test_run_writes_the_documented_files(finished_run: Path) -> None:
+    names = {path.name for path in finished_run.iterdir()}
     assert names >= {
         "recipe.yaml",
         "environment.json",
@@ -78,7 +78,7 @@ def test_run_writes_the_documented_files(finished: Path) -> None:
         "metrics.json",
         "report.html",
     }
-    metrics = json.loads((finished / "metrics.json").read_text())
+    metrics = json.loads((finished_run / "metrics.json").read_text())
     assert metrics.keys() >= {
         "method",
         "task",
@@ -115,9 +115,9 @@ def test_duplicate_site_is_refused_unless_allowed(
         tmp_path / "cache",
         "--verify",
     )
-    code, _, told = call(*words, "--out", tmp_path / "run")
+    code, _, err = call(*words, "--out", tmp_path / "run")
     assert code == 2
-    assert "data.sites.A: shares 24 of 24 pictures with site D" in told
+    assert "data.sites.A: shares 24 of 24 pictures with site D" in err
     assert not (tmp_path / "run").exists()
     code, out, _ = call(*words, "--out", tmp_path / "run", "--allow-overlap")
     assert code == 0
@@ -132,16 +132,16 @@ def test_override_changes_the_resolved_recipe(call: Call, recipe_file: Path, tmp
     assert "round 1/1" in out
 
 
-def test_run_refuses_to_overwrite_a_finished_run(call: Call, recipe_file: Path, finished: Path) -> None:
-    code, _, err = call("run", recipe_file, "--out", finished)
+def test_run_refuses_to_overwrite_a_finished_run(call: Call, recipe_file: Path, finished_run: Path) -> None:
+    code, _, err = call("run", recipe_file, "--out", finished_run)
     assert code == 2
     assert "--resume" in err
 
 
-def test_resuming_a_finished_run_changes_no_byte(call: Call, recipe_file: Path, finished: Path) -> None:
-    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in finished.rglob("*") if path.is_file()}
-    code, out, _ = call("run", recipe_file, "--out", finished, "--resume")
-    after = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in finished.rglob("*") if path.is_file()}
+def test_resuming_a_finished_run_changes_no_byte(call: Call, recipe_file: Path, finished_run: Path) -> None:
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in finished_run.rglob("*") if path.is_file()}
+    code, out, _ = call("run", recipe_file, "--out", finished_run, "--resume")
+    after = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in finished_run.rglob("*") if path.is_file()}
     assert code == 0
     assert "finished already" in out
     assert after == before
@@ -215,9 +215,9 @@ def test_missing_run_is_named(call: Call, words: list[str]) -> None:
     check_output(err, "nowhere", "directory not found")
 
 
-def test_evaluate_repeats_the_figures_of_the_run(call: Call, finished: Path) -> None:
-    code, out, _ = call("evaluate", finished, "--json")
-    again, first = json.loads(out), json.loads((finished / "metrics.json").read_text())
+def test_evaluate_repeats_the_figures_of_the_run(call: Call, finished_run: Path) -> None:
+    code, out, _ = call("evaluate", finished_run, "--json")
+    again, first = json.loads(out), json.loads((finished_run / "metrics.json").read_text())
     assert code == 0
     assert {key: again[key] for key in ("hter", "eer", "auc", "threshold", "apcer")} == {
         key: first[key] for key in ("hter", "eer", "auc", "threshold", "apcer")
@@ -225,43 +225,45 @@ def test_evaluate_repeats_the_figures_of_the_run(call: Call, finished: Path) -> 
 
 
 def test_evaluate_uses_the_stored_threshold_on_other_data(
-    call: Call, finished: Path, sets: Mapping[str, Path], tmp_path: Path
+    call: Call, finished_run: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    code, _, told = call("evaluate", finished, "--data", sets["A"], "--out", tmp_path / "judged")
+    code, _, err = call("evaluate", finished_run, "--data", sets["A"], "--out", tmp_path / "judged")
     assert code == 2
-    assert "--allow-overlap" in told
-    code, out, told = call("evaluate", finished, "--data", sets["A"], "--out", tmp_path / "judged", "--allow-overlap")
-    judged = json.loads((tmp_path / "judged" / "metrics.json").read_text())
+    assert "--allow-overlap" in err
+    code, out, err = call(
+        "evaluate", finished_run, "--data", sets["A"], "--out", tmp_path / "judged", "--allow-overlap"
+    )
+    metrics = json.loads((tmp_path / "judged" / "metrics.json").read_text())
     assert code == 0
-    assert judged["threshold"] == json.loads((finished / "metrics.json").read_text())["threshold"]
+    assert metrics["threshold"] == json.loads((finished_run / "metrics.json").read_text())["threshold"]
     assert len((tmp_path / "judged" / "scores.csv").read_text().splitlines()) == 1 + len(PreparedSet.open(sets["A"]))
     assert "at target A" in out
-    assert "36 of 36 pictures with site A" in told
+    assert "36 of 36 pictures with site A" in err
 
 
-def test_evaluate_adapts_to_the_target_and_reports_the_outcome(call: Call, finished: Path, tmp_path: Path) -> None:
-    code, out, _ = call("evaluate", finished, "--adapt", "paper", "--out", tmp_path / "adapted")
+def test_evaluate_adapts_to_the_target_and_reports_the_outcome(call: Call, finished_run: Path, tmp_path: Path) -> None:
+    code, out, _ = call("evaluate", finished_run, "--adapt", "paper", "--out", tmp_path / "adapted")
     assert code == 0
     assert "adaptation of model: 36 images adapted to" in out
-    adapted, plain = ((path / "scores.csv").read_text() for path in (tmp_path / "adapted", finished))
+    adapted, plain = ((path / "scores.csv").read_text() for path in (tmp_path / "adapted", finished_run))
     assert adapted != plain
-    code, _, _ = call("evaluate", finished, "--adapt", "none", "--out", tmp_path / "plain")
+    code, _, _ = call("evaluate", finished_run, "--adapt", "none", "--out", tmp_path / "plain")
     assert code == 0
     assert (tmp_path / "plain" / "scores.csv").read_text() == plain
 
 
-def test_unknown_adaptation_is_named(call: Call, finished: Path) -> None:
-    code, _, err = call("evaluate", finished, "--adapt", "tent")
+def test_unknown_adaptation_is_named(call: Call, finished_run: Path) -> None:
+    code, _, err = call("evaluate", finished_run, "--adapt", "tent")
     assert code == 2
     check_output(err, "recipe.evaluation.adapt", "'tent'", "episodic")
 
 
-def test_evaluate_refuses_to_overwrite_a_run(call: Call, finished: Path) -> None:
-    before = (finished / "metrics.json").read_bytes()
-    code, _, err = call("evaluate", finished, "--out", finished)
+def test_evaluate_refuses_to_overwrite_a_run(call: Call, finished_run: Path) -> None:
+    before = (finished_run / "metrics.json").read_bytes()
+    code, _, err = call("evaluate", finished_run, "--out", finished_run)
     assert code == 2
-    check_output(err, finished, "empty")
-    assert (finished / "metrics.json").read_bytes() == before
+    check_output(err, finished_run, "empty")
+    assert (finished_run / "metrics.json").read_bytes() == before
 
 
 def test_unwritable_output_is_named_without_a_traceback(call: Call, recipe_file: Path) -> None:
@@ -271,14 +273,14 @@ def test_unwritable_output_is_named_without_a_traceback(call: Call, recipe_file:
 
 
 def test_predict_gives_the_score_of_the_run_and_its_operating_point(
-    call: Call, finished: Path, sets: Mapping[str, Path], tmp_path: Path
+    call: Call, finished_run: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     target = PreparedSet.open(sets["U"])
     Image.fromarray(np.asarray(target.images[0])).save(tmp_path / "face.png")
     (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff not a picture")
-    code, out, _ = call("predict", finished, tmp_path, "--crop", "none", "--json")
+    code, out, _ = call("predict", finished_run, tmp_path, "--crop", "none", "--json")
     answer = {Path(row["path"]).name: row for row in json.loads(out)["images"]}
-    first = (finished / "scores.csv").read_text().splitlines()[1].split(",")
+    first = (finished_run / "scores.csv").read_text().splitlines()[1].split(",")
     assert code == 0
     assert answer["face.png"]["logit"] == pytest.approx(float(first[-2]), abs=1e-4)
     assert (answer["face.png"]["logit"] >= json.loads(out)["threshold"]["logit"]) == (
@@ -286,12 +288,12 @@ def test_predict_gives_the_score_of_the_run_and_its_operating_point(
     )
     assert answer["broken.jpg"]["decision"] == "rejected"
     assert answer["broken.jpg"]["reason"]
-    assert "chosen by source-eer" in call("predict", finished, tmp_path, "--crop", "none")[1]
+    assert "chosen by source-eer" in call("predict", finished_run, tmp_path, "--crop", "none")[1]
 
 
-def test_a_damaged_model_is_refused(call: Call, finished: Path, tmp_path: Path) -> None:
+def test_a_damaged_model_is_refused(call: Call, finished_run: Path, tmp_path: Path) -> None:
     for name in ("model.safetensors", "model.json"):
-        (tmp_path / name).write_bytes((finished / name).read_bytes())
+        (tmp_path / name).write_bytes((finished_run / name).read_bytes())
     data = bytearray((tmp_path / "model.safetensors").read_bytes())
     data[-5] ^= 1
     (tmp_path / "model.safetensors").write_bytes(data)
@@ -352,17 +354,22 @@ def test_synth_import_and_show_work_together(call: Call, tmp_path: Path) -> None
     )
     assert code == 0
     assert "30 images of 32×32" in out
-    made = PreparedSet.open(tmp_path / "O")
-    for index in range(len(made)):
-        kind = str(made.rows.species[index])
-        folder = tmp_path / "raw" / ("real" if kind == "bonafide" else f"attack/{kind}") / str(made.rows.subject[index])
+    synthesised = PreparedSet.open(tmp_path / "O")
+    for index in range(len(synthesised)):
+        kind = str(synthesised.rows.species[index])
+        folder = (
+            tmp_path
+            / "raw"
+            / ("real" if kind == "bonafide" else f"attack/{kind}")
+            / str(synthesised.rows.subject[index])
+        )
         folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.asarray(made.images[index])).save(folder / f"{index}.png")
+        Image.fromarray(np.asarray(synthesised.images[index])).save(folder / f"{index}.png")
     code, out, _ = call(
         "data", "import", "folder", tmp_path / "raw", tmp_path / "again", "--size", 32, "--crop", "none"
     )
     assert code == 0
-    assert f"{len(made)} images of 3 subjects" in out
+    assert f"{len(synthesised)} images of 3 subjects" in out
     code, _, _ = call("data", "show", tmp_path / "again", "--sheet", tmp_path / "sheet.png", "--verify")
     assert code == 0
     assert Image.open(tmp_path / "sheet.png").size[0] > 100
@@ -377,18 +384,18 @@ def test_import_of_missing_depth_is_refused(call: Call, tmp_path: Path) -> None:
         check_output(err, "depth", keyword)
 
 
-def test_compare_and_report_read_finished_runs(call: Call, finished: Path) -> None:
-    code, out, _ = call("compare", finished)
+def test_compare_and_report_read_finished_runs(call: Call, finished_run: Path) -> None:
+    code, out, _ = call("compare", finished_run)
     assert code == 0
     assert "fedpad" in out.lower()
     assert "| --- |" not in out
     assert max(map(len, out.splitlines())) <= 80
-    code, out, _ = call("compare", finished, "--markdown")
+    code, out, _ = call("compare", finished_run, "--markdown")
     assert code == 0
     assert "| --- |" in out
-    (finished / "report.html").unlink()
-    assert call("report", finished)[0] == 0
-    assert all(site in (finished / "report.html").read_text() for site in SITES)
+    (finished_run / "report.html").unlink()
+    assert call("report", finished_run)[0] == 0
+    assert all(site in (finished_run / "report.html").read_text() for site in SITES)
 
 
 def test_interrupted_run_prints_one_line_and_exits_with_130(
@@ -448,7 +455,7 @@ def test_ctrl_c_while_modules_load_prints_one_line(module: str, recipe_file: Pat
 
 
 def test_an_interrupted_run_can_be_resumed(
-    call: Call, recipe_file: Path, tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
+    call: Call, recipe_file: Path, tmp_path: Path, finished_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Reporter, "advance", _interrupt)
@@ -456,7 +463,7 @@ def test_an_interrupted_run_can_be_resumed(
     code, _, err = call("run", recipe_file, "--out", tmp_path / "run", "--resume")
     assert code == 0
     assert "new run" not in err
-    assert settled(tmp_path / "run") == settled(finished)
+    assert settled(tmp_path / "run") == settled(finished_run)
 
 
 def test_resume_refuses_a_directory_without_a_run(call: Call, recipe_file: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ DEEP = "[" * 100_000
 
 
 @pytest.fixture(scope="module")
-def whole(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run without a seal, so that each file is read, and a picture beside it."""
     place = tmp_path_factory.mktemp("runs")
     run_toy(tree(sets, training__rounds=2), place / "run")
@@ -33,10 +33,10 @@ def whole(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture
-def run(whole: Path, tmp_path: Path) -> Path:
+def run(finished_run: Path, tmp_path: Path) -> Path:
     """A copy for one test."""
-    shutil.copy(whole / "picture.png", tmp_path)
-    return shutil.copytree(whole / "run", tmp_path / "run")
+    shutil.copy(finished_run / "picture.png", tmp_path)
+    return shutil.copytree(finished_run / "run", tmp_path / "run")
 
 
 def call(verb: str, run: Path) -> UserError:

@@ -31,12 +31,12 @@ def blocks(kind: str) -> list[str]:
     return [text for language, text in fenced if language == kind]
 
 
-def piped(command: str) -> tuple[list[str], bytes]:
+def parse_pipeline(command: str) -> tuple[list[str], bytes]:
     """Return the words for fedvisage, and what the shell would give it on standard input."""
     words, _, path = command.partition(" < ")
     before, _, after = words.rpartition(" | ")
-    given = subprocess.run(shlex.split(before), check=True, capture_output=True).stdout if before else b""
-    return shlex.split(after), Path(path).read_bytes() if path else given
+    stdin = subprocess.run(shlex.split(before), check=True, capture_output=True).stdout if before else b""
+    return shlex.split(after), Path(path).read_bytes() if path else stdin
 
 
 def test_documented_commands_score_their_pictures(
@@ -50,15 +50,15 @@ def test_documented_commands_score_their_pictures(
     Image.fromarray(np.full((200, 200, 3), 90, np.uint8)).save(tmp_path / "photos" / "wall.png")
     monkeypatch.chdir(tmp_path)
     (shown,) = blocks("console")
-    said = {}
+    outputs = {}
     for command in shown.splitlines():
-        (program, *words), given = piped(command)
+        (program, *words), stdin = parse_pipeline(command)
         assert program == "fedvisage"
-        result = CliRunner().invoke(app, words, input=given)
+        result = CliRunner().invoke(app, words, input=stdin)
         expected = (0, 1) if "--exit-code" in words else (0,)
         assert result.exit_code in expected, result.output
-        said[command] = result.stdout
-    folder, _, pipe, listed, _ = said.values()
+        outputs[command] = result.stdout
+    folder, _, pipe, listed, _ = outputs.values()
     assert len(folder.splitlines()) == 4
     assert sorted(folder.splitlines()[1:]) == sorted(listed.splitlines()[1:])
     assert pipe.splitlines()[1].endswith("  -")
@@ -80,6 +80,6 @@ def test_documented_output_equals_printed_output() -> None:
 
 
 def test_page_names_every_readable_format() -> None:
-    said = PAGE.lower()
+    text = PAGE.lower()
     for ending in ENDINGS:
-        assert {"jpg": "jpeg", "tif": "tiff", "heif": "heic"}.get(ending[1:], ending[1:]) in said
+        assert {"jpg": "jpeg", "tif": "tiff", "heif": "heic"}.get(ending[1:], ending[1:]) in text

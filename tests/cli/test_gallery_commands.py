@@ -34,18 +34,18 @@ def call(*words: object) -> Result:
     return CliRunner().invoke(app, ["gallery", *map(str, words)])
 
 
-def said(*words: object) -> str:
+def output_of(*words: object) -> str:
     result = call(*words)
     assert result.exception is None, result.exception
     return result.stdout
 
 
 def test_gallery_is_created_listed_and_rekeyed(here: Path) -> None:
-    assert "door.key" in said("create", "door.gallery", "--key", "door.key")
-    assert "staff" in said("create", "door.gallery", "--key", "door.key", "--collection", "staff", "--renewable")
-    listed = json.loads(said("list", "door.gallery", "--key", "door.key", "--json"))
-    assert [(one["name"], one["renewable"]) for one in listed] == [("default", False), ("staff", True)]
-    assert "new.key" in said("rotate-key", "door.gallery", "--key", "door.key", "--new-key", "new.key")
+    assert "door.key" in output_of("create", "door.gallery", "--key", "door.key")
+    assert "staff" in output_of("create", "door.gallery", "--key", "door.key", "--collection", "staff", "--renewable")
+    listed = json.loads(output_of("list", "door.gallery", "--key", "door.key", "--json"))
+    assert [(entry["name"], entry["renewable"]) for entry in listed] == [("default", False), ("staff", True)]
+    assert "new.key" in output_of("rotate-key", "door.gallery", "--key", "door.key", "--new-key", "new.key")
     assert isinstance(call("list", "door.gallery", "--key", "door.key").exception, WrongKey)
     assert isinstance(call("remove", "door.gallery", "anna", "--key", "new.key").exception, UnknownName)
     error = call("list", "door.gallery").exception
@@ -54,17 +54,17 @@ def test_gallery_is_created_listed_and_rekeyed(here: Path) -> None:
 
 
 def test_older_copy_is_refused_until_accepted(here: Path) -> None:
-    said("create", "door.gallery", "--key", "door.key")
+    output_of("create", "door.gallery", "--key", "door.key")
     older = (here / "door.gallery").read_bytes()
-    said("create", "door.gallery", "--key", "door.key", "--collection", "staff")
+    output_of("create", "door.gallery", "--key", "door.key", "--collection", "staff")
     (here / "door.gallery").write_bytes(older)
     error = call("list", "door.gallery", "--key", "door.key").exception
     assert isinstance(error, UserError)
     assert "fedvisage gallery accept-state" in error.message
-    assert said("accept-state", "door.gallery", "--key", "door.key").count("\n") == 1
-    assert "default" in said("list", "door.gallery", "--key", "door.key")
-    said("rotate-key", "door.gallery", "--key", "door.key", "--new-key", "new.key")
-    assert "default" in said("list", "door.gallery", "--key", "new.key")
+    assert output_of("accept-state", "door.gallery", "--key", "door.key").count("\n") == 1
+    assert "default" in output_of("list", "door.gallery", "--key", "door.key")
+    output_of("rotate-key", "door.gallery", "--key", "door.key", "--new-key", "new.key")
+    assert "default" in output_of("list", "door.gallery", "--key", "new.key")
     assert [path.name for path in (here / "new.key.counters").iterdir()] == ["door.gallery.counter"]
     assert not list((here / "door.key.counters").iterdir())
 
@@ -75,9 +75,9 @@ def test_key_from_the_environment_requires_a_counter_folder(here: Path, monkeypa
     assert isinstance(error, UserError)
     assert error.place == "--counters"
     assert not (here / "door.gallery").exists()
-    said("create", "door.gallery", "--counters", "counters")
+    output_of("create", "door.gallery", "--counters", "counters")
     monkeypatch.setenv("FEDVISAGE_GALLERY_COUNTERS", "counters")
-    assert "default" in said("list", "door.gallery")
+    assert "default" in output_of("list", "door.gallery")
 
 
 def test_documented_commands_have_their_options() -> None:
@@ -85,8 +85,8 @@ def test_documented_commands_have_their_options() -> None:
     assert len(shown) >= 6
     for line in shown:
         _, _, verb, *words = shlex.split(line)
-        known = set(re.findall(r"--[a-z-]+", call(verb, "--help").stdout))
-        assert {word for word in words if word.startswith("--")} <= known
+        options = set(re.findall(r"--[a-z-]+", call(verb, "--help").stdout))
+        assert {word for word in words if word.startswith("--")} <= options
 
 
 def photograph() -> np.ndarray:
@@ -101,7 +101,7 @@ def test_enrolment_checks_pictures_with_exported_models(here: Path, pad: Path, r
     Image.fromarray(np.full((240, 240, 3), (120, 110, 90), np.uint8)).save("wall.png")
     picture = photograph()
     Image.fromarray(picture).save("face.png")
-    said("create", "door.gallery", "--key", "door.key")
+    output_of("create", "door.gallery", "--key", "door.key")
     models = ("--pad", pad, "--recognition", recognition, "--key", "door.key")
     error = call("enrol", "door.gallery", "anna", "wall.png", *models).exception
     assert isinstance(error, NotEnrolled)
@@ -110,7 +110,7 @@ def test_enrolment_checks_pictures_with_exported_models(here: Path, pad: Path, r
     decision = open_engine(pad, recognition).check(picture).decision
     result = call("enrol", "door.gallery", "anna", "face.png", *models)
     if decision == "bona_fide":
-        assert json.loads(said("search", "door.gallery", "face.png", *models, "--json"))[0]["decision"] == "match"
+        assert json.loads(output_of("search", "door.gallery", "face.png", *models, "--json"))[0]["decision"] == "match"
     else:
         assert "attack" in str(result.exception)
 
@@ -118,20 +118,20 @@ def test_enrolment_checks_pictures_with_exported_models(here: Path, pad: Path, r
 def test_commands_decide_at_the_chosen_operating_points(here: Path, strict_pad: Path, recognition: Path) -> None:
     (here / "probes" / "anna").mkdir(parents=True)
     Image.fromarray(photograph()).save("probes/anna/face.png")
-    said("create", "door.gallery", "--key", "door.key")
+    output_of("create", "door.gallery", "--key", "door.key")
     models = ("--pad", strict_pad, "--recognition", recognition, "--key", "door.key")
     points = ("--at", "bpcer=50%", "--at", "fmr=20%")
     error = call("enrol", "door.gallery", "anna", "probes", *models).exception
     assert isinstance(error, NotEnrolled)
     assert "attack" in error.message
-    said("enrol", "door.gallery", "anna", "probes", *models, *points)
+    output_of("enrol", "door.gallery", "anna", "probes", *models, *points)
     point = Exported.open(recognition).at("fmr=20%").threshold
     assert point is not None
     for verb in (("search", "door.gallery"), ("verify", "door.gallery", "anna")):
         assert isinstance(call(*verb, "probes/anna/face.png", *models).exception, UserError)
-        (match,) = json.loads(said(*verb, "probes/anna/face.png", *models, *points, "--json"))
+        (match,) = json.loads(output_of(*verb, "probes/anna/face.png", *models, *points, "--json"))
         assert (match["threshold"], match["operating_point"]) == (point.value, point.operating_point)
-        lines = said(*verb, "probes/anna/face.png", *models, *points).splitlines()
+        lines = output_of(*verb, "probes/anna/face.png", *models, *points).splitlines()
         assert lines[0] == f"threshold: similarity {point.value:+.4f}, {point.operating_point}"
-    figures = json.loads(said("evaluate", "door.gallery", "probes", *models, *points, "--json"))
+    figures = json.loads(output_of("evaluate", "door.gallery", "probes", *models, *points, "--json"))
     assert (figures["mated"], figures["threshold"]) == (1, point.value)

@@ -54,52 +54,52 @@ COMMANDS = (
 
 
 @contextmanager
-def watched(pipe: Path) -> Iterator[threading.Event]:
+def watch_pipe(pipe: Path) -> Iterator[threading.Event]:
     """Yield an event that is set if somebody opens the pipe for reading; a reader is fed, and need not wait."""
-    opened, over = threading.Event(), threading.Event()
+    was_opened, is_over = threading.Event(), threading.Event()
 
     def feed() -> None:
         while True:
             handle = os.open(pipe, os.O_WRONLY)  # returns once somebody reads
-            if over.is_set():
+            if is_over.is_set():
                 return os.close(handle)
-            opened.set()
+            was_opened.set()
             os.write(handle, b"x")
             os.close(handle)
 
     thread = threading.Thread(target=feed)
     thread.start()
     try:
-        yield opened
+        yield was_opened
     finally:
-        over.set()
+        is_over.set()
         os.close(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK))
         thread.join()
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("pipes")
-    os.mkfifo(place / "pipe")
-    (place / "photos").mkdir()
-    (place / "photo.png").write_bytes(b"no picture")
-    created = CliRunner().invoke(app, ["gallery", "create", str(place / "gallery"), "--key", str(place / "key")])
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pipes")
+    os.mkfifo(folder / "pipe")
+    (folder / "photos").mkdir()
+    (folder / "photo.png").write_bytes(b"no picture")
+    created = CliRunner().invoke(app, ["gallery", "create", str(folder / "gallery"), "--key", str(folder / "key")])
     assert created.exception is None, created.output
-    (place / "counters").mkdir()
-    os.symlink(place / "pipe", place / "counters/gallery.counter")
-    return place
+    (folder / "counters").mkdir()
+    os.symlink(folder / "pipe", folder / "counters/gallery.counter")
+    return folder
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_pipe_as_a_file_is_refused_without_opening_it(
-    place: Path, pad: Path, pad_run: Path, command: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, pad: Path, pad_run: Path, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(place)
+    monkeypatch.chdir(folder)
     paths = {"EXPORT": pad, "RUN": pad_run, "GALLERY": "gallery", "KEY": "key", "COUNTERS": "counters"}
-    words = [str(paths.get(word, word.replace("PIPE", str(place / "pipe")))) for word in command.split()]
-    with watched(place / "pipe") as opened:
+    words = [str(paths.get(word, word.replace("PIPE", str(folder / "pipe")))) for word in command.split()]
+    with watch_pipe(folder / "pipe") as opened:
         result = CliRunner().invoke(app, words)
     assert not opened.is_set(), f"opened the pipe: {result.output}"
     assert isinstance(result.exception, UserError | RunFailed), repr(result.exception)
     assert "\n" not in str(result.exception)
-    assert not (place / "out").exists()
+    assert not (folder / "out").exists()

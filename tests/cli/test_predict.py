@@ -47,19 +47,19 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One face, two of them, one upside down, a grey one, and a wall without any."""
     place = tmp_path_factory.mktemp("photographs")
     face = photograph_person(photographs_of(Identities(images=1, size=112), 0), 112)[0][0]
-    one = np.full((240, 480, 3), (120, 110, 90), np.uint8)
-    one[20:220, 20:220] = cv2.resize(face, (200, 200))
-    two = one.copy()
+    single = np.full((240, 480, 3), (120, 110, 90), np.uint8)
+    single[20:220, 20:220] = cv2.resize(face, (200, 200))
+    two = single.copy()
     two[80:220, 300:440] = cv2.resize(face, (140, 140))
-    grey = np.repeat(cv2.cvtColor(one, cv2.COLOR_RGB2GRAY)[..., None], 3, axis=2)
+    grey = np.repeat(cv2.cvtColor(single, cv2.COLOR_RGB2GRAY)[..., None], 3, axis=2)
     wall = np.full((240, 480, 3), (120, 110, 90), np.uint8)
-    for name, picture in {"one": one, "two": two, "turned": one[::-1, ::-1], "grey": grey, "wall": wall}.items():
+    for name, picture in {"one": single, "two": two, "turned": single[::-1, ::-1], "grey": grey, "wall": wall}.items():
         Image.fromarray(picture).save(place / f"{name}.png")
     return place
 
 
-def call(run: Path, *words: object, given: bytes = b"") -> Result:
-    return CliRunner().invoke(app, ["predict", str(run), *map(str, words)], input=given)
+def call(run: Path, *words: object, stdin: bytes = b"") -> Result:
+    return CliRunner().invoke(app, ["predict", str(run), *map(str, words)], input=stdin)
 
 
 def values(result: Result) -> list[dict[str, Any]]:
@@ -71,10 +71,10 @@ def values(result: Result) -> list[dict[str, Any]]:
 def test_batch_size_does_not_change_scores(run: Path, crops: Path) -> None:
     model = open_model(run)
     together = predict(model, list_input_pictures([crops]), crop="none").images
-    for one in together:
-        (alone,) = predict(model, list_input_pictures([Path(one.path)]), crop="none").images
-        assert one.probability == pytest.approx(alone.probability, abs=1e-6)
-    assert len({round(one.probability or 0, 4) for one in together}) > 5
+    for image in together:
+        (alone,) = predict(model, list_input_pictures([Path(image.path)]), crop="none").images
+        assert image.probability == pytest.approx(alone.probability, abs=1e-6)
+    assert len({round(image.probability or 0, 4) for image in together}) > 5
 
 
 def test_command_line_and_python_give_the_same_score(run: Path, crops: Path) -> None:
@@ -86,7 +86,7 @@ def test_command_line_and_python_give_the_same_score(run: Path, crops: Path) -> 
     np.testing.assert_allclose([row["logit"] for row in rows], logits, atol=1e-4)
 
 
-def draws(sets: Mapping[str, Path], out: Path) -> FinishedModel:
+def train_drawing_method(sets: Mapping[str, Path], out: Path) -> FinishedModel:
     run_toy(tree(sets, "vit-h-is", training__rounds=1, evaluation__batch=4), out)
     return open_model(out)
 
@@ -94,7 +94,7 @@ def draws(sets: Mapping[str, Path], out: Path) -> FinishedModel:
 def test_method_with_random_draws_scores_each_picture_independently(
     sets: Mapping[str, Path], crops: Path, tmp_path: Path
 ) -> None:
-    model = draws(sets, tmp_path / "run")
+    model = train_drawing_method(sets, tmp_path / "run")
     together = predict(model, list_input_pictures([crops]), crop="none").images
     alone = predict(model, list_input_pictures([crops / "7.png"]), crop="none").images[0]
     assert together[7] == alone
@@ -103,9 +103,9 @@ def test_method_with_random_draws_scores_each_picture_independently(
 def test_pictures_come_from_arguments_a_pipe_and_a_list(run: Path, crops: Path) -> None:
     content = (crops / "3.png").read_bytes()
     plain = values(call(run, crops / "3.png", crops / "5.png", "--crop", "none", "--json"))
-    piped = values(call(run, "-", "--crop", "none", "--json", given=content))
+    piped = values(call(run, "-", "--crop", "none", "--json", stdin=content))
     listed = f"{crops / '3.png'}\n{crops / '5.png'}\n".encode()
-    named = values(call(run, "--paths-from", "-", "--crop", "none", "--json", given=listed))
+    named = values(call(run, "--paths-from", "-", "--crop", "none", "--json", stdin=listed))
     assert named == plain
     assert piped[0] == plain[0] | {"path": "-", **scores(piped[0])}
     assert piped[0]["logit"] == pytest.approx(plain[0]["logit"], abs=1e-5)
@@ -122,7 +122,7 @@ def test_phone_photograph_is_scored(run: Path) -> None:
     content = io.BytesIO()
     image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8))
     heif.from_pillow(image).save(content)
-    (row,) = values(call(run, "-", "--crop", "none", "--json", given=content.getvalue()))
+    (row,) = values(call(run, "-", "--crop", "none", "--json", stdin=content.getvalue()))
     assert row["decision"] in ("live", "attack")
 
 

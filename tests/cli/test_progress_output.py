@@ -26,10 +26,10 @@ def rows(text: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("method", ["fedpad", "fedsis", "privacyface"])
 def test_every_site_reports_its_batches_in_each_round(sets: Mapping[str, Path], tmp_path: Path, method: str) -> None:
-    told, minutes = io.StringIO(), itertools.count(step=60)
-    reporter = JsonReporter(told, clock=lambda: float(next(minutes)))
+    stream, minutes = io.StringIO(), itertools.count(step=60)
+    reporter = JsonReporter(stream, clock=lambda: float(next(minutes)))
     run_toy(tree(sets, method, training__rounds=2), tmp_path / "run", reporter=reporter)
-    batches = [row for row in rows(told.getvalue()) if row["event"] == "batch"]
+    batches = [row for row in rows(stream.getvalue()) if row["event"] == "batch"]
     assert {(row["round"], row["site"]) for row in batches} == {(number, site) for number in (1, 2) for site in SITES}
     assert all(0 <= row["done"] < row["of"] for row in batches)
 
@@ -78,8 +78,8 @@ def test_server_and_site_report_progress_and_errors_as_json(capfd: pytest.Captur
     say("connected to fed.example.org:8002, waiting for runs")
     complain("the kit is in use")
     out, error = capfd.readouterr()
-    told, complaint = error.splitlines()
-    assert (json.loads(told)["event"], json.loads(told)["message"].split()[0]) == ("said", "connected")
+    message, complaint = error.splitlines()
+    assert (json.loads(message)["event"], json.loads(message)["message"].split()[0]) == ("said", "connected")
     assert out == ""
     assert (json.loads(complaint)["event"], json.loads(complaint)["message"]) == ("error", "the kit is in use")
 

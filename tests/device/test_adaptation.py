@@ -44,7 +44,7 @@ def crops(count: int = 80) -> np.ndarray:
 
 
 @pytest.fixture
-def gate_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def open_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let everything through: a model of one round knows hardly anything."""
     for name in ("RAREST_CLASS", "LOST_CLASS"):
         monkeypatch.setattr(gate, name, 0.0)
@@ -52,17 +52,17 @@ def gate_open(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def adapted(pad: Path, tmp_path: Path, gate_open: None) -> Path:
+def adapted_export(pad: Path, tmp_path: Path, open_gate: None) -> Path:
     adapt(Exported.open(pad), crops(), tmp_path / "adapted")
     return tmp_path / "adapted"
 
 
-def test_statistics_without_torch_equal_those_of_torch(pad_run: Path, adapted: Path) -> None:
+def test_statistics_without_torch_equal_those_of_torch(pad_run: Path, adapted_export: Path) -> None:
     model, shown = open_model(pad_run), torch.from_numpy(crops()).permute(0, 3, 1, 2)
     net, method = model.scorer.net, model.setup.method
     model.scorer.load(model.saved.finished)
 
-    def user(images: torch.Tensor) -> torch.Tensor:
+    def predict(images: torch.Tensor) -> torch.Tensor:
         from fedvisage.federation.method import Member
 
         ready = prepare(images, model.recipe.input.colour, torch.device("cpu"))
@@ -72,36 +72,36 @@ def test_statistics_without_torch_equal_those_of_torch(pad_run: Path, adapted: P
     with torch.no_grad():
         with collect_statistics(net, KEPT):
             for batch in np.array_split(order, -(-len(shown) // BATCH)):
-                user(shown[batch])
-        expected = user(shown).numpy()
-    assert Exported.open(adapted).run(crops()) == pytest.approx(expected, abs=2e-3)
-    weights, wanted = load_file(adapted / "model.safetensors"), net.state_dict()
+                predict(shown[batch])
+        expected = predict(shown).numpy()
+    assert Exported.open(adapted_export).run(crops()) == pytest.approx(expected, abs=2e-3)
+    weights, wanted = load_file(adapted_export / "model.safetensors"), net.state_dict()
     for name, value in wanted.items():
         if name.endswith(("running_mean", "running_var")):
             assert torch.allclose(weights[name], value, rtol=1e-3, atol=1e-4), name
-    assert np.abs(Exported.open(adapted).run(crops()) - model.score(shown)).max() > 0.01
+    assert np.abs(Exported.open(adapted_export).run(crops()) - model.score(shown)).max() > 0.01
 
 
-def test_directory_states_the_origin_of_the_adaptation(pad: Path, adapted: Path) -> None:
-    said = Exported.open(adapted).description
-    assert said.adapted is not None
-    assert (said.adapted.from_sha256, said.adapted.how, said.adapted.images) == (
+def test_directory_states_the_origin_of_the_adaptation(pad: Path, adapted_export: Path) -> None:
+    description = Exported.open(adapted_export).description
+    assert description.adapted is not None
+    assert (description.adapted.from_sha256, description.adapted.how, description.adapted.images) == (
         Exported.open(pad).digest,
         "statistics",
         80,
     )
-    assert said.model_sha256 == digest_of(load_file(adapted / "model.safetensors"))
-    assert said.threshold == Exported.open(pad).description.threshold
-    inside = {one.key for one in onnx.load(adapted / "onnx/model.onnx").metadata_props}
-    assert "fedvisage.adapted" in inside
-    assert "fedvisage.adapted" not in {one.key for one in onnx.load(pad / "onnx/model.onnx").metadata_props}
-    assert json.loads((adapted / "adaptation.json").read_text())["images"] == 80
+    assert description.model_sha256 == digest_of(load_file(adapted_export / "model.safetensors"))
+    assert description.threshold == Exported.open(pad).description.threshold
+    entries = {entry.key for entry in onnx.load(adapted_export / "onnx/model.onnx").metadata_props}
+    assert "fedvisage.adapted" in entries
+    assert "fedvisage.adapted" not in {entry.key for entry in onnx.load(pad / "onnx/model.onnx").metadata_props}
+    assert json.loads((adapted_export / "adaptation.json").read_text())["images"] == 80
     with refused("adapted", "adapted"):
-        adapt(Exported.open(adapted), crops(), adapted.with_name("again"))
+        adapt(Exported.open(adapted_export), crops(), adapted_export.with_name("again"))
 
 
 def test_every_batch_norm_layer_is_recognised(pad_run: Path, pad: Path) -> None:
-    weights = {name: one.numpy() for name, one in load_file(pad / "model.safetensors").items()}
+    weights = {name: value.numpy() for name, value in load_file(pad / "model.safetensors").items()}
     layers = layers_of(onnx.load(pad / "onnx/model.onnx").graph, weights)
     stored = {name.removesuffix(".running_mean") for name in weights if name.endswith("running_mean")}
     assert sorted(layer.name for layer in layers) == sorted(stored)
@@ -115,7 +115,7 @@ def test_rejected_adaptation_writes_nothing(pad: Path, tmp_path: Path, count: in
     assert list(tmp_path.iterdir()) == []
 
 
-def test_weights_of_another_model_are_refused(pad: Path, recognition: Path, tmp_path: Path, gate_open: None) -> None:
+def test_weights_of_another_model_are_refused(pad: Path, recognition: Path, tmp_path: Path, open_gate: None) -> None:
     import shutil
 
     shutil.copytree(pad, tmp_path / "mixed")
@@ -130,7 +130,7 @@ def test_weights_of_another_model_are_refused(pad: Path, recognition: Path, tmp_
 
 
 def test_pipeline_adapts_to_pictures_with_a_face(
-    pad: Path, photographs: dict[str, np.ndarray], tmp_path: Path, gate_open: None
+    pad: Path, photographs: dict[str, np.ndarray], tmp_path: Path, open_gate: None
 ) -> None:
     rng = np.random.default_rng(0)
     pictures = [np.clip(photographs["one"] * rng.uniform(0.5, 1.2), 0, 255).astype(np.uint8) for _ in range(18)]
@@ -147,12 +147,12 @@ def test_command_adapts_an_export_without_torch(pad: Path, photographs: dict[str
         "import sys; sys.modules['torch'] = None; from fedvisage.cli import main; sys.argv = ['fedvisage', 'adapt',"
         f" {str(pad)!r}, '--data', {str(tmp_path / 'photos')!r}, '--out', {str(tmp_path / 'out')!r}]; main()"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert said.returncode == 1, said.stderr
-    assert "too small" in said.stderr
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 1, result.stderr
+    assert "too small" in result.stderr
 
 
-def test_adapted_weights_give_the_adapted_scores(sets: Mapping[str, Path], pad_run: Path, gate_open: None) -> None:
+def test_adapted_weights_give_the_adapted_scores(sets: Mapping[str, Path], pad_run: Path, open_gate: None) -> None:
     model, view = open_model(pad_run), View.of(PreparedSet.open(sets["A"]))
     finished, sources = model.saved.finished, sources_of(model.setup.method, model.saved)
     scores, _ = adapt_and_score(model.scorer, finished, view, Adapt(), sources)
@@ -168,13 +168,13 @@ def test_adapted_weights_give_the_adapted_scores(sets: Mapping[str, Path], pad_r
 
 @pytest.mark.slow
 def test_gated_model_is_exported_with_its_adapted_weights(
-    sets: Mapping[str, Path], pad_run: Path, tmp_path: Path, gate_open: None
+    sets: Mapping[str, Path], pad_run: Path, tmp_path: Path, open_gate: None
 ) -> None:
     out = tmp_path / "out"
-    found = adapt_and_export(open_model(pad_run), out, str(sets["A"]), cache=tmp_path / "cache")
-    said = Exported.open(out).description
-    assert said.adapted is not None
-    assert (said.adapted.how, said.adapted.images) == ("gated", found.images)
+    outcome = adapt_and_export(open_model(pad_run), out, str(sets["A"]), cache=tmp_path / "cache")
+    description = Exported.open(out).description
+    assert description.adapted is not None
+    assert (description.adapted.how, description.adapted.images) == ("gated", outcome.images)
     before, after = load_file(pad_run / "model.safetensors"), load_file(out / "model.safetensors")
     assert any(not torch.equal(value, before[name]) for name, value in after.items())
     assert "adapted" in (out / "README.md").read_text()
@@ -203,7 +203,7 @@ def test_rejected_adaptation_is_not_exported_as_adapted(
 def test_wrong_calls_of_adapt_name_the_place(
     pad: Path, pad_run: Path, recognition_run: Path, tmp_path: Path, words: tuple[str, ...], place: str
 ) -> None:
-    said = {"PAD": pad, "RUN": pad_run, "PEOPLE": recognition_run, "OUT": tmp_path / "out"}
-    result = CliRunner().invoke(app, ["adapt", *(str(said.get(one, one)) for one in words)])
+    paths = {"PAD": pad, "RUN": pad_run, "PEOPLE": recognition_run, "OUT": tmp_path / "out"}
+    result = CliRunner().invoke(app, ["adapt", *(str(paths.get(word, word)) for word in words)])
     assert isinstance(result.exception, UserError)
     assert place in str(result.exception)

@@ -11,7 +11,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from tests.report.test_page_in_browser import CHROMIUM, measured
+from tests.report.test_page_in_browser import CHROMIUM, measure
 from typer.testing import CliRunner
 
 from fedvisage.base.errors import RunFailed, UserError
@@ -33,7 +33,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def lenient(directory: Path, value: float) -> Exported:
+def with_threshold(directory: Path, value: float) -> Exported:
     """Return a model with another threshold: untrained ones have none that is of use."""
     model = Exported.open(directory)
     point = model.description.threshold
@@ -43,9 +43,12 @@ def lenient(directory: Path, value: float) -> Exported:
 
 
 @pytest.fixture(scope="session")
-def assessed(copy: Path, pad: Path, recognition: Path) -> Assessment:
+def assessment(copy: Path, pad: Path, recognition: Path) -> Assessment:
     return assess(
-        Pipeline(lenient(pad, -50.0), lenient(recognition, 0.5)), presentations_in(copy), frames=2, resamples=20
+        Pipeline(with_threshold(pad, -50.0), with_threshold(recognition, 0.5)),
+        presentations_in(copy),
+        frames=2,
+        resamples=20,
     )
 
 
@@ -64,15 +67,15 @@ def test_rendered_copy_marks_enrolment_return_and_attack(copy: Path) -> None:
 
 def test_rendered_people_look_different_each_time(copy: Path) -> None:
     first, again = sorted(copy.rglob("client001*authenticate*.mov"))[:2]
-    one, other = (next(iter(sample_video(path, 1)))[1] for path in (first, again))
-    assert one.shape == other.shape == (280, 336, 3)
-    assert np.abs(one.astype(int) - other).mean() > 3
+    image, other = (next(iter(sample_video(path, 1)))[1] for path in (first, again))
+    assert image.shape == other.shape == (280, 336, 3)
+    assert np.abs(image.astype(int) - other).mean() > 3
 
 
 def test_first_bona_fide_presentation_enrols_without_enrolment_videos(tmp_path: Path) -> None:
     write_copy(SCANNERS["folder"], tmp_path / "own")
     trials = presentations_in(tmp_path / "own")
-    assert {name: [trial.name for trial in some] for name, some in trials.enrol.items()} == {
+    assert {name: [trial.name for trial in presentations] for name, presentations in trials.enrol.items()} == {
         "ann": ["real/ann/1"],
         "ben": ["real/ben/clip"],
     }
@@ -82,45 +85,51 @@ def test_first_bona_fide_presentation_enrols_without_enrolment_videos(tmp_path: 
     ]
 
 
-def test_presentation_is_scored_by_the_mean_of_its_frames(copy: Path, pad: Path, assessed: Assessment) -> None:
+def test_presentation_is_scored_by_the_mean_of_its_frames(copy: Path, pad: Path, assessment: Assessment) -> None:
     path = next(copy.rglob("attack_print_client001*.mov"))
-    pipeline = Pipeline(lenient(pad, -50.0))
+    pipeline = Pipeline(with_threshold(pad, -50.0))
     scores = [pipeline.check(frame).faces[0].pad for _, frame in sample_video(path, 2)]
-    mean = np.mean([one.score for one in scores if one is not None and one.score is not None])
-    (row,) = [row for row in assessed.rows if row["item"].endswith(path.stem)]
+    mean = np.mean([verdict.score for verdict in scores if verdict is not None and verdict.score is not None])
+    (row,) = [row for row in assessment.rows if row["item"].endswith(path.stem)]
     assert float(row["logit"]) == pytest.approx(np.log(mean / (1 - mean)), abs=1e-4)
     assert (row["species"], row["judged"], row["decision"]) == ("print", 2, "bona_fide")
 
 
-def test_table_repeats_the_figures(assessed: Assessment) -> None:
-    attacks = [row for row in assessed.rows if row["species"] == "photo"]
-    said = assessed.values["system"]["species"]["photo"]
-    assert said["presented"] == len(attacks) == PEOPLE
-    assert said["iapar"]["value"] == pytest.approx(np.mean([row["accepted"] for row in attacks]))
-    real = [row for row in assessed.rows if not row["species"]]
-    assert assessed.values["system"]["frr"]["value"] == pytest.approx(1 - np.mean([row["accepted"] for row in real]))
-    assert assessed.values["system"]["non_mated"] == 2 * PEOPLE * (PEOPLE - 1)
+def test_table_repeats_the_figures(assessment: Assessment) -> None:
+    attacks = [row for row in assessment.rows if row["species"] == "photo"]
+    figures = assessment.values["system"]["species"]["photo"]
+    assert figures["presented"] == len(attacks) == PEOPLE
+    assert figures["iapar"]["value"] == pytest.approx(np.mean([row["accepted"] for row in attacks]))
+    real = [row for row in assessment.rows if not row["species"]]
+    assert assessment.values["system"]["frr"]["value"] == pytest.approx(1 - np.mean([row["accepted"] for row in real]))
+    assert assessment.values["system"]["non_mated"] == 2 * PEOPLE * (PEOPLE - 1)
 
 
 def test_person_classified_as_attack_is_not_enrolled(copy: Path, pad: Path, recognition: Path) -> None:
-    found = assess(
-        Pipeline(lenient(pad, 50.0), lenient(recognition, 0.5)), presentations_in(copy), frames=1, resamples=0
+    result = assess(
+        Pipeline(with_threshold(pad, 50.0), with_threshold(recognition, 0.5)),
+        presentations_in(copy),
+        frames=1,
+        resamples=0,
     )
-    assert found.values["test"]["enrolment"]["not_enrolled"] == {"taken for an attack": PEOPLE}
-    assert found.values["system"]["frr"] == {"value": None}
-    assert found.values["pad"]["bona_fide"]["bpcer"]["value"] == 1
+    assert result.values["test"]["enrolment"]["not_enrolled"] == {"taken for an attack": PEOPLE}
+    assert result.values["system"]["frr"] == {"value": None}
+    assert result.values["pad"]["bona_fide"]["bpcer"]["value"] == 1
 
 
 def test_missing_face_counts_as_no_response(copy: Path, pad: Path) -> None:
     pipeline = Pipeline(pad)
     trials = presentations_in(copy)
-    walls = [replace(one, items=(replace(one.items[0], path=wall(copy), kind="image"),)) for one in trials.probes[:2]]
-    found = assess(pipeline, replace(trials, probes=tuple(walls)), frames=1, resamples=0)
-    assert found.values["test"]["no_response"] == {"no face found": 2}
-    assert found.rows[0]["decision"] == "no_decision"
+    walls = [
+        replace(trial, items=(replace(trial.items[0], path=write_wall(copy), kind="image"),))
+        for trial in trials.probes[:2]
+    ]
+    result = assess(pipeline, replace(trials, probes=tuple(walls)), frames=1, resamples=0)
+    assert result.values["test"]["no_response"] == {"no face found": 2}
+    assert result.rows[0]["decision"] == "no_decision"
 
 
-def wall(place: Path) -> Path:
+def write_wall(place: Path) -> Path:
     path = place.parent / "wall.png"
     cv2.imwrite(str(path), np.full((200, 200, 3), 90, np.uint8))
     return path
@@ -130,7 +139,7 @@ def test_unreadable_input_has_no_report(copy: Path, pad: Path) -> None:
     trials = presentations_in(copy)
     broken = copy.parent / "broken.mov"
     broken.write_bytes(b"not a video")
-    probes = tuple(replace(one, items=(replace(one.items[0], path=broken),)) for one in trials.probes)
+    probes = tuple(replace(trial, items=(replace(trial.items[0], path=broken),)) for trial in trials.probes)
     with pytest.raises(RunFailed, match="cannot be read"):
         assess(Pipeline(pad), replace(trials, probes=probes), frames=1, resamples=0)
 
@@ -150,9 +159,9 @@ def test_command_writes_report_and_table(copy: Path, pad: Path, recognition: Pat
     assert "APCER" in result.stdout
 
 
-def test_page_states_all_figures_and_no_names(assessed: Assessment, tmp_path: Path) -> None:
+def test_page_states_all_figures_and_no_names(assessment: Assessment, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assessed.write(out, report=True)
+    assessment.write(out, report=True)
     page = (out / "iso30107.html").read_text()
     assert "client0" not in page
     assert not re.search(r"<script|https?://(?!www\.w3\.org)", page)
@@ -160,8 +169,8 @@ def test_page_states_all_figures_and_no_names(assessed: Assessment, tmp_path: Pa
     for name in ("APCER", "BPCER", "APNRR", "FNMR", "IAPAR", "RIAPAR"):
         assert name in page
     if CHROMIUM:
-        found = measured(out / "iso30107.html", 390, tmp_path)
-        assert (found["needed"] <= 390, found["cut"], found["holes"]) == (True, 0, 0)
+        sizes = measure(out / "iso30107.html", 390, tmp_path)
+        assert (sizes["needed"] <= 390, sizes["cut"], sizes["holes"]) == (True, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -179,8 +188,8 @@ def test_page_states_all_figures_and_no_names(assessed: Assessment, tmp_path: Pa
     ],
 )
 def test_wrong_assessment_calls_name_the_place(copy: Path, pad: Path, words: tuple[str, ...], place: str) -> None:
-    said = {"COPY": str(copy), "PAD": str(pad)}
-    result = CliRunner().invoke(app, ["evaluate", "--pipeline", *(said.get(one, one) for one in words)])
+    paths = {"COPY": str(copy), "PAD": str(pad)}
+    result = CliRunner().invoke(app, ["evaluate", "--pipeline", *(paths.get(word, word) for word in words)])
     assert isinstance(result.exception, UserError)
     assert place in str(result.exception)
 

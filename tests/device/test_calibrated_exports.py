@@ -129,10 +129,10 @@ def keep_four(place: Path) -> None:
 
 def repeat_one(place: Path) -> None:
     """Replace all pictures by one, with the noise of a compression."""
-    one = np.asarray(Image.open(place / "0.png")).astype(int)
+    picture = np.asarray(Image.open(place / "0.png")).astype(int)
     for number in range(8):
-        noise = np.random.default_rng(number).integers(-1, 2, one.shape)
-        Image.fromarray(np.clip(one + noise, 0, 255).astype(np.uint8)).save(place / f"{number}.png")
+        noise = np.random.default_rng(number).integers(-1, 2, picture.shape)
+        Image.fromarray(np.clip(picture + noise, 0, 255).astype(np.uint8)).save(place / f"{number}.png")
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def scene(face: np.ndarray) -> np.ndarray:
     return room
 
 
-def wider(pad: Path, margin: float) -> Exported:
+def with_crop_margin(pad: Path, margin: float) -> Exported:
     exported = Exported.open(pad)
     crop = record_of("face", margin=margin)
     return replace(exported, description=exported.description.model_copy(update={"crop": crop}))
@@ -77,23 +77,23 @@ def test_page_and_python_crop_equal_pixels_at_every_margin(scene: np.ndarray, tm
         "least": settings_json(Settings())["least_context"],
         "size": 48,
     }
-    said = subprocess.run(
+    output = subprocess.run(
         ["node", "cut.js"], input=json.dumps(question), capture_output=True, text=True, check=True, cwd=tmp_path
     ).stdout
     wanted = [
         crop_face(scene, [Face(np.array(box), np.zeros((5, 2)))], 48, margin) for margin in MARGINS for box in boxes
     ]
     assert {crop.close for crop in wanted} == {True, False}
-    for found, crop in zip(json.loads(said), wanted, strict=True):
-        assert found["close"] == crop.close
-        assert np.abs(np.array(found["data"]) - crop.image.ravel().astype(int)).max() <= 1  # single precision
+    for page_crop, crop in zip(json.loads(output), wanted, strict=True):
+        assert page_crop["close"] == crop.close
+        assert np.abs(np.array(page_crop["data"]) - crop.image.ravel().astype(int)).max() <= 1  # single precision
 
 
 @pytest.mark.parametrize("margin", MARGINS)
 def test_imports_predictions_and_pipelines_crop_equal_pixels(
     margin: float, scene: np.ndarray, pad: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, shown = wider(pad, margin), list[np.ndarray]()
+    model, shown = with_crop_margin(pad, margin), list[np.ndarray]()
     imported = make_cropper("face", model.size, margin=margin)(scene).image
     predicted = face_cropper("face", model.shapes)(scene).crops
     monkeypatch.setattr(Exported, "run", lambda _, crops: shown.extend(crops) or np.zeros(len(crops)))
@@ -106,7 +106,7 @@ def test_imports_predictions_and_pipelines_crop_equal_pixels(
 def test_picture_without_context_is_rejected_everywhere(scene: np.ndarray, pad: Path, tmp_path: Path) -> None:
     tight = np.ascontiguousarray(scene[150:290, 260:400])
     for margin, reasons in ((1.4, ()), (2.7, (CLOSE,))):
-        answer = Pipeline(wider(pad, margin), settings=Settings(enlarge=True, sharpness=0)).check(tight)
+        answer = Pipeline(with_crop_margin(pad, margin), settings=Settings(enlarge=True, sharpness=0)).check(tight)
         assert answer.reasons == reasons
         assert (answer.decision == "no_decision") == bool(reasons)
     assert face_cropper("face", [CropShape(2.7, 32)])(tight).reason == CLOSE
@@ -145,23 +145,23 @@ def test_margin_and_padding_need_a_face_with_a_box() -> None:
         ImportOptions(pad="mirror")  # type: ignore[arg-type]
 
 
-def cropped_sets(root: Path, margin: float) -> Mapping[str, Path]:
+def make_cropped_sets(root: Path, margin: float) -> Mapping[str, Path]:
     """Return sets whose records name a margin."""
-    made = {name: make_set(root / name, name, seed) for seed, name in enumerate("ABCU")}
-    for path in made.values():
+    sets = {name: make_set(root / name, name, seed) for seed, name in enumerate("ABCU")}
+    for path in sets.values():
         settings = json.loads((path / "set.json").read_text())
         crop = record_of("face", margin=margin).model_dump()
         (path / "set.json").write_text(json.dumps(settings | {"crop": crop}))
-    return made
+    return sets
 
 
 def test_model_records_the_margin_of_its_crops(tmp_path: Path) -> None:
-    run_toy(tree(cropped_sets(tmp_path, 2.7), training__rounds=1), tmp_path / "run")
+    run_toy(tree(make_cropped_sets(tmp_path, 2.7), training__rounds=1), tmp_path / "run")
     assert open_model(tmp_path / "run").margin == 2.7
 
 
 def test_start_with_another_margin_is_refused(tmp_path: Path) -> None:
-    sets = cropped_sets(tmp_path, 1.4)
+    sets = make_cropped_sets(tmp_path, 1.4)
     run_toy(tree(sets, training__rounds=1), tmp_path / "first")
     weights = open_model(tmp_path / "first").saved.finished
     metadata = {"network": {"width": 8}, "input": {"size": 24, "colour": "rgb", "margin": 2.7}}
@@ -175,5 +175,5 @@ def test_start_with_another_margin_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("side", [100, 240, 640, 1500])
 def test_face_that_fills_the_picture_is_detected_at_every_size(side: int, face: np.ndarray) -> None:
     whole = cv2.resize(face, (side, side), interpolation=cv2.INTER_CUBIC)
-    found = make_finder()(whole)
-    assert 0.4 * side < found.box[2:].max() < LEAST_CONTEXT * side
+    face_found = make_finder()(whole)
+    assert 0.4 * side < face_found.box[2:].max() < LEAST_CONTEXT * side

@@ -22,7 +22,7 @@ from fedvisage.faces.quality import Quality
 Photographs = dict[str, np.ndarray]
 
 
-def deciding(pad: Path, decision: str) -> Exported:
+def with_decision(pad: Path, decision: str) -> Exported:
     """Return the model with a threshold beside which every face is of one kind."""
     model = Exported.open(pad)
     point = model.description.threshold
@@ -75,22 +75,22 @@ def test_upside_down_face_has_its_box_in_the_original_picture(pad: Path, photogr
 
 
 def test_attack_is_recognised_only_on_request(pad: Path, recognition: Path, photographs: Photographs) -> None:
-    asked = list[np.ndarray]()
+    searched = list[np.ndarray]()
 
     def search(embedding: np.ndarray) -> list[Match]:
-        asked.append(embedding)
+        searched.append(embedding)
         return [Match("someone", 0.5, 0.4, "match", "fmr")]
 
-    refused = Pipeline(deciding(pad, "attack"), recognition, search=search)
-    (face,) = refused.check(photographs["one"]).faces
-    assert (face.embedding, face.matches, asked) == (None, (), [])
-    (face,) = refused.check(photographs["one"], report=True).faces
+    pipeline = Pipeline(with_decision(pad, "attack"), recognition, search=search)
+    (face,) = pipeline.check(photographs["one"]).faces
+    assert (face.embedding, face.matches, searched) == (None, (), [])
+    (face,) = pipeline.check(photographs["one"], report=True).faces
     assert face.pad is not None
     assert (face.pad.decision, [match.person for match in face.matches]) == ("attack", ["someone"])
-    (face,) = Pipeline(deciding(pad, "bona_fide"), recognition, search=search).check(photographs["one"]).faces
+    (face,) = Pipeline(with_decision(pad, "bona_fide"), recognition, search=search).check(photographs["one"]).faces
     assert face.embedding is not None
-    assert len(asked) == 2
-    assert refused.check(photographs["blurred"], report=True).faces[0].embedding is None
+    assert len(searched) == 2
+    assert pipeline.check(photographs["blurred"], report=True).faces[0].embedding is None
 
 
 def test_embedding_is_of_the_aligned_face(recognition: Path, photographs: Photographs) -> None:
@@ -103,7 +103,7 @@ def test_embedding_is_of_the_aligned_face(recognition: Path, photographs: Photog
 
 
 def test_results_are_plain_values_without_template(pad: Path, recognition: Path, photographs: Photographs) -> None:
-    checked = Pipeline(deciding(pad, "bona_fide"), recognition).check(photographs["one"])
+    checked = Pipeline(with_decision(pad, "bona_fide"), recognition).check(photographs["one"])
     values = json.loads(json_text(checked.as_values()))
     assert values["decision"] == "bona_fide"
     assert values["faces"][0]["quality"]["ok"]
@@ -128,11 +128,11 @@ def frame(score: float | None, x: float = 0.0) -> Checked:
 
 def test_mean_covers_the_last_frames() -> None:
     running, scores = FaceTrack(3), [0.9, 0.1, 0.2, 0.3, 0.9]
-    said = [running.add(frame(score)) for score in scores]
+    states = [running.add(frame(score)) for score in scores]
     means = [np.mean(scores[max(0, end - 3) : end]) for end in range(1, 6)]
-    assert [one.verdict.score for one in said if one.verdict] == pytest.approx(means)
-    assert [one.frames for one in said] == [1, 2, 3, 3, 3]
-    assert [one.decision for one in said] == ["bona_fide" if mean >= 0.5 else "attack" for mean in means]
+    assert [state.verdict.score for state in states if state.verdict] == pytest.approx(means)
+    assert [state.frames for state in states] == [1, 2, 3, 3, 3]
+    assert [state.decision for state in states] == ["bona_fide" if mean >= 0.5 else "attack" for mean in means]
 
 
 def test_another_face_starts_a_new_mean() -> None:

@@ -44,7 +44,7 @@ def place(
     return tmp_path
 
 
-def said(*words: str) -> str:
+def output_of(*words: str) -> str:
     result = CliRunner().invoke(app, list(words))
     assert result.exit_code == 0, result.output
     return result.stdout
@@ -53,12 +53,12 @@ def said(*words: str) -> str:
 @pytest.mark.slow
 def test_documented_commands_and_python_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [shlex.split(line)[1:] for block in blocks("console") for line in block.splitlines()]
-    exported, predicted, watched, small, copied, judged_together = (said(*words) for words in lines)
+    exported, predicted, watched, small, copied, judged_together = (output_of(*words) for words in lines)
     assert "60 presentations" in judged_together
     assert "pretended/replay-attack" in copied
     assert "APCER" in (place / "evaluated" / "iso30107.html").read_text()
     assert len(small.splitlines()) == 4
-    (judged, as_small) = (said("predict", "exported/small", "photos", *words) for words in ((), ("--int8",)))
+    (judged, as_small) = (output_of("predict", "exported/small", "photos", *words) for words in ((), ("--int8",)))
     assert [line[-9:] for line in judged.splitlines()[1:]] == [line[-9:] for line in as_small.splitlines()[1:]]
     assert "MB" in exported
     assert len(predicted.splitlines()) == 5
@@ -69,23 +69,27 @@ def test_documented_commands_and_python_run(place: Path, capsys: pytest.CaptureF
 
 
 def test_export_and_run_predict_equally(place: Path, pad: Path) -> None:
-    with_run, without = (json.loads(said("predict", str(model), "photos", "--json")) for model in ("runs/first", pad))
+    with_run, without = (
+        json.loads(output_of("predict", str(model), "photos", "--json")) for model in ("runs/first", pad)
+    )
     assert with_run["threshold"] == without["threshold"]
-    for one, other in zip(with_run["images"], without["images"], strict=True):
-        assert one.pop("probability") == pytest.approx(other.pop("probability"), abs=1e-4)
-        assert one.pop("logit") == pytest.approx(other.pop("logit"), abs=1e-3)
-        assert one == other
+    for image, same in zip(with_run["images"], without["images"], strict=True):
+        assert image.pop("probability") == pytest.approx(same.pop("probability"), abs=1e-4)
+        assert image.pop("logit") == pytest.approx(same.pop("logit"), abs=1e-3)
+        assert image == same
 
 
 def test_export_and_run_compare_equally(place: Path, recognition_run: Path, recognition: Path) -> None:
     words = ("photos/one.png", "--against", "photos", "--json")
-    with_run, without = (json.loads(said("predict", str(model), *words)) for model in (recognition_run, recognition))
-    expected = {one.pop("path"): one for one in with_run["matches"]}
-    assert sorted(one["path"] for one in without["matches"]) == sorted(expected)
-    for one in without["matches"]:  # near ties may stand the other way round
-        other = expected[one.pop("path")]
-        assert one.pop("similarity") == pytest.approx(other.pop("similarity"), abs=1e-4)
-        assert one == other
+    with_run, without = (
+        json.loads(output_of("predict", str(model), *words)) for model in (recognition_run, recognition)
+    )
+    expected = {match.pop("path"): match for match in with_run["matches"]}
+    assert sorted(match["path"] for match in without["matches"]) == sorted(expected)
+    for match in without["matches"]:  # near ties may stand the other way round
+        same = expected[match.pop("path")]
+        assert match.pop("similarity") == pytest.approx(same.pop("similarity"), abs=1e-4)
+        assert match == same
 
 
 @pytest.mark.parametrize(
@@ -106,7 +110,7 @@ def test_export_and_run_compare_equally(place: Path, recognition_run: Path, reco
     ],
 )
 def test_wrong_calls_are_refused_in_one_line(place: Path, pad: Path, words: tuple[str, ...], word: str) -> None:
-    result = CliRunner().invoke(app, [str(pad) if one == "PAD" else one for one in words])
+    result = CliRunner().invoke(app, [str(pad) if argument == "PAD" else argument for argument in words])
     assert type(result.exception).__name__ == "UserError"
     assert word in str(result.exception)
     assert len(str(result.exception).splitlines()) == 1

@@ -36,50 +36,50 @@ def copy(pad: Path, tmp_path: Path) -> Path:
     return out
 
 
-def changed(directory: Path, change: Change) -> None:
+def edit_config(directory: Path, change: Change) -> None:
     path = directory / "config.json"
-    said = json.loads(path.read_text())
-    change(said)
-    path.write_text(json.dumps(said))
+    config = json.loads(path.read_text())
+    change(config)
+    path.write_text(json.dumps(config))
 
 
-def replaced(directory: Path, content: bytes) -> None:
+def replace_graph(directory: Path, content: bytes) -> None:
     """Put another graph in, with the digest that it really has."""
     (directory / GRAPH).write_bytes(content)
     entry = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    changed(directory, lambda said: said["float32"].update(file=entry))
+    edit_config(directory, lambda config: config["float32"].update(file=entry))
 
 
-def described(said: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = said["float32"]["description"]
-    return found
+def description_of(config: dict[str, Any]) -> dict[str, Any]:
+    description: dict[str, Any] = config["float32"]["description"]
+    return description
 
 
 CHANGES: dict[str, Change] = {
-    "another threshold": lambda said: described(said)["threshold"].update(value=-20.0),
-    "a threshold that is no number": lambda said: described(said)["threshold"].update(value="NaN"),
-    "an infinite threshold": lambda said: described(said)["threshold"].update(value=1e999),
-    "another task": lambda said: described(said).update(task="recognition"),
-    "another size": lambda said: described(said).update(size=64),
-    "a size that fits nowhere": lambda said: described(said).update(size=10**9),
-    "another model": lambda said: described(said).update(model_sha256="0" * 64),
-    "another detector": lambda said: described(said)["crop"]["detector"].update(sha256="0" * 64),
-    "another margin": lambda said: described(said)["crop"].update(margin=2.0),
-    "a word for terminals": lambda said: described(said).update(method="\x1b[2J"),
-    "an unknown key": lambda said: described(said).update(run="rm -rf"),
-    "no description": lambda said: said["float32"].pop("description"),
-    "a huge file": lambda said: said["float32"]["file"].update(bytes=1 << 50),
-    "nothing": lambda said: said.clear(),
+    "another threshold": lambda config: description_of(config)["threshold"].update(value=-20.0),
+    "a threshold that is no number": lambda config: description_of(config)["threshold"].update(value="NaN"),
+    "an infinite threshold": lambda config: description_of(config)["threshold"].update(value=1e999),
+    "another task": lambda config: description_of(config).update(task="recognition"),
+    "another size": lambda config: description_of(config).update(size=64),
+    "a size that fits nowhere": lambda config: description_of(config).update(size=10**9),
+    "another model": lambda config: description_of(config).update(model_sha256="0" * 64),
+    "another detector": lambda config: description_of(config)["crop"]["detector"].update(sha256="0" * 64),
+    "another margin": lambda config: description_of(config)["crop"].update(margin=2.0),
+    "a word for terminals": lambda config: description_of(config).update(method="\x1b[2J"),
+    "an unknown key": lambda config: description_of(config).update(run="rm -rf"),
+    "no description": lambda config: config["float32"].pop("description"),
+    "a huge file": lambda config: config["float32"]["file"].update(bytes=1 << 50),
+    "nothing": lambda config: config.clear(),
 }
 
 
 @pytest.mark.parametrize("name", sorted(CHANGES))
 def test_changed_description_of_an_export_is_refused(copy: Path, name: str) -> None:
-    changed(copy, CHANGES[name])
-    with pytest.raises(UserError) as told:
+    edit_config(copy, CHANGES[name])
+    with pytest.raises(UserError) as caught:
         Exported.open(copy)
-    assert str(told.value).isprintable()
-    assert str(copy) in told.value.place
+    assert str(caught.value).isprintable()
+    assert str(copy) in caught.value.place
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_graph_with_another_digest_is_refused(copy: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"no graph at all" * 10, b"\x08\x0a"])
 def test_file_without_a_graph_is_refused_despite_its_digest(copy: Path, content: bytes) -> None:
-    replaced(copy, content)
+    replace_graph(copy, content)
     with refused("copy/onnx/model.onnx", "export"):
         Exported.open(copy)
 
@@ -118,7 +118,7 @@ SECRET = b"sixteen bytes ok"
 
 
 @pytest.fixture
-def spying(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def spying_export(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return an export whose graph names a file of the working directory, with a digest that fits."""
     (tmp_path / "keys.txt").write_bytes(SECRET)
     monkeypatch.chdir(tmp_path)
@@ -127,28 +127,28 @@ def spying(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tensor.data_location = TensorProto.EXTERNAL
     for key, value in (("location", "keys.txt"), ("offset", "0"), ("length", "16")):
         tensor.external_data.add(key=key, value=value)
-    replaced(copy, model.SerializeToString())
+    replace_graph(copy, model.SerializeToString())
     return copy
 
 
-def test_onnx_runtime_itself_reads_external_data(spying: Path) -> None:
+def test_onnx_runtime_itself_reads_external_data(spying_export: Path) -> None:
     """Without this, the tests below would pass for a graph that does no harm."""
-    model = onnx.load(spying / GRAPH, load_external_data=False)
-    model.graph.node.add(op_type="Identity", input=["secret"], output=["told"])
-    model.graph.output.append(helper.make_tensor_value_info("told", TensorProto.UINT8, [16]))
+    model = onnx.load(spying_export / GRAPH, load_external_data=False)
+    model.graph.node.add(op_type="Identity", input=["secret"], output=["revealed"])
+    model.graph.output.append(helper.make_tensor_value_info("revealed", TensorProto.UINT8, [16]))
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    assert session.run(["told"], {"images": np.zeros((1, 32, 32, 3), np.uint8)})[0].tobytes() == SECRET
+    assert session.run(["revealed"], {"images": np.zeros((1, 32, 32, 3), np.uint8)})[0].tobytes() == SECRET
 
 
 @pytest.mark.parametrize(
     "opens", [Exported.open, Pipeline, partial(open_engine, recognition=None)], ids=["export", "pipeline", "service"]
 )
-def test_export_with_external_data_is_refused(spying: Path, opens: Callable[..., object]) -> None:
+def test_export_with_external_data_is_refused(spying_export: Path, opens: Callable[..., object]) -> None:
     with refused("copy/onnx/model.onnx", "secret", "export"):
-        opens(spying)
+        opens(spying_export)
 
 
-def command(words: list[str]) -> subprocess.CompletedProcess[str]:
+def run_command(words: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "fedvisage", *words], capture_output=True, text=True, check=False)
 
 
@@ -164,24 +164,26 @@ VERBS = {
 
 
 @pytest.mark.parametrize("name", sorted(VERBS))
-def test_every_command_refuses_external_data_in_one_line(spying: Path, photographs: dict[str, Any], name: str) -> None:
+def test_every_command_refuses_external_data_in_one_line(
+    spying_export: Path, photographs: dict[str, Any], name: str
+) -> None:
     Image.fromarray(photographs["one"]).save("photo.png")
     if name == "gallery enrol":
-        command(["gallery", "create", "door.gallery", "--key", "door.key"])
-    words = [str(spying) if word == "EXPORT" else word for word in VERBS[name].split()]
-    done = command(words)
+        run_command(["gallery", "create", "door.gallery", "--key", "door.key"])
+    words = [str(spying_export) if word == "EXPORT" else word for word in VERBS[name].split()]
+    done = run_command(words)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert "'secret'" in line
 
 
 def test_graph_beyond_the_memory_limit_is_refused(copy: Path) -> None:
-    model = onnx.load_from_string(bare(copy, TensorProto.UINT8, ["batch", 32, 32, 3], 0.0))
+    model = onnx.load_from_string(constant_graph(copy, TensorProto.UINT8, ["batch", 32, 32, 3], 0.0))
     model.graph.initializer.append(helper.make_tensor("much", TensorProto.INT64, [1], [1 << 50]))
     for node in model.graph.node:
         if node.op_type == "ConstantOfShape":
             node.input[0] = "much"
-    replaced(copy, model.SerializeToString())
+    replace_graph(copy, model.SerializeToString())
     with failed(RunFailed, "graph", "ONNXRuntimeError"):
         Exported.open(copy).run(np.zeros((1, 32, 32, 3), np.uint8))
 
@@ -209,11 +211,11 @@ def make_everybody_live(config: dict[str, Any]) -> None:
         curve["rates"] = [0.0] * rates
 
 
-def take_digests_away(config: dict[str, Any]) -> None:
+def remove_digests(config: dict[str, Any]) -> None:
     """Turn the description into one of an earlier version, whose curves and files are not checked."""
     config["files"] = {}
     for name in ("curves_sha256", "files_sha256"):
-        del described(config)[name]
+        del description_of(config)[name]
 
 
 EDITS: dict[str, tuple[Change, str, str]] = {
@@ -223,12 +225,12 @@ EDITS: dict[str, tuple[Change, str, str]] = {
     "no files": (lambda config: config.update(files={}), "config.json", "files"),
     "no key for files": (lambda config: config.pop("files"), "config.json", "files"),
     "one file less": (lambda config: config["files"].pop("parity.json"), "config.json", "files"),
-    "an earlier version": (take_digests_away, GRAPH, "curves_sha256"),
-    "one digest less": (lambda config: described(config).pop("files_sha256"), GRAPH, "files_sha256"),
-    "another rule": (lambda config: described(config)["threshold"].update(rule="bpcer=1%"), GRAPH, "threshold"),
-    "wider crops": (lambda config: described(config)["crop"].update(margin=2.7), GRAPH, "crop"),
+    "an earlier version": (remove_digests, GRAPH, "curves_sha256"),
+    "one digest less": (lambda config: description_of(config).pop("files_sha256"), GRAPH, "files_sha256"),
+    "another rule": (lambda config: description_of(config)["threshold"].update(rule="bpcer=1%"), GRAPH, "threshold"),
+    "wider crops": (lambda config: description_of(config)["crop"].update(margin=2.7), GRAPH, "crop"),
     "an adaptation": (
-        lambda config: described(config).update(adapted={"from_sha256": "0" * 64, "how": "gated", "images": 9}),
+        lambda config: description_of(config).update(adapted={"from_sha256": "0" * 64, "how": "gated", "images": 9}),
         GRAPH,
         "adapted",
     ),
@@ -239,14 +241,14 @@ EDITS: dict[str, tuple[Change, str, str]] = {
 @pytest.mark.parametrize("name", sorted(EDITS))
 def test_edited_configuration_is_refused(copy: Path, name: str) -> None:
     change, place, keyword = EDITS[name]
-    changed(copy, change)
+    edit_config(copy, change)
     with refused(f"copy/{place}", keyword):
         Exported.open(copy)
 
 
 def test_curves_of_another_export_are_refused(copy: Path, strict_pad: Path) -> None:
     curves = json.loads((strict_pad / "config.json").read_text())["curves"]
-    changed(copy, lambda config: config.update(curves=curves))
+    edit_config(copy, lambda config: config.update(curves=curves))
     with refused("copy/config.json", "curves", "graph"):
         Exported.open(copy)
 
@@ -266,26 +268,26 @@ def make_earlier_export(directory: Path) -> Path:
     kept = [entry for entry in model.metadata_props if entry.key not in later]
     del model.metadata_props[:]
     model.metadata_props.extend(kept)
-    replaced(directory, model.SerializeToString())
-    changed(directory, take_digests_away)
+    replace_graph(directory, model.SerializeToString())
+    edit_config(directory, remove_digests)
     return directory
 
 
 def test_export_of_an_earlier_version_opens_with_a_notice(copy: Path, pad: Path) -> None:
     expected = Exported.open(pad)
     assert expected.notices == ()
-    assert not [line for line in command(["threshold", str(pad)]).stderr.splitlines() if line.startswith("note")]
+    assert not [line for line in run_command(["threshold", str(pad)]).stderr.splitlines() if line.startswith("note")]
     exported = Exported.open(make_earlier_export(copy))
     (notice,) = exported.notices
     assert str(copy) in notice
     assert "earlier version" in notice
     assert exported.threshold == expected.threshold
-    done = command(["threshold", str(copy)])
+    done = run_command(["threshold", str(copy)])
     assert (done.returncode, done.stderr.splitlines()) == (0, [f"note: {notice}"])
 
 
 def test_changed_threshold_is_refused(copy: Path) -> None:
-    changed(copy, lambda said: described(said)["threshold"].update(value=-0.99))
+    edit_config(copy, lambda config: description_of(config)["threshold"].update(value=-0.99))
     with refused("copy/onnx/model.onnx", "threshold", "config.json"):
         Exported.open(copy)
 
@@ -293,16 +295,16 @@ def test_changed_threshold_is_refused(copy: Path) -> None:
 def test_graph_without_metadata_is_refused(copy: Path) -> None:
     model = onnx.load(copy / GRAPH)
     del model.metadata_props[:]
-    replaced(copy, model.SerializeToString())
+    replace_graph(copy, model.SerializeToString())
     with refused("copy/onnx/model.onnx", "format", "config.json"):
         Exported.open(copy)
 
 
-def bare(copy: Path, kind: int, shape: list[Any], value: float) -> bytes:
+def constant_graph(copy: Path, kind: int, shape: list[Any], value: float) -> bytes:
     """Return a graph that says of itself what the copy's does, has such an input, and answers one constant."""
     props = onnx.load(copy / GRAPH).metadata_props
-    taken = helper.make_tensor_value_info("images", kind, shape)
-    given = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch"]) for name in ("score", "logit")]
+    images = helper.make_tensor_value_info("images", kind, shape)
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch"]) for name in ("score", "logit")]
     count = [
         helper.make_node("Shape", ["images"], ["count"], start=0, end=1),
         *(
@@ -312,7 +314,7 @@ def bare(copy: Path, kind: int, shape: list[Any], value: float) -> bytes:
             for name in ("score", "logit")
         ),
     ]
-    graph = helper.make_graph(count, "bare", [taken], given)
+    graph = helper.make_graph(count, "bare", [images], outputs)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     model.metadata_props.extend(props)
     return bytes(model.SerializeToString())
@@ -322,14 +324,14 @@ def bare(copy: Path, kind: int, shape: list[Any], value: float) -> bytes:
     ("kind", "shape"), [(TensorProto.FLOAT, ["batch", 32, 32, 3]), (TensorProto.UINT8, ["batch", 3, 32, 32])]
 )
 def test_graph_with_other_inputs_is_refused(copy: Path, kind: int, shape: list[Any]) -> None:
-    replaced(copy, bare(copy, kind, shape, 0.0))
+    replace_graph(copy, constant_graph(copy, kind, shape, 0.0))
     with refused("copy/onnx/model.onnx", "inputs"):
         Exported.open(copy)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_scores_that_are_no_numbers_are_refused(copy: Path, value: float) -> None:
-    replaced(copy, bare(copy, TensorProto.UINT8, ["batch", 32, 32, 3], value))
+    replace_graph(copy, constant_graph(copy, TensorProto.UINT8, ["batch", 32, 32, 3], value))
     model = Exported.open(copy)
     with pytest.raises(RunFailed, match="NaN"):
         model.run(np.zeros((1, 32, 32, 3), np.uint8))

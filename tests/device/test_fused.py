@@ -56,7 +56,7 @@ def members(pad: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def fused(members: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def fused_export(members: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("fused") / "model"
     factors = [f"--weight={weight}" for weight in WEIGHTS] + [f"--scale={scale}" for scale in SCALES]
     result = command("fuse", *members, *factors, "--out", out)
@@ -66,8 +66,8 @@ def fused(members: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.fixture
-def copy(fused: Path, tmp_path: Path) -> Path:
-    shutil.copytree(fused, tmp_path / "copy")
+def copy(fused_export: Path, tmp_path: Path) -> Path:
+    shutil.copytree(fused_export, tmp_path / "copy")
     return tmp_path / "copy"
 
 
@@ -82,10 +82,10 @@ PLAIN = Settings(sharpness=0)
 
 
 def test_score_is_the_weighted_sum_of_members_at_their_own_crops(
-    fused: Path, members: list[Path], scene: np.ndarray
+    fused_export: Path, members: list[Path], scene: np.ndarray
 ) -> None:
     alone = [Pipeline(member, settings=PLAIN).check(scene).faces[0].pad for member in members]
-    together = Pipeline(fused, settings=PLAIN).check(scene).faces[0].pad
+    together = Pipeline(fused_export, settings=PLAIN).check(scene).faces[0].pad
     assert together is not None
     expected = sum(
         weight * float(verdict.logit) / scale  # type: ignore[union-attr, arg-type]
@@ -97,80 +97,86 @@ def test_score_is_the_weighted_sum_of_members_at_their_own_crops(
     assert alone[0].logit != alone[1].logit  # type: ignore[union-attr]
 
 
-def test_members_of_equal_crops_share_one(fused: Path) -> None:
-    assert [shape.margin for shape in open_export(fused).shapes] == [1.4, 2.7]
+def test_members_of_equal_crops_share_one(fused_export: Path) -> None:
+    assert [shape.margin for shape in open_export(fused_export).shapes] == [1.4, 2.7]
 
 
 def test_face_is_decided_only_if_every_crop_has_its_context(
-    fused: Path, members: list[Path], scene: np.ndarray, tmp_path: Path
+    fused_export: Path, members: list[Path], scene: np.ndarray, tmp_path: Path
 ) -> None:
     tight = np.ascontiguousarray(scene[150:290, 260:400])
     settings = Settings(sharpness=0, enlarge=True)
     assert Pipeline(members[0], settings=settings).check(tight).reasons == ()
-    assert Pipeline(fused, settings=settings).check(tight).reasons == (CLOSE,)
+    assert Pipeline(fused_export, settings=settings).check(tight).reasons == (CLOSE,)
     Image.fromarray(tight).save(tmp_path / "tight.png")
-    (image,) = json.loads(command("predict", fused, tmp_path / "tight.png", "--json").stdout)["images"]
+    (image,) = json.loads(command("predict", fused_export, tmp_path / "tight.png", "--json").stdout)["images"]
     assert (image["decision"], image["reason"]) == ("rejected", CLOSE)
 
 
-def test_predict_and_watch_give_the_score_of_the_pipeline(fused: Path, photo: Path, scene: np.ndarray) -> None:
-    expected = Pipeline(fused, settings=PLAIN).check(scene).faces[0].pad
+def test_predict_and_watch_give_the_score_of_the_pipeline(fused_export: Path, photo: Path, scene: np.ndarray) -> None:
+    expected = Pipeline(fused_export, settings=PLAIN).check(scene).faces[0].pad
     assert expected is not None
-    (image,) = json.loads(command("predict", fused, photo, "--json").stdout)["images"]
+    (image,) = json.loads(command("predict", fused_export, photo, "--json").stdout)["images"]
     assert image["logit"] == pytest.approx(expected.logit)
-    line = json.loads(command("watch", photo, "--pad", fused, "--sharpness", "0").stdout)
+    line = json.loads(command("watch", photo, "--pad", fused_export, "--sharpness", "0").stdout)
     assert line["this_frame"]["faces"][0]["pad"]["logit"] == pytest.approx(expected.logit)
 
 
-def test_service_states_the_digests_of_the_fused_model(fused: Path) -> None:
-    model, engine = open_export(fused), open_engine(fused, None)
+def test_service_states_the_digests_of_the_fused_model(fused_export: Path) -> None:
+    model, engine = open_export(fused_export), open_engine(fused_export, None)
     assert engine.pad_digest == f"sha256:{model.digest}"
     assert engine.graph_digests == {"pad": f"sha256:{model.graph_digest}"}
 
 
-def test_page_has_the_files_of_every_member(fused: Path, tmp_path: Path) -> None:
+def test_page_has_the_files_of_every_member(fused_export: Path, tmp_path: Path) -> None:
     runtime = RuntimeFiles()
     if not runtime.is_there:
         pytest.skip("the files of onnxruntime-web are not there; run make web")
-    files = page_files(open_export(fused), None, runtime=runtime)
+    files = page_files(open_export(fused_export), None, runtime=runtime)
     parts = [f"members/{number}/{name}" for number in (1, 2, 3) for name in (CONFIG, "onnx/model.onnx")]
     for path in (CONFIG, *parts):
-        assert files[f"models/pad/{path}"].content == (fused / path).read_bytes()
+        assert files[f"models/pad/{path}"].content == (fused_export / path).read_bytes()
 
 
-def test_python_api_opens_and_evaluates_a_fused_model(fused: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
-    model = fv.open(fused)
+def test_python_api_opens_and_evaluates_a_fused_model(
+    fused_export: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    model = fv.open(fused_export)
     assert isinstance(model, Fused)
     images = PreparedSet.open(sets["U"]).images
     expected = model.score([images, images])
-    metrics = fv.evaluate(fused, sets["U"], out=tmp_path / "out")
-    scores = sorted(float(row["logit"]) for row in _rows(tmp_path / "out/scores.csv"))
+    metrics = fv.evaluate(fused_export, sets["U"], out=tmp_path / "out")
+    scores = sorted(float(row["logit"]) for row in read_rows(tmp_path / "out/scores.csv"))
     assert scores == pytest.approx(sorted(expected.tolist()))
     assert metrics["threshold"] == 0
     assert fv.evaluate(model, sets["U"]) == metrics
-    result = command("evaluate", fused, "--data", sets["U"], "--json")
+    result = command("evaluate", fused_export, "--data", sets["U"], "--json")
     assert json.loads(result.stdout)["auc"] == metrics["auc"]
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
+def read_rows(path: Path) -> list[dict[str, str]]:
     import csv
 
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
 
 
-def test_fused_model_keeps_its_scores_when_calibrated(fused: Path, scene: np.ndarray, tmp_path: Path) -> None:
+def test_fused_model_keeps_its_scores_when_calibrated(fused_export: Path, scene: np.ndarray, tmp_path: Path) -> None:
     live = tmp_path / "live"
     live.mkdir()
     for number in range(6):
         Image.fromarray(cv2.convertScaleAbs(scene, alpha=1, beta=4 * number)).save(live / f"{number}.png")
-    result = command("calibrate", fused, "--live", live, "--at", "bpcer=5%", "--out", tmp_path / "door", "--json")
+    result = command(
+        "calibrate", fused_export, "--live", live, "--at", "bpcer=5%", "--out", tmp_path / "door", "--json"
+    )
     assert result.exception is None, result.exception
     calibrated = open_export(tmp_path / "door")
     assert calibrated.threshold is not None
     assert calibrated.threshold.value == json.loads(result.stdout)["threshold"]["logit"]
-    assert calibrated.digest == open_export(fused).digest
-    before, after = (Pipeline(path, settings=PLAIN).check(scene).faces[0].pad for path in (fused, tmp_path / "door"))
+    assert calibrated.digest == open_export(fused_export).digest
+    before, after = (
+        Pipeline(path, settings=PLAIN).check(scene).faces[0].pad for path in (fused_export, tmp_path / "door")
+    )
     assert before is not None
     assert after is not None
     assert before.logit == after.logit
@@ -249,16 +255,16 @@ def test_sum_that_differs_from_its_members_is_refused(
         open_export(copy)
 
 
-def test_the_card_lists_members_weights_and_the_origin_of_the_threshold(fused: Path) -> None:
-    card = (fused / "README.md").read_text()
+def test_the_card_lists_members_weights_and_the_origin_of_the_threshold(fused_export: Path) -> None:
+    card = (fused_export / "README.md").read_text()
     assert "| [2](members/2/README.md) | 1 | fedpad | 2.7 | 32 | 0.5 | 3 |" in card
     assert "even odds" in card
     assert "logit 0, fixed beforehand" in card
-    assert (fused / "members/3/README.md").is_file()
+    assert (fused_export / "members/3/README.md").is_file()
 
 
-def test_fused_member_contributes_its_own_members(fused: Path, members: list[Path], tmp_path: Path) -> None:
-    fuse([fused, members[0]], tmp_path / "out", weights=[2.0, 3.0], scales=[4.0, 5.0], cache=tmp_path)
+def test_fused_member_contributes_its_own_members(fused_export: Path, members: list[Path], tmp_path: Path) -> None:
+    fuse([fused_export, members[0]], tmp_path / "out", weights=[2.0, 3.0], scales=[4.0, 5.0], cache=tmp_path)
     factors = [(member.weight, member.scale) for member in Fused.open(tmp_path / "out").config.members]
     assert factors == [(2.0, 8.0), (1.0, 12.0), (0.5, 2.0), (3.0, 5.0)]
 
@@ -289,17 +295,17 @@ def test_run_is_exported_and_scaled_by_the_deviation_of_its_held_out_scores(
 
 
 def test_several_sets_weigh_equally_and_worse_ones_are_named(
-    pad: Path, fused: Path, sets: Mapping[str, Path], tmp_path: Path
+    pad: Path, fused_export: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     names = [str(sets[site]) for site in "AB"]
-    result = fuse([pad, fused], tmp_path / "out", scales=[2.0, 1.0], on=names, cache=tmp_path)
+    result = fuse([pad, fused_export], tmp_path / "out", scales=[2.0, 1.0], on=names, cache=tmp_path)
     counts = []
     for name in names:
         prepared = PreparedSet.open(Path(name))
         heldout = prepared.select("heldout")
         images = prepared.images[heldout]
         logits, labels = Exported.open(pad).run(images).astype(float), prepared.rows.label[heldout].astype(np.int64)
-        both = logits / 2 + Fused.open(fused).score([images, images])
+        both = logits / 2 + Fused.open(fused_export).score([images, images])
         counts.append(histogram(both, labels))
         expected = [roc_auc_score(labels, np.digitize(values, EDGES)) for values in (logits, both)]
         assert [result.aucs[name][0], result.aucs[name][-1]] == pytest.approx(expected)
@@ -325,8 +331,8 @@ def test_operating_points_of_three_sets_use_averaged_error_rates(
         rates["apcer"].append((sums[~live] >= chosen.value).mean())
     estimates = {name: estimate.rate for name, estimate in chosen.estimates.items()}
     for name, values in rates.items():
-        (found,) = {rate for key, rate in estimates.items() if key.lower() in (name, f"{name} all")}
-        assert found == pytest.approx(np.mean(values), rel=0.1)  # rounded up to two digits
+        (estimate,) = {rate for key, rate in estimates.items() if key.lower() in (name, f"{name} all")}
+        assert estimate == pytest.approx(np.mean(values), rel=0.1)  # rounded up to two digits
     result = command("threshold", tmp_path / "out", "--at", "eer", "--json")
     assert result.exception is None, result.exception
     assert "averaged error rates" in (tmp_path / "out/README.md").read_text()
@@ -338,10 +344,12 @@ def test_operating_point_of_two_sets_is_refused(pad: Path, sets: Mapping[str, Pa
         Fused.open(tmp_path / "out").at("eer")
 
 
-def test_sum_that_is_worse_than_its_first_model_is_reported(fused: Path) -> None:
-    config = Fused.open(fused).config.model_copy(update={"threshold": OperatingPoint(value=0.0, rule="source-eer")})
+def test_sum_that_is_worse_than_its_first_model_is_reported(fused_export: Path) -> None:
+    config = Fused.open(fused_export).config.model_copy(
+        update={"threshold": OperatingPoint(value=0.0, rule="source-eer")}
+    )
     aucs = {"door": (0.9, 0.3, 0.7), "hall": (0.9, 0.3, 0.95)}
-    (notice,) = FusionResult(fused, config, ("a", "b"), aucs).notices
+    (notice,) = FusionResult(fused_export, config, ("a", "b"), aucs).notices
     assert "door" in notice
     assert "0.9000" in notice
     assert "0.7000" in notice
@@ -398,12 +406,12 @@ REFUSED: dict[str, tuple[tuple[str, ...], str, str]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_impossible_fusion_is_refused_without_output(
-    name: str, pad: Path, fused: Path, recognition: Path, tmp_path: Path
+    name: str, pad: Path, fused_export: Path, recognition: Path, tmp_path: Path
 ) -> None:
     from tests.toy import make_set
 
     words, place, keyword = REFUSED[name]
-    names = {"PAD": pad, "FUSED": fused, "PEOPLE": recognition}
+    names = {"PAD": pad, "FUSED": fused_export, "PEOPLE": recognition}
     if "48" in " ".join(words):
         names["SET48"] = make_set(tmp_path / "big", "big", 3, size=48)
     for key, path in names.items():
@@ -415,14 +423,14 @@ def test_impossible_fusion_is_refused_without_output(
     assert not (tmp_path / "out").exists()
 
 
-def test_unsupported_commands_of_a_fused_model_are_refused_in_one_line(fused: Path, tmp_path: Path) -> None:
-    with refused(fused, "fused", "adapt"):
-        Pipeline(fused).adapt([], tmp_path / "out")
-    with refused(fused, "fused"):
-        Exported.open(fused)
+def test_unsupported_commands_of_a_fused_model_are_refused_in_one_line(fused_export: Path, tmp_path: Path) -> None:
+    with refused(fused_export, "fused", "adapt"):
+        Pipeline(fused_export).adapt([], tmp_path / "out")
+    with refused(fused_export, "fused"):
+        Exported.open(fused_export)
     with refused("--crop", "none", "2.7"):
-        face_cropper("none", open_export(fused).shapes)
-    with refused(fused, "int8"):
-        Fused.open(fused, int8=True)
-    with refused(fused, "recognition"):
-        Pipeline(recognition=fused)
+        face_cropper("none", open_export(fused_export).shapes)
+    with refused(fused_export, "int8"):
+        Fused.open(fused_export, int8=True)
+    with refused(fused_export, "recognition"):
+        Pipeline(recognition=fused_export)

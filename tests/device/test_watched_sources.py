@@ -31,9 +31,9 @@ def grey(brightness: int) -> np.ndarray:
 
 def test_frames_of_a_video_keep_their_order(tmp_path: Path) -> None:
     write_video(tmp_path / "door.avi", tuple(map(grey, BRIGHTNESS)))
-    found = list(frames_of(str(tmp_path / "door.avi")))
-    assert [frame.shape for frame in found] == [(64, 96, 3)] * len(BRIGHTNESS)
-    assert [frame.mean() for frame in found] == pytest.approx(BRIGHTNESS, abs=12)
+    frames = list(frames_of(str(tmp_path / "door.avi")))
+    assert [frame.shape for frame in frames] == [(64, 96, 3)] * len(BRIGHTNESS)
+    assert [frame.mean() for frame in frames] == pytest.approx(BRIGHTNESS, abs=12)
 
 
 def test_folder_gives_rgb_pictures_in_order_of_names(tmp_path: Path) -> None:

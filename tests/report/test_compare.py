@@ -57,9 +57,9 @@ def test_mean_and_spread_are_over_seeds(grid: list[Path]) -> None:
 def test_differences_are_paired_so_that_targets_cancel(grid: list[Path]) -> None:
     first, second = compare(grid)
     assert first.differences == {}
-    found = second.differences["hter"]
-    assert (found.mean, found.low, found.high) == pytest.approx((0.03, 0.03, 0.03))
-    assert (found.targets, found.seeds) == (2, 3)
+    hter = second.differences["hter"]
+    assert (hter.mean, hter.low, hter.high) == pytest.approx((0.03, 0.03, 0.03))
+    assert (hter.targets, hter.seeds) == (2, 3)
 
 
 RECORDED = {
@@ -74,16 +74,18 @@ T_OF_3 = 3.182446305
 @pytest.mark.parametrize(("figure", "low", "high"), [("hter", 3.2, 10.0), ("auc", -8.3, 2.8)])
 def test_interval_is_students_t_over_targets(figure: str, low: float, high: float) -> None:
     gaps = [row - first for row, first in RECORDED[figure].values()]
-    found = difference([(target, 0, gap) for target, gap in zip("OCIM", gaps, strict=True)])
+    result = difference([(target, 0, gap) for target, gap in zip("OCIM", gaps, strict=True)])
     half = T_OF_3 * stdev(gaps) / 4**0.5
-    assert found is not None
-    assert (found.mean, found.low, found.high) == pytest.approx((fmean(gaps), fmean(gaps) - half, fmean(gaps) + half))
-    assert (found.low, found.high) == pytest.approx((low, high), abs=0.06), "as computed from the unrounded figures"
+    assert result is not None
+    assert (result.mean, result.low, result.high) == pytest.approx(
+        (fmean(gaps), fmean(gaps) - half, fmean(gaps) + half)
+    )
+    assert (result.low, result.high) == pytest.approx((low, high), abs=0.06), "as computed from the unrounded figures"
 
 
 def test_more_seeds_of_the_same_targets_do_not_narrow_the_interval(tmp_path: Path) -> None:
     gains = {"O": 0.08, "C": 0.01, "I": -0.02}
-    found = []
+    results = []
     for seeds in (2, 9):
         runs = [
             small_run(tmp_path / f"{seeds}{name}{target}{seed}", name, target, seed, 0.3 + 0.01 * seed + gain * other)
@@ -91,16 +93,16 @@ def test_more_seeds_of_the_same_targets_do_not_narrow_the_interval(tmp_path: Pat
             for target, gain in gains.items()
             for seed in range(seeds)
         ]
-        found.append(compare(runs)[1].differences["hter"])
-    assert (found[0].low, found[0].high) == pytest.approx((found[1].low, found[1].high))
-    assert [(one.targets, one.seeds) for one in found] == [(3, 2), (3, 9)]
+        results.append(compare(runs)[1].differences["hter"])
+    assert (results[0].low, results[0].high) == pytest.approx((results[1].low, results[1].high))
+    assert [(result.targets, result.seeds) for result in results] == [(3, 2), (3, 9)]
 
 
 def test_targets_weigh_equally_for_any_number_of_seeds() -> None:
-    found = difference([("O", 0, 0.1), ("C", 0, 0.2), ("C", 1, 0.3), ("C", 2, 0.4)])
-    assert found is not None
-    assert found.mean == pytest.approx(0.2)
-    assert (found.targets, found.seeds) == (2, 1)
+    result = difference([("O", 0, 0.1), ("C", 0, 0.2), ("C", 1, 0.3), ("C", 2, 0.4)])
+    assert result is not None
+    assert result.mean == pytest.approx(0.2)
+    assert (result.targets, result.seeds) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -117,9 +119,9 @@ def test_targets_weigh_equally_for_any_number_of_seeds() -> None:
 def test_verdict_follows_from_the_interval_and_the_better_direction(
     gaps: tuple[float, ...], lower: bool, verdict: str
 ) -> None:
-    found = difference([(str(target), 0, gap) for target, gap in enumerate(gaps)], lower_is_better=lower)
-    assert found is not None
-    assert found.verdict == verdict
+    result = difference([(str(target), 0, gap) for target, gap in enumerate(gaps)], lower_is_better=lower)
+    assert result is not None
+    assert result.verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -156,11 +158,11 @@ def test_parts_of_one_set_are_one_target(tmp_path: Path) -> None:
             recipe["data"]["target"] = f"M only: attacks={kind}"
             (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
             runs.append(run)
-    found = compare(runs)[1].differences["hter"]
-    assert (found.mean, found.targets, found.low) == (pytest.approx(0.05), 1, None)
+    hter = compare(runs)[1].differences["hter"]
+    assert (hter.mean, hter.targets, hter.low) == (pytest.approx(0.05), 1, None)
 
 
-def recognised(path: Path, method: str, seed: int, gain: float, public: str = "p") -> Path:
+def small_recognition_run(path: Path, method: str, seed: int, gain: float, public: str = "p") -> Path:
     path.mkdir(parents=True)
     generic = {
         "tar_at_far": {"1e-3": 0.3 + gain, "1e-2": 0.5 + 0.01 * seed},
@@ -178,7 +180,7 @@ def recognised(path: Path, method: str, seed: int, gain: float, public: str = "p
 
 def test_recognition_runs_have_a_table_per_model(tmp_path: Path) -> None:
     runs = [
-        recognised(tmp_path / f"{name}{seed}", name, seed, gain)
+        small_recognition_run(tmp_path / f"{name}{seed}", name, seed, gain)
         for name, gain in (("fedavg", 0.0), ("fedfr", 0.05))
         for seed in range(3)
     ]
@@ -192,21 +194,21 @@ def test_recognition_runs_have_a_table_per_model(tmp_path: Path) -> None:
     for name, figure in second.figures.items():
         if "@" in name and name != "generic.tar@1e-2":
             assert value_of(metrics, name) == pytest.approx(figure.mean), "a study's name means the same"
-    said = as_text(compare(runs))
-    assert "The generic model: mean ± standard deviation over seeds" in said
-    assert "TAR % at FAR 1e-3 | TAR % at FAR 1e-2 | TPIR % at FPIR 1e-1 | ten folds % | listed pairs %" in said
-    assert "The sites' own models: difference to fedavg" in said
+    text = as_text(compare(runs))
+    assert "The generic model: mean ± standard deviation over seeds" in text
+    assert "TAR % at FAR 1e-3 | TAR % at FAR 1e-2 | TPIR % at FPIR 1e-1 | ten folds % | listed pairs %" in text
+    assert "The sites' own models: difference to fedavg" in text
 
 
 def test_runs_of_different_tasks_are_refused(grid: list[Path], tmp_path: Path) -> None:
     with refused("faces", "task"):
-        compare([*grid, recognised(tmp_path / "faces", "fedfr", 0, 0.0)])
+        compare([*grid, small_recognition_run(tmp_path / "faces", "fedfr", 0, 0.0)])
 
 
 def test_comparison_uses_common_pairs(grid: list[Path]) -> None:
     _, second = compare(grid[:-2])  # fused lacks target O's seeds 1 and 2
-    found = second.differences["hter"]
-    assert (found.targets, found.seeds) == (2, 1)
+    hter = second.differences["hter"]
+    assert (hter.targets, hter.seeds) == (2, 1)
 
 
 def test_labels_of_one_method_state_the_differing_keys(tmp_path: Path) -> None:
@@ -228,12 +230,14 @@ def test_one_seed_has_no_spread(tmp_path: Path) -> None:
 
 def test_compare_prints_markdown_or_json(grid: list[Path]) -> None:
     rows = compare(grid)
-    said = as_text(rows)
-    assert "| fused | 2 | 3 | +3.00 [+3.00, +3.00], holds the other way |" in said
-    assert "95 % t interval over targets" in said
+    text = as_text(rows)
+    assert "| fused | 2 | 3 | +3.00 [+3.00, +3.00], holds the other way |" in text
+    assert "95 % t interval over targets" in text
     value = json.loads(json.dumps(as_values(rows)))[1]["differences"]["hter"]
     assert (value["targets"], value["seeds"], value["verdict"]) == (2, 3, "holds the other way")
-    assert "over 2 targets, 3 seeds" in next(one.caption for one in narrow(rows, 80) if "ifference" in one.caption)
+    assert "over 2 targets, 3 seeds" in next(
+        table.caption for table in narrow(rows, 80) if "ifference" in table.caption
+    )
 
 
 def test_directory_without_metrics_is_refused(tmp_path: Path) -> None:
@@ -269,8 +273,8 @@ def test_parts_of_one_set_are_different_data(tmp_path: Path) -> None:
 
 
 def test_different_impostors_separate_only_personal_figures(tmp_path: Path) -> None:
-    first = recognised(tmp_path / "a", "fedavg", 0, 0.0)
-    _, other = compare([first, recognised(tmp_path / "b", "fedfr", 0, 0.1, public="q")])
+    first = small_recognition_run(tmp_path / "a", "fedavg", 0, 0.0)
+    _, other = compare([first, small_recognition_run(tmp_path / "b", "fedfr", 0, 0.1, public="q")])
     assert other.differences["generic.tar@1e-3"].mean == pytest.approx(0.1)
     assert not [name for name in other.differences if name.startswith("personal.")]
 
@@ -302,7 +306,7 @@ def test_duplicate_run_counts_once(tmp_path: Path) -> None:
 METHODS = ("fedpad", "fused")
 
 
-def on_one_target(folder: Path, seeds: int) -> list[Comparison]:
+def compare_on_one_target(folder: Path, seeds: int) -> list[Comparison]:
     """Compare two methods whose HTER differs by 8, 10, 12, … points."""
     return compare(
         [
@@ -314,30 +318,30 @@ def on_one_target(folder: Path, seeds: int) -> list[Comparison]:
 
 
 def test_three_seeds_of_one_target_give_an_interval_over_seeds_without_a_verdict(tmp_path: Path) -> None:
-    rows = on_one_target(tmp_path, 3)
-    found = rows[1].differences["hter"]
+    rows = compare_on_one_target(tmp_path, 3)
+    hter = rows[1].differences["hter"]
     half = 4.302653 * 0.02 / 3**0.5  # the quantile of Student's t with two degrees of freedom, from a table
-    assert (found.mean, found.low, found.high) == pytest.approx((0.1, 0.1 - half, 0.1 + half), abs=1e-7)
-    assert (found.verdict, found.over, found.targets, found.seeds) == (None, "seeds", 1, 3)
+    assert (hter.mean, hter.low, hter.high) == pytest.approx((0.1, 0.1 - half, 0.1 + half), abs=1e-7)
+    assert (hter.verdict, hter.over, hter.targets, hter.seeds) == (None, "seeds", 1, 3)
     assert "| fused | 1 | 3 | +10.00 [+5.03, +14.97] over seeds |" in as_text(rows)
     assert "not other targets" in as_text(rows)
-    (shown,) = (one for one in narrow(rows, 80) if one.caption.startswith("Difference"))
+    (shown,) = (table for table in narrow(rows, 80) if table.caption.startswith("Difference"))
     assert shown.rows == (("HTER %", "+10.00", "[+5.03, +14.97] over seeds", "–"),)
 
 
 def test_two_seeds_of_one_target_give_neither_interval_nor_verdict(tmp_path: Path) -> None:
-    rows = on_one_target(tmp_path, 2)
-    found = rows[1].differences["hter"]
-    assert (found.mean, found.low, found.high, found.verdict) == (pytest.approx(0.09), None, None, None)
+    rows = compare_on_one_target(tmp_path, 2)
+    hter = rows[1].differences["hter"]
+    assert (hter.mean, hter.low, hter.high, hter.verdict) == (pytest.approx(0.09), None, None, None)
     assert "| fused | 1 | 2 | +9.00 |" in as_text(rows)
     assert "fewer than 3 seeds" in as_text(rows)
-    (shown,) = (one for one in narrow(rows, 80) if one.caption.startswith("Difference"))
+    (shown,) = (table for table in narrow(rows, 80) if table.caption.startswith("Difference"))
     assert shown.rows == (("HTER %", "+9.00", "–", "–"),)
     assert "one target" in shown.note
 
 
 def test_comparison_is_written_as_csv_latex_and_python_table(tmp_path: Path) -> None:
-    rows = on_one_target(tmp_path, 3)
+    rows = compare_on_one_target(tmp_path, 3)
     result = fv.compare(sorted(tmp_path.iterdir()))
     head, fedpad, fused = csv.reader(io.StringIO(result.csv()))
     assert head[:7] == ["method", "runs", "targets", "seeds", "HTER %", "HTER %, standard deviation", "EER %"]
@@ -401,12 +405,12 @@ def test_terminal_tables_fit_its_width(tmp_path: Path, groups: int) -> None:
         for rounds in range(groups)
         for seed in range(2)
     ]
-    made = narrow(compare(runs), 80)
-    shown = [title for one in made for title in one.columns if title.startswith("fedpad · rounds ")]
+    tables = narrow(compare(runs), 80)
+    shown = [title for table in tables for title in table.columns if title.startswith("fedpad · rounds ")]
     assert {f"fedpad · rounds {rounds}" for rounds in range(groups)} <= set(shown)
-    for one in made:
-        lines = [one.columns, *one.rows] if one.columns[0].startswith("fedpad") else one.rows
-        widths = [max(len(line[column]) for line in lines) for column in range(len(one.columns))]
+    for table in tables:
+        lines = [table.columns, *table.rows] if table.columns[0].startswith("fedpad") else table.rows
+        widths = [max(len(line[column]) for line in lines) for column in range(len(table.columns))]
         assert sum(widths) + 3 * len(widths) <= 80
 
 

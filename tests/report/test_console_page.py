@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.report.federation_states import EVIL, NOW, hostile, usual
-from tests.report.test_page_in_browser import CHROMIUM, measured
+from tests.report.test_page_in_browser import CHROMIUM, measure
 
 from fedvisage.report.federation_page import FederationState, page
 
@@ -20,12 +20,12 @@ class Elements(HTMLParser):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.words: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+        self.elements.append((tag, dict(attrs)))
 
     def handle_data(self, data: str) -> None:
         self.words += data.split()
@@ -54,11 +54,15 @@ def test_page_states_sites_progress_spending_and_failures() -> None:
 
 def test_page_fetches_only_itself() -> None:
     for text in (page(usual(), 5, NOW), page(hostile(), 5, NOW)):
-        elements = Elements(text).found
+        elements = Elements(text).elements
         assert ("meta", {"http-equiv": "refresh", "content": "5"}) in elements
         assert not {tag for tag, _ in elements} & {"script", "img", "link", "iframe", "object", "base", "form", "a"}
         assert not [name for _, attributes in elements for name in attributes if name.startswith("on")]
-        (policy,) = [one["content"] for _, one in elements if one.get("http-equiv") == "Content-Security-Policy"]
+        (policy,) = [
+            attributes["content"]
+            for _, attributes in elements
+            if attributes.get("http-equiv") == "Content-Security-Policy"
+        ]
         assert str(policy).startswith("default-src 'none'")
         assert not re.search(r"url\(|@import", text)
 
@@ -85,10 +89,10 @@ def test_page_keeps_and_marks_the_last_state_of_a_silent_server() -> None:
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="no chromium on the PATH to lay the page out")
-@pytest.mark.parametrize(("standing", "width"), [(usual(), 390), (hostile(), 390), (usual(), 1400)])
-def test_console_page_fits_the_screen(tmp_path: Path, standing: FederationState, width: int) -> None:
-    (tmp_path / "console.html").write_text(page(standing, 60, NOW))
-    found = measured(tmp_path / "console.html", width, tmp_path)
-    assert found["width"] == width
-    assert found["needed"] <= width
-    assert found["holes"] == 0
+@pytest.mark.parametrize(("state", "width"), [(usual(), 390), (hostile(), 390), (usual(), 1400)])
+def test_console_page_fits_the_screen(tmp_path: Path, state: FederationState, width: int) -> None:
+    (tmp_path / "console.html").write_text(page(state, 60, NOW))
+    sizes = measure(tmp_path / "console.html", width, tmp_path)
+    assert sizes["width"] == width
+    assert sizes["needed"] <= width
+    assert sizes["holes"] == 0

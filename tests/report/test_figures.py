@@ -36,10 +36,10 @@ def test_curves_keep_every_visible_step_and_drop_the_rest() -> None:
 
 
 def test_normal_deviates_are_finite_at_the_ends() -> None:
-    found = curves.deviate(np.array([0.0, 0.5, 1.0]))
-    assert np.isfinite(found).all()
-    assert found[1] == 0
-    assert found[2] == pytest.approx(NormalDist().inv_cdf(1 - 1e-5))
+    deviates = curves.deviate(np.array([0.0, 0.5, 1.0]))
+    assert np.isfinite(deviates).all()
+    assert deviates[1] == 0
+    assert deviates[2] == pytest.approx(NormalDist().inv_cdf(1 - 1e-5))
 
 
 @pytest.mark.parametrize("words", ["a", "some words", "a name of twenty-five letters", "w" * 60])
@@ -75,8 +75,8 @@ def test_scores_of_one_class_can_be_drawn() -> None:
     assert "bona fide" not in drawing
 
 
-def test_feature_plot_keeps_groups_together_and_is_deterministic(finished: Path) -> None:
-    features = read_run(finished).features
+def test_feature_plot_keeps_groups_together_and_is_deterministic(finished_run: Path) -> None:
+    features = read_run(finished_run).features
     assert features is not None
     place = tsne(features.values)
     assert np.array_equal(place, tsne(features.values))
@@ -198,28 +198,28 @@ def test_large_sets_are_sampled_deterministically() -> None:
 def events_of(directory: Path) -> dict[tuple[str, int], float]:
     """Read the scalars of the one event file in a directory, record by record."""
     (path,) = directory.glob("events.out.tfevents.*")
-    data, position, found = path.read_bytes(), 0, {}
+    data, position, scalars = path.read_bytes(), 0, {}
     while position < len(data):
         length = int.from_bytes(data[position : position + 8], "little")
         event = Event.FromString(data[position + 12 : position + 12 + length])
-        found |= {(value.tag, event.step): value.simple_value for value in event.summary.value}
+        scalars |= {(value.tag, event.step): value.simple_value for value in event.summary.value}
         position += 12 + length + 4
-    return found
+    return scalars
 
 
 def test_event_files_hold_each_round_and_are_not_doubled(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", rounds=4, resamples=0)
     write_events(run)
-    found = events_of(write_events(run))
+    scalars = events_of(write_events(run))
     rows = read_run(run).rounds
-    assert found["loss/O", 4] == pytest.approx(rows[3]["loss"]["O"])
-    assert ("loss/C", 3) not in found  # it was offline
-    assert found["sites_failed", 3] == 1
-    assert found["target/hter", 4] == pytest.approx(read_run(run).metrics["hter"])
+    assert scalars["loss/O", 4] == pytest.approx(rows[3]["loss"]["O"])
+    assert ("loss/C", 3) not in scalars  # it was offline
+    assert scalars["sites_failed", 3] == 1
+    assert scalars["target/hter", 4] == pytest.approx(read_run(run).metrics["hter"])
 
 
-def test_event_files_of_an_unfinished_run_hold_its_rounds(finished: Path, tmp_path: Path) -> None:
-    run = shutil.copytree(finished, tmp_path / "run")
+def test_event_files_of_an_unfinished_run_hold_its_rounds(finished_run: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(finished_run, tmp_path / "run")
     (run / "metrics.json").unlink()
     assert ("heldout/auc", 12) in events_of(write_events(run))
 

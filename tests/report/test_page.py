@@ -63,9 +63,9 @@ def words(reader: Reader) -> str:
     return " ".join(" ".join(reader.text).split())
 
 
-def test_page_repeats_figures_recounted_from_the_scores(finished: Path) -> None:
-    page = words(read(write_report(finished)))
-    scores = read_scores(finished / "scores.csv")
+def test_page_repeats_figures_recounted_from_the_scores(finished_run: Path) -> None:
+    page = words(read(write_report(finished_run)))
+    scores = read_scores(finished_run / "scores.csv")
     accepted = (scores.attack >= THRESHOLD).sum() / len(scores.attack)
     rejected = (scores.bona_fide < THRESHOLD).sum() / len(scores.bona_fide)
     assert f"{100 * (accepted + rejected) / 2:.2f}" in page
@@ -77,8 +77,8 @@ def test_page_repeats_figures_recounted_from_the_scores(finished: Path) -> None:
     assert "offline" in page
 
 
-def test_page_is_well_formed_and_self_contained(finished: Path) -> None:
-    reader = read(write_report(finished))
+def test_page_is_well_formed_and_self_contained(finished_run: Path) -> None:
+    reader = read(write_report(finished_run))
     assert reader.disorder == []
     assert reader.open == []
     assert not {"script", "link", "img", "iframe", "object", "base"} & set(reader.tags)
@@ -87,8 +87,8 @@ def test_page_is_well_formed_and_self_contained(finished: Path) -> None:
     assert all(value.startswith("#") for value in references)
 
 
-def test_page_has_every_figure_with_unique_ids(finished: Path) -> None:
-    reader = read(write_report(finished))
+def test_page_has_every_figure_with_unique_ids(finished_run: Path) -> None:
+    reader = read(write_report(finished_run))
     titles = {value for name, value in reader.attributes if name == "aria-label"}
     held_out = "Held-out subjects of the sites"
     assert titles == {"ROC", "DET", "Scores", "Training loss", held_out, "Features (t-SNE)"}
@@ -112,8 +112,8 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     assert 'alert("x")' in words(reader)
 
 
-def test_redrawing_gives_the_same_page(finished: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(finished, tmp_path / finished.name)
+def test_redrawing_gives_the_same_page(finished_run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(finished_run, tmp_path / finished_run.name)
     first = write_report(copy).read_bytes()
     assert write_report(copy).read_bytes() == first
 
@@ -137,8 +137,8 @@ def test_run_without_target_and_rounds_has_a_page(tmp_path: Path) -> None:
     assert "no target was named" in words(read(write_report(run)))
 
 
-def test_undefined_figures_are_dashes(finished: Path, tmp_path: Path) -> None:
-    run = shutil.copytree(finished, tmp_path / "run")
+def test_undefined_figures_are_dashes(finished_run: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(finished_run, tmp_path / "run")
     metrics = json.loads((run / "metrics.json").read_text())
     metrics |= {"eer": None, "auc": None, "tpr_at_fpr_1pct": None, "bpcer": None, "acer": None, "intervals": {}}
     (run / "metrics.json").write_text(json.dumps(metrics))
@@ -158,9 +158,9 @@ def test_undefined_figures_are_dashes(finished: Path, tmp_path: Path) -> None:
     ],
 )
 def test_damaged_file_of_a_report_is_named(
-    finished: Path, tmp_path: Path, name: str, content: str, keyword: str
+    finished_run: Path, tmp_path: Path, name: str, content: str, keyword: str
 ) -> None:
-    run = shutil.copytree(finished, tmp_path / "run")
+    run = shutil.copytree(finished_run, tmp_path / "run")
     (run / name).write_text(content)
     with refused(run / name, keyword):
         write_report(run)
@@ -188,9 +188,9 @@ def decisions(reader: str, kind: str) -> list[str]:
     return re.findall(r">([^<]*)</td>", row[1])
 
 
-def test_decisions_are_counted_by_species_with_their_rates(finished: Path) -> None:
-    page = write_report(finished).read_text()
-    scores = read_scores(finished / "scores.csv")
+def test_decisions_are_counted_by_species_with_their_rates(finished_run: Path) -> None:
+    page = write_report(finished_run).read_text()
+    scores = read_scores(finished_run / "scores.csv")
     for name, mask in (
         ("bona fide", scores.label == 1),
         ("cut", scores.species == "cut"),
@@ -206,26 +206,26 @@ def test_decisions_are_counted_by_species_with_their_rates(finished: Path) -> No
         assert decisions(page, name) == expected
 
 
-def test_decisions_are_counted_by_video_if_the_headline_is(finished: Path, tmp_path: Path) -> None:
-    run = shutil.copytree(finished, tmp_path / "run")
+def test_decisions_are_counted_by_video_if_the_headline_is(finished_run: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(finished_run, tmp_path / "run")
     metrics = json.loads((run / "metrics.json").read_text())
     (run / "metrics.json").write_text(json.dumps({**metrics, "level": "video", "frame": metrics}))
     assert decisions(write_report(run).read_text(), "bona fide")[-1] == "40"
 
 
-def test_wide_tables_can_become_cards_with_titles(finished: Path) -> None:
-    page = write_report(finished).read_text()
+def test_wide_tables_can_become_cards_with_titles(finished_run: Path) -> None:
+    page = write_report(finished_run).read_text()
     wide = re.findall(r'<table class="wide">.*?</table>', page)
     assert wide
-    for found in wide:
-        titles = re.findall(r"<th[^>]*>([^<]*)</th>", found)
-        for row in re.findall(r"<tr>(<td.*?)</tr>", found):
+    for table in wide:
+        titles = re.findall(r"<th[^>]*>([^<]*)</th>", table)
+        for row in re.findall(r"<tr>(<td.*?)</tr>", table):
             assert re.findall(r'data-title="([^"]*)"', row) == titles[1:]
     assert "@media (max-width: 40rem)" in page
 
 
-def test_each_site_with_known_counts_has_a_curve(finished: Path, tmp_path: Path) -> None:
-    run = shutil.copytree(finished, tmp_path / "run")
+def test_each_site_with_known_counts_has_a_curve(finished_run: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(finished_run, tmp_path / "run")
     rng = np.random.default_rng(0)
     labels = np.arange(60) % 2
     histograms = {site: histogram(rng.normal(labels * gap, 1), labels) for site, gap in (("C", 1.0), ("O", 3.0))}
@@ -236,8 +236,8 @@ def test_each_site_with_known_counts_has_a_curve(finished: Path, tmp_path: Path)
     assert "ROC by site" in {value for name, value in reader.attributes if name == "aria-label"}
 
 
-def test_too_few_features_are_reported(finished: Path, tmp_path: Path) -> None:
-    run = shutil.copytree(finished, tmp_path / "run")
+def test_too_few_features_are_reported(finished_run: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(finished_run, tmp_path / "run")
     write_features(run, ("C", "M"), np.random.default_rng(0), each=4)
     reader = read(write_report(run))
     assert "8 images are too few" in words(reader)
@@ -245,9 +245,9 @@ def test_too_few_features_are_reported(finished: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def judged_here(finished: Path, tmp_path: Path) -> Path:
+def run_with_images(finished_run: Path, tmp_path: Path) -> Path:
     """Return a run whose target's images are in a set beside it, of rendered people by its own words."""
-    run, scores = shutil.copytree(finished, tmp_path / "run"), read_scores(finished / "scores.csv")
+    run, scores = shutil.copytree(finished_run, tmp_path / "run"), read_scores(finished_run / "scores.csv")
     with Writer(tmp_path / "M", name="M", size=16, source="synthetic test") as out:
         for index in range(len(scores)):
             out.add(
@@ -273,9 +273,9 @@ def with_recipe(run: Path, target: str | None = None, **report: object) -> Path:
     return run
 
 
-def test_worst_images_are_the_furthest_errors_of_each_subject(judged_here: Path) -> None:
-    page = write_report(judged_here).read_text()
-    scores = read_scores(judged_here / "scores.csv")
+def test_worst_images_are_the_furthest_errors_of_each_subject(run_with_images: Path) -> None:
+    page = write_report(run_with_images).read_text()
+    scores = read_scores(run_with_images / "scores.csv")
     for kind, species, worst in (("bona fide", "", min), ("cut", "cut", max)):
         of = {
             str(who): worst(scores.live[(scores.subject == who) & (scores.species == species)])
@@ -288,7 +288,7 @@ def test_worst_images_are_the_furthest_errors_of_each_subject(judged_here: Path)
 
 
 @pytest.mark.parametrize(
-    ("said", "asked", "shown"),
+    ("in_recipe", "in_call", "shown"),
     [
         (None, None, True),
         (False, None, False),
@@ -298,35 +298,35 @@ def test_worst_images_are_the_furthest_errors_of_each_subject(judged_here: Path)
     ],
 )
 def test_rendered_people_are_shown_by_default(
-    judged_here: Path, said: bool | None, asked: bool | None, shown: bool
+    run_with_images: Path, in_recipe: bool | None, in_call: bool | None, shown: bool
 ) -> None:
-    run = judged_here if said is None else with_recipe(judged_here, images=said)
-    assert ("data:image/png" in write_report(run, images=asked).read_text()) is shown
+    run = run_with_images if in_recipe is None else with_recipe(run_with_images, images=in_recipe)
+    assert ("data:image/png" in write_report(run, images=in_call).read_text()) is shown
 
 
-def test_photographs_are_shown_only_on_request(judged_here: Path) -> None:
+def test_photographs_are_shown_only_on_request(run_with_images: Path) -> None:
     """The same set with a source that is an import's: another digest is another set, so that is noted anew."""
-    place = judged_here.parent / "M"
+    place = run_with_images.parent / "M"
     note = json.loads((place / "set.json").read_text())
     (place / "set.json").write_text(json.dumps(note | {"source": "folder phones crop=face"}))
-    assert "data:image" not in write_report(judged_here).read_text()
-    page = write_report(with_recipe(judged_here, images=True)).read_text()
+    assert "data:image" not in write_report(run_with_images).read_text()
+    page = write_report(with_recipe(run_with_images, images=True)).read_text()
     assert "data:image/png" in page
     assert "Photographs" in page
 
 
-def test_images_of_another_set_and_of_a_federation_are_not_shown(judged_here: Path) -> None:
-    digests = json.loads((judged_here / "data.json").read_text())
-    (judged_here / "data.json").write_text(json.dumps({"data.target": digests["data.target"]}))
-    assert "data:image" not in write_report(judged_here, images=True).read_text()
-    (judged_here / "data.json").write_text(json.dumps(digests | {"data.target": "another"}))
-    page = write_report(judged_here, images=True).read_text()
+def test_images_of_another_set_and_of_a_federation_are_not_shown(run_with_images: Path) -> None:
+    digests = json.loads((run_with_images / "data.json").read_text())
+    (run_with_images / "data.json").write_text(json.dumps({"data.target": digests["data.target"]}))
+    assert "data:image" not in write_report(run_with_images, images=True).read_text()
+    (run_with_images / "data.json").write_text(json.dumps(digests | {"data.target": "another"}))
+    page = write_report(run_with_images, images=True).read_text()
     assert "data:image" not in page
     assert "not available" in page
 
 
-def test_lost_ledger_is_not_reported_as_zero_traffic(finished: Path, tmp_path: Path) -> None:
-    run = shutil.copytree(finished, tmp_path / "run")
+def test_lost_ledger_is_not_reported_as_zero_traffic(finished_run: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(finished_run, tmp_path / "run")
     (run / "ledger.jsonl").unlink()
     page = write_report(run).read_text()
     assert "nothing left a site" not in page
@@ -338,8 +338,8 @@ def test_lost_ledger_is_not_reported_as_zero_traffic(finished: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["ledger.jsonl", "rounds.jsonl"])
-def test_truncated_last_line_is_skipped_and_reported(name: str, finished: Path, tmp_path: Path) -> None:
-    run = shutil.copytree(finished, tmp_path / "run")
+def test_truncated_last_line_is_skipped_and_reported(name: str, finished_run: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(finished_run, tmp_path / "run")
     (run / name).write_bytes((run / name).read_bytes()[:-5])
     assert f"last line of {name} was cut off" in write_report(run).read_text()
 
@@ -357,8 +357,8 @@ def test_truncated_last_line_is_skipped_and_reported(name: str, finished: Path, 
         ("recipe.yaml", "[" * 5_000),
     ],
 )
-def test_malformed_files_end_a_report_in_one_line(name: str, content: str, finished: Path, tmp_path: Path) -> None:
-    run = shutil.copytree(finished, tmp_path / "run")
+def test_malformed_files_end_a_report_in_one_line(name: str, content: str, finished_run: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(finished_run, tmp_path / "run")
     (run / name).write_text(content)
     with pytest.raises(UserError) as caught:
         write_report(run)
@@ -366,8 +366,8 @@ def test_malformed_files_end_a_report_in_one_line(name: str, content: str, finis
     assert "\n" not in str(caught.value)
 
 
-def test_truncated_scores_are_refused(finished: Path, tmp_path: Path) -> None:
-    run = shutil.copytree(finished, tmp_path / "run")
+def test_truncated_scores_are_refused(finished_run: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(finished_run, tmp_path / "run")
     (run / "scores.csv").write_bytes((run / "scores.csv").read_bytes()[:-3])
     with refused(run / "scores.csv", "last line"):
         write_report(run)

@@ -13,7 +13,7 @@ from tests.report.run_files import make_run
 from fedvisage.report.page import write_report
 
 CHROMIUM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
 )
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no chromium on the PATH to lay the page out")
 
@@ -36,7 +36,7 @@ document.getElementById("page").addEventListener("load", event => {{
 """
 
 
-def measured(page: Path, width: int, tmp_path: Path) -> dict[str, int]:
+def measure(page: Path, width: int, tmp_path: Path) -> dict[str, int]:
     """Lay a page out at a width and say how wide it is, and what does not fit."""
     frame = tmp_path / "frame.html"
     frame.write_text(MEASURE.format(width=width, page=html.escape(page.read_text(encoding="utf-8"))), encoding="utf-8")
@@ -54,17 +54,17 @@ def measured(page: Path, width: int, tmp_path: Path) -> dict[str, int]:
         timeout=120,
         check=True,
     )
-    said = re.search(r'<p id="said">(.*?)</p>', shown.stdout)
-    assert said is not None
-    found: dict[str, int] = json.loads(html.unescape(said[1]))
-    return found
+    output = re.search(r'<p id="said">(.*?)</p>', shown.stdout)
+    assert output is not None
+    sizes: dict[str, int] = json.loads(html.unescape(output[1]))
+    return sizes
 
 
 @pytest.mark.parametrize("width", [390, 1400])
 def test_report_fits_the_screen_and_cards_fill_their_rows(tmp_path: Path, width: int) -> None:
     run = make_run(tmp_path / "run", sites=("bank-of-the-north", "I", "O"), rounds=3, resamples=20)
-    found = measured(write_report(run), width, tmp_path)
-    assert found["width"] == width
-    assert found["needed"] <= width
-    assert found["holes"] == 0
-    assert found["cut"] == 0
+    sizes = measure(write_report(run), width, tmp_path)
+    assert sizes["width"] == width
+    assert sizes["needed"] <= width
+    assert sizes["holes"] == 0
+    assert sizes["cut"] == 0

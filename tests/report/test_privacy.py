@@ -23,9 +23,9 @@ def run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 def test_page_states_budget_end_of_the_run_and_simulated_noise(run: Path) -> None:
-    found = page(read_run(run))
-    assert found is not None
-    text = " ".join(found["sentences"])
+    section = page(read_run(run))
+    assert section is not None
+    text = " ".join(section["sentences"])
     for words in (
         "ε 2 at δ 0.5",
         "ended after round 2 of 3",
@@ -54,9 +54,9 @@ def test_published_mechanism_is_marked(run: Path, tmp_path: Path) -> None:
         (copy / name).write_bytes((run / name).read_bytes())
     lines = (run / "ledger.jsonl").read_text().replace('"relation": "add-remove"', '"relation": "paper"')
     (copy / "ledger.jsonl").write_text(lines)
-    found = page(read_run(copy))
-    assert found is not None
-    assert any("does not hold end to end" in sentence for sentence in found["sentences"])
+    section = page(read_run(copy))
+    assert section is not None
+    assert any("does not hold end to end" in sentence for sentence in section["sentences"])
 
 
 def test_run_without_releases_has_no_privacy_page(run: Path, tmp_path: Path) -> None:

@@ -42,5 +42,5 @@ def test_page_of_a_private_run_with_secure_sums_states_both(sets: Mapping[str, P
     ],
 )
 def test_each_protection_has_a_sentence(metrics: Any, federation: Any, expected: list[str]) -> None:
-    found = promises({"privacy": metrics} if metrics else {}, {"federation": federation})
-    assert [line.startswith(start) for line, start in zip(found, expected, strict=True)] == [True] * len(expected)
+    lines = promises({"privacy": metrics} if metrics else {}, {"federation": federation})
+    assert [line.startswith(start) for line, start in zip(lines, expected, strict=True)] == [True] * len(expected)

@@ -22,8 +22,8 @@ def test_bytes_are_written_in_a_suitable_unit(count: float, expected: str) -> No
 
 
 def test_markdown_has_one_line_per_row_and_aligns_figures_right() -> None:
-    found = table("Rates", [{"name": "O", "hter": "1.00"}, {"name": "C"}], {"name": "site", "hter": "HTER %"})
-    assert markdown(found).splitlines() == [
+    rates = table("Rates", [{"name": "O", "hter": "1.00"}, {"name": "C"}], {"name": "site", "hter": "HTER %"})
+    assert markdown(rates).splitlines() == [
         "**Rates**",
         "",
         "| site | HTER % |",
@@ -34,21 +34,21 @@ def test_markdown_has_one_line_per_row_and_aligns_figures_right() -> None:
 
 
 def test_hostile_names_break_neither_markdown_nor_html() -> None:
-    found = table("T", [{"name": "a|b\n| <script>", "n": 1234567}], {"name": "site", "n": "count"})
-    lines = markdown(found).splitlines()
+    hostile = table("T", [{"name": "a|b\n| <script>", "n": 1234567}], {"name": "site", "n": "count"})
+    lines = markdown(hostile).splitlines()
     assert len(lines) == 5
-    assert "<script>" not in markdown(found)
+    assert "<script>" not in markdown(hostile)
     assert "a\\|b" in lines[-1]
-    assert "<script>" not in html(found)
-    assert "&lt;script&gt;" in html(found)
-    assert "1\u202f234\u202f567" in html(found)
+    assert "<script>" not in html(hostile)
+    assert "&lt;script&gt;" in html(hostile)
+    assert "1\u202f234\u202f567" in html(hostile)
 
 
 def test_adaptation_table_gives_images_and_reasons() -> None:
     outcome = {"adapted": 40, "skipped": {"one class": 12, "too small": 3}, "taken_back": {}}
-    found = content.adaptation_table({"adaptation": {"model": outcome}})
-    assert found is not None
-    assert found.rows == (("model", "40", "12: one class; 3: too small", "none"),)
+    shown = content.adaptation_table({"adaptation": {"model": outcome}})
+    assert shown is not None
+    assert shown.rows == (("model", "40", "12: one class; 3: too small", "none"),)
     assert content.adaptation_table({}) is None
 
 

@@ -59,7 +59,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def peopled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def larger_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Copies of the four with as many people as studies need that divide datasets finely."""
     folder = tmp_path_factory.mktemp("peopled")
     for kind in LETTERS.values():
@@ -67,62 +67,62 @@ def peopled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def written(study: Mapping[str, Any], folder: Path) -> Path:
+def write_study(study: Mapping[str, Any], folder: Path) -> Path:
     path = folder / "study.yaml"
     path.write_text(yaml.safe_dump(dict(study), sort_keys=False))
     return path
 
 
-def conducted(path: Path, out: Path, root: Path, **options: Any) -> tuple[dict[str, Any], list[str]]:
+def conduct(path: Path, out: Path, root: Path, **options: Any) -> tuple[dict[str, Any], list[str]]:
     """Conduct a study and return its table with all that was said."""
-    heard = io.StringIO()
-    reporter = Reporter(Console(file=heard, width=1000))
+    stream = io.StringIO()
+    reporter = Reporter(Console(file=stream, width=1000))
     table = run_study(path, out, out.parent / "cache", reporter.say, root=root, **options)
-    return table, heard.getvalue().splitlines()
+    return table, stream.getvalue().splitlines()
 
 
 @pytest.fixture(scope="module")
-def done(root: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+def imported_study(root: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     here = tmp_path_factory.mktemp("study")
-    _, said = conducted(written(STUDY, here), here / "out", root)
-    return here, said
+    _, lines = conduct(write_study(STUDY, here), here / "out", root)
+    return here, lines
 
 
-def test_datasets_are_imported_beside_the_output(done: tuple[Path, list[str]], root: Path) -> None:
-    here, said = done
-    made = {path.name.split("-32px")[0]: PreparedSet.open(path) for path in (here / "sets").iterdir()}
-    assert {*made} == {LETTERS[name] for name in "CIM"}
-    assert all(one.size == 32 and " frames=2 " in one.source for one in made.values())
+def test_datasets_are_imported_beside_the_output(imported_study: tuple[Path, list[str]], root: Path) -> None:
+    here, lines = imported_study
+    sets = {path.name.split("-32px")[0]: PreparedSet.open(path) for path in (here / "sets").iterdir()}
+    assert {*sets} == {LETTERS[name] for name in "CIM"}
+    assert all(prepared.size == 32 and " frames=2 " in prepared.source for prepared in sets.values())
     assert {path.name for path in root.iterdir()} == {f"copy of {name}" for name in LETTERS}
-    assert "2 cells, 2 of them still to run" in said
-    assert any(line.startswith("imports: 50 images") for line in said)  # two of each of 10, 8 and 7 files
-    assert any("training: no estimate" in line for line in said)
+    assert "2 cells, 2 of them still to run" in lines
+    assert any(line.startswith("imports: 50 images") for line in lines)  # two of each of 10, 8 and 7 files
+    assert any("training: no estimate" in line for line in lines)
 
 
 def test_cells_equal_those_of_manually_imported_sets(
-    done: tuple[Path, list[str]], root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    imported_study: tuple[Path, list[str]], root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("C", "I", "M"):
         command = ["data", "import", LETTERS[name], str(root / f"copy of {name}"), f"data/{name}"]
         assert CliRunner().invoke(app, [*command, "--frames", "2", "--size", "32"]).exit_code == 0
-    run_study(written(STUDY, tmp_path), tmp_path / "out", tmp_path / "cache", unheard)
+    run_study(write_study(STUDY, tmp_path), tmp_path / "out", tmp_path / "cache", unheard)
     for cell in ("fedpad-M-seed0", "single-M-seed0"):
-        mine, theirs = (place / "out" / "cells" / cell / "model.safetensors" for place in (tmp_path, done[0]))
+        mine, theirs = (place / "out" / "cells" / cell / "model.safetensors" for place in (tmp_path, imported_study[0]))
         assert mine.read_bytes() == theirs.read_bytes()
 
 
 def test_existing_sets_are_reused_and_finished_cells_predict_the_hours(
-    done: tuple[Path, list[str]], root: Path
+    imported_study: tuple[Path, list[str]], root: Path
 ) -> None:
-    here, _ = done
+    here, _ = imported_study
     before = {path: path.stat().st_mtime_ns for path in (here / "sets").rglob("set.json")}
     (here / "out" / "cells" / "single-M-seed0" / "metrics.json").unlink()
-    _, said = conducted(here / "study.yaml", here / "out", root)
+    _, lines = conduct(here / "study.yaml", here / "out", root)
     assert {path: path.stat().st_mtime_ns for path in (here / "sets").rglob("set.json")} == before
-    assert "2 cells, 1 of them still to run" in said
-    assert any(line.startswith("training: about") and "1 cell" in line for line in said)
-    assert not any(line.startswith("imports:") for line in said)
+    assert "2 cells, 1 of them still to run" in lines
+    assert any(line.startswith("training: about") and "1 cell" in line for line in lines)
+    assert not any(line.startswith("imports:") for line in lines)
 
 
 def test_sets_below_the_root_are_used_if_imported_with_the_same_options(root: Path, tmp_path: Path) -> None:
@@ -133,10 +133,10 @@ def test_sets_below_the_root_are_used_if_imported_with_the_same_options(root: Pa
         words = ["data", "import", LETTERS[name], str(root / f"copy of {name}"), str(here / place), "--size", "32"]
         assert CliRunner().invoke(app, [*words, "--frames", str(frames)]).exit_code == 0
     with refused("root", "1 set or file", "M (MSU-MFSD)"):
-        conducted(written(STUDY, tmp_path), tmp_path / "out", here)
+        conduct(write_study(STUDY, tmp_path), tmp_path / "out", here)
     study = {**STUDY, "imports": {**STUDY["imports"], "M": "msu-mfsd --frames 1"}}  # type: ignore[dict-item]
-    _, said = conducted(written(study, tmp_path), tmp_path / "out", here)
-    assert any(line.startswith("I: Replay-Attack: the set ") and line.endswith("second") for line in said)
+    _, lines = conduct(write_study(study, tmp_path), tmp_path / "out", here)
+    assert any(line.startswith("I: Replay-Attack: the set ") and line.endswith("second") for line in lines)
     assert not (tmp_path / "sets").exists()
 
 
@@ -147,19 +147,19 @@ def test_missing_datasets_are_listed_with_remedies_before_starting(root: Path, t
     study = {**STUDY, "recipe": recipe, "sets": {**STUDY["sets"], "X": "data/X"}}  # type: ignore[dict-item]
     study["made_by"] = {"X": "people SET --identities 4"}
     people = f"fedvisage data people {tmp_path / 'sets' / 'X'} --identities 4 --size 32"
-    out, heard = tmp_path / "out", io.StringIO()
-    reporter, path = Reporter(Console(file=heard, width=1000)), written(study, tmp_path)
+    out, stream = tmp_path / "out", io.StringIO()
+    reporter, path = Reporter(Console(file=stream, width=1000)), write_study(study, tmp_path)
     command = "M (MSU-MFSD): fedvisage data import msu-mfsd DIRECTORY"
     with refused("root", "4 sets or files", "I (Replay-Attack)", command, people, "first.safetensors"):
         run_study(path, out, tmp_path, reporter.say, root=tmp_path / "root")
-    said = {line.partition(":")[0]: line for line in heard.getvalue().splitlines()}
-    assert "https://www.idiap.ch" in said["I"]
-    assert "train_release" not in said["I"]
-    assert "does not name its dataset" in said["X"]
-    assert people in said["X"]
-    command = shlex.split(said["M"].partition("elsewhere: ")[2])
+    lines = {line.partition(":")[0]: line for line in stream.getvalue().splitlines()}
+    assert "https://www.idiap.ch" in lines["I"]
+    assert "train_release" not in lines["I"]
+    assert "does not name its dataset" in lines["X"]
+    assert people in lines["X"]
+    command = shlex.split(lines["M"].partition("elsewhere: ")[2])
     assert command[:4] == ["fedvisage", "data", "import", "msu-mfsd"]
-    assert "C" not in said
+    assert "C" not in lines
     assert not out.exists()
     # The command that it gives makes the set that the study takes.
     command[command.index("DIRECTORY")] = str(root / "copy of M")
@@ -186,7 +186,7 @@ def test_sets_beyond_the_disk_space_are_refused_before_import(root: Path, tmp_pa
     imports = {name: f"{LETTERS[name]} --frames 999999" for name in ("C", "I", "M")}
     recipe = {**RECIPE, "input": {"size": 1024}}
     with refused("sets", "GB", "--sets"):
-        conducted(written({**STUDY, "recipe": recipe, "imports": imports}, tmp_path), tmp_path / "out", root)
+        conduct(write_study({**STUDY, "recipe": recipe, "imports": imports}, tmp_path), tmp_path / "out", root)
     assert not (tmp_path / "sets").exists()
 
 
@@ -194,7 +194,7 @@ def test_ambiguous_copy_is_refused_if_needed(root: Path, tmp_path: Path) -> None
     for name in ("one", "two"):
         write_small_copy("casia-fasd", tmp_path / "root" / name)
     with refused("root", "one and two", "casia-fasd"):
-        conducted(written(STUDY, tmp_path), tmp_path / "out", tmp_path / "root")
+        conduct(write_study(STUDY, tmp_path), tmp_path / "out", tmp_path / "root")
 
 
 @pytest.mark.parametrize(
@@ -213,24 +213,24 @@ def test_ambiguous_copy_is_refused_if_needed(root: Path, tmp_path: Path) -> None
 )
 def test_invalid_datasets_section_is_refused(tmp_path: Path, change: dict[str, Any], place: str, keyword: str) -> None:
     with refused(place, keyword):
-        load_study(written({**STUDY, **change}, tmp_path))
+        load_study(write_study({**STUDY, **change}, tmp_path))
 
 
 def test_missing_sets_name_the_import_option(tmp_path: Path) -> None:
     with refused("FedPAD, target M: recipe.data.sites.C", "directory", "--root"):
-        run_study(written(STUDY, tmp_path), tmp_path / "out", tmp_path, unheard)
+        run_study(write_study(STUDY, tmp_path), tmp_path / "out", tmp_path, unheard)
 
 
 def test_sets_folder_without_a_root_is_refused(tmp_path: Path) -> None:
     with refused("--sets", "--root"):
-        run_study(written(STUDY, tmp_path), tmp_path / "out", tmp_path, unheard, sets=tmp_path / "sets")
+        run_study(write_study(STUDY, tmp_path), tmp_path / "out", tmp_path, unheard, sets=tmp_path / "sets")
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_entries_of_a_protocol_become_recipe_entries(name: str, tmp_path: Path) -> None:
     """Compared with what is printed for people to put into a recipe."""
     study = {"title": "P", "recipe": {**RECIPE, "evaluation": {}}, "protocol": name, "rows": {"A": {}}, "seeds": [0]}
-    cells = cells_of(load_study(written(study, tmp_path)), tmp_path)
+    cells = cells_of(load_study(write_study(study, tmp_path)), tmp_path)
     assert [cell.target for cell in cells] == list(PROTOCOLS[name].folds)
     for cell in cells:
         printed = yaml.safe_load("\n".join(describe_protocol(name, Path("data"), cell.target)))
@@ -249,26 +249,26 @@ def test_study_of_a_protocol_runs_on_a_root(root: Path, tmp_path: Path) -> None:
         "seeds": [0, 1],
         "rows": {"FedPAD": {}, "without O": {"sites": ["C", "I"], "set": ["method.name=single"]}},
     }
-    path = written(study, tmp_path)
+    path = write_study(study, tmp_path)
     with refused("--smoke", "--root"):
         run_study(path, tmp_path / "out", tmp_path / "cache", unheard, smoke=True)
-    table, said = conducted(path, tmp_path / "out", root, smoke=True, sets=tmp_path / "elsewhere")
+    table, lines = conduct(path, tmp_path / "out", root, smoke=True, sets=tmp_path / "elsewhere")
     assert table["rows"]["FedPAD"]["targets"]["M"]["sites"] == ["O", "C", "I"]
     assert table["rows"]["without O"]["targets"]["M"]["sites"] == ["C", "I"]
     assert len([*(tmp_path / "elsewhere").iterdir()]) == 4
-    assert "2 cells, 2 of them still to run" in said
+    assert "2 cells, 2 of them still to run" in lines
 
 
 def test_import_is_recognised_in_any_order_of_options(root: Path, tmp_path: Path) -> None:
     words = ["data", "import", "casia-fasd", str(root / "copy of C"), str(tmp_path / "set"), "--size", "32"]
     options = ["--heldout", "0.5", "--seed", "3", "--frames", "6,6+n/2", "--crop", "face"]
     assert CliRunner().invoke(app, [*words, *options]).exit_code == 0
-    made = read_manifest(tmp_path / "set")
+    manifest = read_manifest(tmp_path / "set")
     wanted = read_spec("casia-fasd --frames 6,6+n/2 --seed 3 --heldout 0.5", "here").of_size(32)
-    assert wanted.is_met_by(made)
-    assert not wanted.of_size(64).is_met_by(made)
-    assert not read_spec("casia-fasd --frames 6,6+n/2 --heldout 0.5", "here").of_size(32).is_met_by(made)
-    assert not read_spec("siw --frames 6,6+n/2 --seed 3 --heldout 0.5", "here").of_size(32).is_met_by(made)
+    assert wanted.is_met_by(manifest)
+    assert not wanted.of_size(64).is_met_by(manifest)
+    assert not read_spec("casia-fasd --frames 6,6+n/2 --heldout 0.5", "here").of_size(32).is_met_by(manifest)
+    assert not read_spec("siw --frames 6,6+n/2 --seed 3 --heldout 0.5", "here").of_size(32).is_met_by(manifest)
 
 
 @pytest.mark.slow
@@ -289,7 +289,7 @@ def test_study_of_a_paper_runs_on_dataset_copies(
     name: str, more: tuple[str, ...], request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     finely = name in ("table10", "fedsis-table3", "fedsis-table6")
-    root: Path = request.getfixturevalue("peopled" if finely else "root")
+    root: Path = request.getfixturevalue("larger_root" if finely else "root")
     for kind in more:
         if not (root / kind).exists():
             write_small_copy(kind, root / kind, 8 if finely else 0)
@@ -308,16 +308,16 @@ def test_benchmarks_below_a_root_are_imported_as_columns(tmp_path: Path) -> None
     for kind in ("rfw", "ijb-b", "ijb-c"):
         write_small_copy(kind, root / kind)
     for number, name in enumerate(("african", "asian", "caucasian", "indian", "public")):
-        held = "0.9" if name == "public" else "0"
+        heldout = "0.9" if name == "public" else "0"
         words = ["data", "people", str(root / "sets" / name), "--size", "32", "--first", str(1000 * number)]
-        words += ["--identities", "40" if name == "public" else "4", "--images", "4", "--heldout", held]
+        words += ["--identities", "40" if name == "public" else "4", "--images", "4", "--heldout", heldout]
         assert CliRunner().invoke(app, [*words, "--workers", "1", "--quiet"]).exit_code == 0
     study = FOLDER / "privacyface-table3.yaml"
     words = ["study", str(study), "--root", str(root), "--smoke", "--out", str(tmp_path / "out")]
     result = CliRunner().invoke(app, [*words, "--cache", str(tmp_path / "cache")])
     assert result.exit_code == 0, result.exception
-    made = json.loads((tmp_path / "out" / "table.json").read_text())["rows"]["ArcFace, conventional"]["average"]
-    assert {f"rfw.{race}.accuracy" for race in ("african", "asian", "caucasian", "indian")} <= {*made}
+    average = json.loads((tmp_path / "out" / "table.json").read_text())["rows"]["ArcFace, conventional"]["average"]
+    assert {f"rfw.{race}.accuracy" for race in ("african", "asian", "caucasian", "indian")} <= {*average}
     head = (tmp_path / "out" / "table.md").read_text()
     assert "ijb-b TAR@1e-4 (paper)" in head
     assert "58.62" in head
@@ -330,7 +330,7 @@ def section_of_the_page() -> str:
 
 def test_documented_study_of_a_protocol_is_valid(tmp_path: Path) -> None:
     (text,) = re.findall(r"```yaml\n(.*?)```", section_of_the_page(), flags=re.DOTALL)
-    study = load_study(written(yaml.safe_load(text), tmp_path))
+    study = load_study(write_study(yaml.safe_load(text), tmp_path))
     assert study.targets == ["O", "C", "I", "M"]
     assert len(cells_of(study, tmp_path)) == 4 * 2 * 3
 

@@ -47,19 +47,19 @@ def study(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) ->
     }
 
 
-def written(study: Mapping[str, Any], folder: Path) -> Path:
+def write_study(study: Mapping[str, Any], folder: Path) -> Path:
     path = folder / "study.yaml"
     path.write_text(yaml.safe_dump(dict(study), sort_keys=False))
     return path
 
 
 def test_benchmark_figures_are_columns_beside_the_targets(study: dict[str, Any], tmp_path: Path) -> None:
-    table = run_study(written(study, tmp_path), tmp_path / "out", tmp_path / "cache", unheard)
-    found = {
+    table = run_study(write_study(study, tmp_path), tmp_path / "out", tmp_path / "cache", unheard)
+    shown = {
         name: mean for name, (mean, _) in table["rows"]["FedAvg"]["targets"]["U"].items() if name in study["figures"]
     }
-    judged = json.loads((tmp_path / "out" / "cells" / "fedavg-U-seed0" / "metrics.json").read_text())["benchmarks"]
-    listed, readings = judged["pairs"]["lists"], judged["ijb"]["readings"]
+    benchmarks = json.loads((tmp_path / "out" / "cells" / "fedavg-U-seed0" / "metrics.json").read_text())["benchmarks"]
+    listed, readings = benchmarks["pairs"]["lists"], benchmarks["ijb"]["readings"]
     expected = {
         "pairs.south.accuracy": listed["south"]["accuracy"],
         "pairs.north.accuracy": listed["north"]["accuracy"],
@@ -67,12 +67,12 @@ def test_benchmark_figures_are_columns_beside_the_targets(study: dict[str, Any],
         "ijb.conservative.tar@1e-1": readings["conservative"]["tar_at_far"].get("1e-1"),
         "ijb.tpir@1e-1": readings["published"]["tpir_at_fpir"].get("1e-1"),
         "ijb.rank@1": readings["published"]["rank"]["1"],
-        "plain.tar@1e-1": judged["plain"]["generic"]["tar_at_far"].get("1e-1"),
+        "plain.tar@1e-1": benchmarks["plain"]["generic"]["tar_at_far"].get("1e-1"),
     }
     measured = {name: round(100 * value, 2) for name, value in expected.items() if value is not None}
     assert len(measured) >= 5
-    assert found["plain.tar@1e-1"] == found.pop("generic.tar@1e-1"), "the same set, judged as a target's"
-    assert found == measured
+    assert shown["plain.tar@1e-1"] == shown.pop("generic.tar@1e-1"), "the same set, judged as a target's"
+    assert shown == measured
     head, line = (tmp_path / "out" / "table.md").read_text().splitlines()[4:7:2]
     titles = [cell.strip() for cell in head.split("|")]
     assert titles.count("pairs south accuracy (paper)") == 2, "one of them beside a figure of another name"
@@ -120,12 +120,12 @@ def test_unknown_figures_and_names_are_refused(
     study: dict[str, Any], change: dict[str, Any], place: str, keyword: str, tmp_path: Path
 ) -> None:
     with refused(place, keyword):
-        load_study(written({**study, **change}, tmp_path))
+        load_study(write_study({**study, **change}, tmp_path))
 
 
 def test_benchmarks_at_smoke_size_are_rendered_people(study: dict[str, Any], tmp_path: Path) -> None:
     tiny = shrink_for_smoke(
-        load_study(written({**study, "public": "B", "sets": {**study["sets"], "C": "data/C"}}, tmp_path))
+        load_study(write_study({**study, "public": "B", "sets": {**study["sets"], "C": "data/C"}}, tmp_path))
     )
     assert {*tiny.benchmarks} == {*study["benchmarks"]}
     assert all(entry.startswith("synth: people ") for entry in tiny.benchmarks.values())

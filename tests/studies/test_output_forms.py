@@ -62,7 +62,7 @@ def test_latex_notes_follow_the_table() -> None:
 
 
 @pytest.fixture(scope="module")
-def conducted(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def output(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study whose rows set one number, with a name that a page must not take for its own words."""
     root = tmp_path_factory.mktemp("forms")
     recipe: dict[str, Any] = {key: value for key, value in tree(sets).items() if key != "data"}
@@ -82,26 +82,26 @@ def conducted(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory
     return root / "out"
 
 
-def test_all_forms_are_written_with_the_same_figures(conducted: Path) -> None:
-    text = (conducted / "table.md").read_text()
-    assert (conducted / "table.csv").read_text() == as_csv(as_table(text))
-    assert (conducted / "table.tex").read_text() == as_latex(as_table(text))
-    page = html.unescape((conducted / "study.html").read_text())
+def test_all_forms_are_written_with_the_same_figures(output: Path) -> None:
+    text = (output / "table.md").read_text()
+    assert (output / "table.csv").read_text() == as_csv(as_table(text))
+    assert (output / "table.tex").read_text() == as_latex(as_table(text))
+    page = html.unescape((output / "study.html").read_text())
     for row in rows_of(text):
         assert all(cell in page for cell in row)
 
 
-def test_page_is_self_contained_and_links_its_runs(conducted: Path) -> None:
-    page = (conducted / "study.html").read_text()
+def test_page_is_self_contained_and_links_its_runs(output: Path) -> None:
+    page = (output / "study.html").read_text()
     assert "<b>Toy" not in page
     assert not re.search(r"<script|src=|@import|url\(http", page)
     links = re.findall(r'href="([^"#]+)"', page)
     assert len(links) == 6
-    assert all((conducted / link).exists() for link in links)
+    assert all((output / link).exists() for link in links)
 
 
-def test_page_draws_a_panel_of_methods_and_a_curve_over_the_changed_key(conducted: Path) -> None:
-    page = (conducted / "study.html").read_text()
+def test_page_draws_a_panel_of_methods_and_a_curve_over_the_changed_key(output: Path) -> None:
+    page = (output / "study.html").read_text()
     drawings = re.findall(r"<figure><h3>([^<]+)</h3>.*?</figure>", page, flags=re.DOTALL)
     course = "AUC at target U, round by round"
     assert drawings == [
@@ -118,17 +118,17 @@ def test_page_draws_a_panel_of_methods_and_a_curve_over_the_changed_key(conducte
     assert "rate …" in page
 
 
-def test_curve_shows_the_spread_over_seeds(conducted: Path) -> None:
-    study, table = load_study(conducted.parent / "study.yaml"), json.loads((conducted / "table.json").read_text())
-    for seeds, said in (
+def test_curve_shows_the_spread_over_seeds(output: Path) -> None:
+    study, table = load_study(output.parent / "study.yaml"), json.loads((output / "table.json").read_text())
+    for seeds, caption in (
         (study.seeds, "Mean over targets, with one standard deviation over seeds."),
         ([0], "Mean over targets."),
     ):
-        found = curves_over_rows(study.model_copy(update={"seeds": seeds}), table)
-        assert [what for _, what, _ in found] == [said, said]
+        drawings = curves_over_rows(study.model_copy(update={"seeds": seeds}), table)
+        assert [shown_caption for _, shown_caption, _ in drawings] == [caption, caption]
 
 
-def a_table(study: Study, rows: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+def make_table(study: Study, rows: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     """Return what a study's table says of AUC: for each row one figure at each target."""
     return {
         "rows": {
@@ -141,19 +141,19 @@ def a_table(study: Study, rows: Mapping[str, Sequence[float]]) -> dict[str, Any]
     }
 
 
-def test_rows_without_a_number_have_a_point_per_target(conducted: Path) -> None:
+def test_rows_without_a_number_have_a_point_per_target(output: Path) -> None:
     """Where the points lie is read from the drawing itself, whose axis is linear."""
     names = ("FedPAD", "FedGPAD", "rate 1", "rate 2", "rate 3")
-    toy = load_study(conducted.parent / "study.yaml")
+    toy = load_study(output.parent / "study.yaml")
     study = toy.model_copy(update={"rows": dict.fromkeys(names, next(iter(toy.rows.values()))), "targets": ["O", "C"]})
     values = {name: (90.0 - number, 60.0 + number) for number, name in enumerate(names)}
-    found = rows_compared(study, a_table(study, values))
-    assert [title for title, _, _ in found] == ["AUC of each row"], "HTER was not measured"
-    ((_, what, drawing),) = found
-    assert what == "Each target, the mean and one standard deviation over seeds."
+    drawings = rows_compared(study, make_table(study, values))
+    assert [title for title, _, _ in drawings] == ["AUC of each row"], "HTER was not measured"
+    ((_, caption, drawing),) = drawings
+    assert caption == "Each target, the mean and one standard deviation over seeds."
     assert all(name in drawing for name in ("FedPAD", "FedGPAD", "a target", "mean", "AUC"))
     assert "rate" not in drawing, "these are points of a curve"
-    assert found == rows_compared(study, a_table(study, values)), "twice the same bytes"
+    assert drawings == rows_compared(study, make_table(study, values)), "twice the same bytes"
     groups = re.findall(r'<g id="line2d_\d+">(.*?)</g>\s*</g>', drawing, flags=re.DOTALL)
     points = [[float(x) for x in re.findall(r'<use [^>]*x="([\d.]+)"', group)] for group in groups]
     two_targets = [sorted(xs) for xs in points if len(xs) == 2]
@@ -164,50 +164,50 @@ def test_rows_without_a_number_have_a_point_per_target(conducted: Path) -> None:
     assert high - high_too == pytest.approx(scale, rel=1e-3)
 
 
-def test_single_row_of_a_method_is_a_point_beside_curves(conducted: Path) -> None:
+def test_single_row_of_a_method_is_a_point_beside_curves(output: Path) -> None:
     """As FedFR's Figure 4 has its first model beside two methods; where points lie is read from the drawing."""
-    toy = load_study(conducted.parent / "study.yaml")
+    toy = load_study(output.parent / "study.yaml")
     values = {"Start, 1": 20.0, "FedAvg, 1": 30.0, "FedAvg, 10": 40.0, "FedAvg, 40": 50.0, "two of 3": 1.0}
     study = toy.model_copy(update={"rows": dict.fromkeys(values, next(iter(toy.rows.values())))})
-    table = a_table(study, {row: (value,) for row, value in values.items()})
+    table = make_table(study, {row: (value,) for row, value in values.items()})
     ((_, _, drawing),) = curves_over_rows(study, table)
     assert all(f">{name}</text>" in drawing for name in ("Start", "FedAvg", "number in the row name"))
     groups = re.findall(r'<g id="line2d_\d+">(.*?)</g>\s*</g>', drawing, flags=re.DOTALL)
     pairs = [re.findall(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"', group) for group in groups]
-    points = [[(float(x), float(y)) for x, y in found] for found in pairs]
-    curve = next(found for found in points if len(found) == 3)
-    assert any(len(found) == 1 and found[0][0] == curve[0][0] and found[0][1] > curve[0][1] for found in points)
+    points = [[(float(x), float(y)) for x, y in series] for series in pairs]
+    curve = next(series for series in points if len(series) == 3)
+    assert any(len(series) == 1 and series[0][0] == curve[0][0] and series[0][1] > curve[0][1] for series in points)
     assert rows_compared(study, table) == [], "the row that is left has nothing to stand beside"
 
 
-def test_single_row_has_no_drawing(conducted: Path) -> None:
-    toy = load_study(conducted.parent / "study.yaml")
+def test_single_row_has_no_drawing(output: Path) -> None:
+    toy = load_study(output.parent / "study.yaml")
     study = toy.model_copy(update={"rows": {"FedPAD": next(iter(toy.rows.values()))}})
-    assert rows_compared(study, a_table(study, {"FedPAD": (90.0,)})) == []
+    assert rows_compared(study, make_table(study, {"FedPAD": (90.0,)})) == []
 
 
-def test_differences_are_paired_with_the_first_row(conducted: Path) -> None:
-    page = (conducted / "study.html").read_text()
+def test_differences_are_paired_with_the_first_row(output: Path) -> None:
+    page = (output / "study.html").read_text()
     section = page[page.index("<h2>Differences") : page.index("<h2>Figures")]
     assert "Difference to rate 0.001" in section
     assert len(re.findall(r"<tr><td", section)) == 2
     assert "one target" in section, "the study has one, so its two seeds give no interval"
     assert "t interval over targets" not in section
-    shown = (conducted / "differences.md").read_text()
+    shown = (output / "differences.md").read_text()
     assert "one target" in shown
     assert [line.split(" | ")[0] for line in shown.splitlines() if " 2 | " in line] == ["| rate 0.01", "| rate 0.1"]
 
 
-def test_command_prints_table_and_differences(conducted: Path) -> None:
-    words = ["study", str(conducted.parent / "study.yaml"), "--out", str(conducted), "--quiet"]
-    ended = CliRunner().invoke(app, [*words, "--cache", str(conducted.parent / "cache")])
+def test_command_prints_table_and_differences(output: Path) -> None:
+    words = ["study", str(output.parent / "study.yaml"), "--out", str(output), "--quiet"]
+    ended = CliRunner().invoke(app, [*words, "--cache", str(output.parent / "cache")])
     assert ended.exit_code == 0, ended.output
     assert "| method | sites | target |" in ended.stdout
     assert "**Difference to rate 0.001**" in ended.stdout
 
 
-def test_differences_are_tested_over_targets_after_averaging_seeds(conducted: Path) -> None:
-    study = load_study(conducted.parent / "study.yaml").model_copy(
+def test_differences_are_tested_over_targets_after_averaging_seeds(output: Path) -> None:
+    study = load_study(output.parent / "study.yaml").model_copy(
         update={"targets": ["O", "C", "I"], "rows": dict.fromkeys(("first", "other")), "figures": ["hter", "seconds"]}
     )
     gains = {"O": (-0.04, -0.02), "C": (-0.05, -0.05), "I": (-0.01, -0.03)}  # by seed; means -0.03, -0.05, -0.02
@@ -226,12 +226,12 @@ def test_differences_are_tested_over_targets_after_averaging_seeds(conducted: Pa
         f"-3.33 [{-10 / 3 - half:+.2f}, {-10 / 3 + half:+.2f}], not shown",
         "+0.00 [+0.00, +0.00], not shown",
     )
-    faster = [{**one, "seconds": 5.0 if one["row"] == "other" else 9.0} for one in results]
+    faster = [{**result, "seconds": 5.0 if result["row"] == "other" else 9.0} for result in results]
     assert differences(study, faster).rows[0][-1].endswith("holds"), "what costs less is better"  # type: ignore[union-attr]
 
 
-def test_held_out_figures_have_no_interval(conducted: Path) -> None:
-    study = load_study(conducted.parent / "study.yaml").model_copy(
+def test_held_out_figures_have_no_interval(output: Path) -> None:
+    study = load_study(output.parent / "study.yaml").model_copy(
         update={"targets": ["O", "C"], "rows": dict.fromkeys(("first", "other")), "figures": ["hter", "heldout.eer"]}
     )
     results = [

@@ -83,11 +83,11 @@ OWN_ROWS = {
 """Rows that no paper has printed."""
 
 
-def named(path: Path) -> str:
+def stem_of(path: Path) -> str:
     return path.stem
 
 
-@pytest.mark.parametrize("path", [*STUDIES, *sorted((ROOT / "src/fedvisage/studies").glob("*.yaml"))], ids=named)
+@pytest.mark.parametrize("path", [*STUDIES, *sorted((ROOT / "src/fedvisage/studies").glob("*.yaml"))], ids=stem_of)
 def test_every_cell_of_a_study_is_a_valid_recipe(path: Path) -> None:
     study = load_study(path)
     cells = cells_of(study, Path("cells"))
@@ -98,7 +98,7 @@ def test_every_cell_of_a_study_is_a_valid_recipe(path: Path) -> None:
         assert study.sets[cell.target] not in cell.recipe.data.sites.values()
 
 
-@pytest.mark.parametrize("path", STUDIES, ids=named)
+@pytest.mark.parametrize("path", STUDIES, ids=stem_of)
 def test_every_cell_at_smoke_size_is_a_valid_recipe(path: Path) -> None:
     assert cells_of(shrink_for_smoke(load_study(path)), Path("cells"))
 
@@ -108,16 +108,20 @@ def test_every_recipe_is_valid(path: Path) -> None:
     assert recipes.load(path, [], read_method).title
 
 
-def beginning_at_random(changes: list[str]) -> list[str]:
+def without_start(changes: list[str]) -> list[str]:
     """Return a row's changes without the file of weights that a demo has not."""
-    begins = "training.start=" in "".join(one for one in changes if one != "training.start=null")
-    return [one for one in changes if not (begins and one.startswith(("training.start=", "method.network.weights=")))]
+    begins = "training.start=" in "".join(change for change in changes if change != "training.start=null")
+    return [
+        change
+        for change in changes
+        if not (begins and change.startswith(("training.start=", "method.network.weights=")))
+    ]
 
 
-@pytest.mark.parametrize("path", DEMOS, ids=named)
+@pytest.mark.parametrize("path", DEMOS, ids=stem_of)
 def test_demo_study_has_the_rows_and_targets_of_the_paper_study(path: Path) -> None:
     demo, paper = load_study(path), load_study(path.with_name(f"{path.stem.removesuffix('-demo')}.yaml"))
-    own = {name: row.model_copy(update={"set": beginning_at_random(row.set)}) for name, row in paper.rows.items()}
+    own = {name: row.model_copy(update={"set": without_start(row.set)}) for name, row in paper.rows.items()}
     assert [row.model_copy(update={"sites": None}) for row in demo.rows.values()] == [
         row.model_copy(update={"sites": None}) for row in own.values()
     ]
@@ -130,7 +134,7 @@ def test_demo_study_has_the_rows_and_targets_of_the_paper_study(path: Path) -> N
     assert not any(entry.startswith("synth:") for entry in paper.sets.values())
 
 
-@pytest.mark.parametrize("path", STUDIES, ids=named)
+@pytest.mark.parametrize("path", STUDIES, ids=stem_of)
 def test_every_printed_row_is_quoted_at_every_target(path: Path) -> None:
     study = load_study(path)
     for name, row in study.rows.items():
@@ -145,7 +149,7 @@ def test_every_printed_row_is_quoted_by_a_study() -> None:
         assert set(yaml.safe_load(path.read_text())["rows"]) <= used, path.name
 
 
-@pytest.mark.parametrize("path", STUDIES, ids=named)
+@pytest.mark.parametrize("path", STUDIES, ids=stem_of)
 def test_printed_rows_are_unique(path: Path) -> None:
     lines = [
         (row, target) for table in load_study(path).paper for row, targets in table.rows.items() for target in targets
@@ -183,7 +187,7 @@ def test_printed_mean_is_independent_of_the_order_of_targets() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", DEMOS, ids=named)
+@pytest.mark.parametrize("path", DEMOS, ids=stem_of)
 def test_study_runs_end_to_end_at_smoke_size(path: Path, tmp_path: Path) -> None:
     cache = tmp_path.parent / "smoke-sets"
     table = run_study(path, tmp_path / "out", cache, unheard, smoke=True)
@@ -191,5 +195,7 @@ def test_study_runs_end_to_end_at_smoke_size(path: Path, tmp_path: Path) -> None
     assert list(table["rows"]) == list(study.rows)
     for row in table["rows"].values():
         assert list(row["targets"]) == study.targets
-        assert all(np.isfinite(found[figure]).all() for found in row["targets"].values() for figure in study.figures)
+        assert all(
+            np.isfinite(figures[figure]).all() for figures in row["targets"].values() for figure in study.figures
+        )
     assert "SMOKE" in (tmp_path / "out" / "table.md").read_text()

@@ -49,7 +49,7 @@ def grid(sets: Mapping[str, Path]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def conducted(grid: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def toy_study(grid: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     root = tmp_path_factory.mktemp("study")
     (root / "study.yaml").write_text(yaml.safe_dump(grid, sort_keys=False))
     return root, run_study(root / "study.yaml", root / "out", root / "cache", unheard)
@@ -59,21 +59,21 @@ def metrics_of(root: Path, cell: str) -> dict[str, Any]:
     return json.loads((root / "out" / "cells" / cell / "metrics.json").read_text())  # type: ignore[no-any-return]
 
 
-def test_each_target_is_left_out_of_the_sites(conducted: tuple[Path, dict[str, Any]]) -> None:
-    root, _ = conducted
+def test_each_target_is_left_out_of_the_sites(toy_study: tuple[Path, dict[str, Any]]) -> None:
+    root, _ = toy_study
     assert metrics_of(root, "fedpad-A-seed1")["sites"] == ["B", "C", "U"]
     assert metrics_of(root, "fedpad-U-seed0")["sites"] == ["A", "B", "C"]
 
 
-def test_table_holds_mean_and_deviation_over_seeds(conducted: tuple[Path, dict[str, Any]]) -> None:
-    root, table = conducted
+def test_table_holds_mean_and_deviation_over_seeds(toy_study: tuple[Path, dict[str, Any]]) -> None:
+    root, table = toy_study
     values = [
         [100 * metrics_of(root, f"fedpad-{target}-seed{seed}")["eer"] for seed in (0, 1)] for target in ("U", "A")
     ]
-    found = table["rows"]["FedPAD"]
-    assert found["targets"]["U"]["eer"] == pytest.approx([np.mean(values[0]), np.std(values[0], ddof=1)], abs=0.006)
+    row = table["rows"]["FedPAD"]
+    assert row["targets"]["U"]["eer"] == pytest.approx([np.mean(values[0]), np.std(values[0], ddof=1)], abs=0.006)
     over_targets = np.mean(values, axis=0)
-    assert found["average"]["eer"] == pytest.approx([np.mean(over_targets), np.std(over_targets, ddof=1)], abs=0.006)
+    assert row["average"]["eer"] == pytest.approx([np.mean(over_targets), np.std(over_targets, ddof=1)], abs=0.006)
 
 
 def test_smoke_test_has_one_cell_per_kind_of_row_and_its_training(grid: dict[str, Any], tmp_path: Path) -> None:
@@ -97,18 +97,18 @@ def lines_of(root: Path) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
 
 
-def test_printed_figures_are_shown_and_averaged(conducted: tuple[Path, dict[str, Any]]) -> None:
-    lines = lines_of(conducted[0])
+def test_printed_figures_are_shown_and_averaged(toy_study: tuple[Path, dict[str, Any]]) -> None:
+    lines = lines_of(toy_study[0])
     assert lines[0][-3:] == ["AUC", "EER (paper)", "AUC (paper)"]
     assert ["40.00", "70.00"] in [line[-2:] for line in lines if line[:3] == ["FedPAD", "B&C&U", "A"]]
     assert ["30.00", "80.00"] in [line[-2:] for line in lines if line[0] == "**FedPAD**"]
-    assert "on other (real) data" in (conducted[0] / "out" / "table.md").read_text()
+    assert "on other (real) data" in (toy_study[0] / "out" / "table.md").read_text()
 
 
 def test_inconsistent_printed_average_is_footnoted(
-    conducted: tuple[Path, dict[str, Any]],
+    toy_study: tuple[Path, dict[str, Any]],
 ) -> None:
-    text = (conducted[0] / "out" / "table.md").read_text()
+    text = (toy_study[0] / "out" / "table.md").read_text()
     notes = [line for line in text.splitlines() if line.startswith("- ")]
     assert notes == [
         "- A paper, prints 30.02 as the average EER of FedPAD; its rows average 30.00, as shown above.",
@@ -116,15 +116,15 @@ def test_inconsistent_printed_average_is_footnoted(
     ]
 
 
-def test_model_of_each_site_has_a_line_beside_its_printed_one(conducted: tuple[Path, dict[str, Any]]) -> None:
-    root, table = conducted
+def test_model_of_each_site_has_a_line_beside_its_printed_one(toy_study: tuple[Path, dict[str, Any]]) -> None:
+    root, table = toy_study
     lines = {line[1]: line for line in lines_of(root) if line[0] == "Single" and line[2] == "U"}
     assert list(lines) == ["A", "B", "C", "mean of 3"]
     assert lines["B"][-2:] == ["61.00", "60.00"]
     assert lines["mean of 3"][-2:] == ["61.33", "60.00"]
     values = [100 * metrics_of(root, f"single-U-seed{seed}")["members"]["B"]["auc"] for seed in (0, 1)]
-    found = table["rows"]["Single"]["targets"]["U"]["members"]["B"]["auc"]
-    assert found == pytest.approx([np.mean(values), np.std(values, ddof=1)], abs=0.006)
+    shown = table["rows"]["Single"]["targets"]["U"]["members"]["B"]["auc"]
+    assert shown == pytest.approx([np.mean(values), np.std(values, ddof=1)], abs=0.006)
 
 
 def test_row_can_quote_another_printed_name(grid: dict[str, Any], tmp_path: Path, sets: Mapping[str, Path]) -> None:
@@ -181,9 +181,9 @@ def test_site_can_train_on_a_part_of_the_set_of_a_target(
     grid: dict[str, Any], tmp_path: Path, sets: Mapping[str, Path]
 ) -> None:
     trains = {name: f"{path} only: frames=1" for name, path in sets.items()}
-    found = cells({**grid, "trains": trains, "targets": ["A"], "rows": {"FedPAD": {}}}, tmp_path)["FedPAD"].recipe.data
-    assert found.target == str(sets["A"])
-    assert found.sites == {name: trains[name] for name in ("B", "C", "U")}
+    data = cells({**grid, "trains": trains, "targets": ["A"], "rows": {"FedPAD": {}}}, tmp_path)["FedPAD"].recipe.data
+    assert data.target == str(sets["A"])
+    assert data.sites == {name: trains[name] for name in ("B", "C", "U")}
     for wrong, place, keyword in (
         ({"Z": "data/Z"}, "trains", "Z"),
         ({"A": "data/other only: frames=1"}, "trains.A", "data/other only: frames=1"),
@@ -194,24 +194,24 @@ def test_site_can_train_on_a_part_of_the_set_of_a_target(
 
 
 def test_blind_table_shows_only_held_out_images_of_sites(
-    conducted: tuple[Path, dict[str, Any]], tmp_path: Path
+    toy_study: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
-    root, _ = conducted
-    said: list[str] = []
+    root, _ = toy_study
+    lines: list[str] = []
     blind = run_study(
-        root / "study.yaml", tmp_path / "out", root / "cache", said.append, runs=root / "out" / "cells", blind=True
+        root / "study.yaml", tmp_path / "out", root / "cache", lines.append, runs=root / "out" / "cells", blind=True
     )
     sites = metrics_of(root, "fedpad-U-seed0")["sites_heldout"], metrics_of(root, "fedpad-U-seed1")["sites_heldout"]
     means = [np.mean([100 * site["auc"] for site in seed.values()]) for seed in sites]
     assert blind["figures"] == ["heldout.eer", "heldout.auc"]
     assert blind["rows"]["FedPAD"]["targets"]["U"]["heldout.auc"][0] == pytest.approx(np.mean(means), abs=0.006)
     assert not (tmp_path / "out" / "table.md").exists()
-    text = (tmp_path / "out" / "blind.md").read_text() + "".join(said)
+    text = (tmp_path / "out" / "blind.md").read_text() + "".join(lines)
     assert "hter" not in text.lower().replace("heldout", "")
 
 
-def test_fused_row_uses_the_members_of_single(conducted: tuple[Path, dict[str, Any]]) -> None:
-    root, _ = conducted
+def test_fused_row_uses_the_members_of_single(toy_study: tuple[Path, dict[str, Any]]) -> None:
+    root, _ = toy_study
     cells = root / "out" / "cells"
     names = ("single-U-seed0", "fused-U-seed0")
     single, fused = ((cells / name / "model.safetensors").read_bytes() for name in names)
@@ -233,19 +233,19 @@ def test_targets_with_equal_sites_share_one_training(grid: dict[str, Any], tmp_p
         "seeds": [0],
         "paper": [],
     }
-    found = tmp_path / "study.yaml"
-    found.write_text(yaml.safe_dump(study, sort_keys=False))
-    cells = {cell.out.name: cell for cell in cells_of(load_study(found), tmp_path / "out" / "cells")}
+    path = tmp_path / "study.yaml"
+    path.write_text(yaml.safe_dump(study, sort_keys=False))
+    cells = {cell.out.name: cell for cell in cells_of(load_study(path), tmp_path / "out" / "cells")}
     first = cells["fedpad-A-print-seed0"]
     assert first.trained is None
     assert cells["fedpad-B-seed0"].trained is None
-    judged = [cells[name].trained for name in ("fedpad-A-replay-seed0", "again-A-print-seed0", "again-A-replay-seed0")]
-    assert judged == [first.out] * 3
+    trained = [cells[name].trained for name in ("fedpad-A-replay-seed0", "again-A-print-seed0", "again-A-replay-seed0")]
+    assert trained == [first.out] * 3
     assert [[cell.out.name for cell in group] for group in groups_of(list(cells.values()))] == [
         [name for name in cells if "-A-" in name],
         [name for name in cells if "-B-" in name],
     ]
-    run_study(found, tmp_path / "out", tmp_path / "cache", unheard)
+    run_study(path, tmp_path / "out", tmp_path / "cache", unheard)
     weights, scores = (
         {(tmp_path / "out" / "cells" / f"fedpad-A-{kind}-seed0" / file).read_bytes() for kind in ("print", "replay")}
         for file in ("model.safetensors", "scores.csv")
@@ -253,8 +253,8 @@ def test_targets_with_equal_sites_share_one_training(grid: dict[str, Any], tmp_p
     assert (len(weights), len(scores)) == (1, 2)
 
 
-def test_interrupted_study_runs_only_missing_cells(conducted: tuple[Path, dict[str, Any]]) -> None:
-    root, table = conducted
+def test_interrupted_study_runs_only_missing_cells(toy_study: tuple[Path, dict[str, Any]]) -> None:
+    root, table = toy_study
     cells = root / "out" / "cells"
     kept, lost = cells / "fedpad-U-seed0" / "metrics.json", cells / "fedpad-U-seed1" / "metrics.json"
     before = kept.stat().st_mtime_ns
@@ -266,16 +266,16 @@ def test_interrupted_study_runs_only_missing_cells(conducted: tuple[Path, dict[s
 
 
 def test_parallel_cells_give_the_same_table_without_processes_per_site(
-    conducted: tuple[Path, dict[str, Any]], tmp_path: Path
+    toy_study: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
-    root, table = conducted
-    beside = run_study(
+    root, table = toy_study
+    parallel = run_study(
         root / "study.yaml", tmp_path / "out", root / "cache", unheard, workers=2, changes=["runtime.workers=2"]
     )
-    assert beside == table
-    surroundings = [json.loads(path.read_text()) for path in (tmp_path / "out").rglob("environment.json")]
-    assert surroundings
-    assert not any("workers" in one for one in surroundings)
+    assert parallel == table
+    environments = [json.loads(path.read_text()) for path in (tmp_path / "out").rglob("environment.json")]
+    assert environments
+    assert not any("workers" in environment for environment in environments)
 
 
 @pytest.mark.parametrize(
@@ -305,8 +305,8 @@ def cells(grid: Mapping[str, Any], folder: Path, **files: Mapping[str, Any]) -> 
     """Return the cells of a study by row, at its first target and seed."""
     for name, content in {"study": grid, **files}.items():
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(dict(content), sort_keys=False))
-    found = cells_of(load_study(folder / "study.yaml"), folder / "cells")
-    return {cell.row: cell for cell in reversed(found)}
+    by_name = cells_of(load_study(folder / "study.yaml"), folder / "cells")
+    return {cell.row: cell for cell in reversed(by_name)}
 
 
 def test_row_can_have_public_people_outside_the_sites(tmp_path: Path) -> None:
@@ -338,10 +338,10 @@ def test_row_can_have_public_people_outside_the_sites(tmp_path: Path) -> None:
 def test_row_can_name_its_sites_and_another_recipe(grid: dict[str, Any], tmp_path: Path) -> None:
     other = {**grid["recipe"], "training": {**grid["recipe"]["training"], "rounds": 7}}
     rows = {"Two sites": {"sites": ["A", "C"]}, "Longer": {"recipe": "longer"}}
-    found = cells({**grid, "recipes": {"longer": "longer.yaml"}, "rows": rows}, tmp_path, longer=other)
-    assert list(found["Two sites"].recipe.data.sites) == ["A", "C"]
-    assert list(found["Longer"].recipe.data.sites) == ["A", "B", "C"]
-    assert (found["Two sites"].recipe.training.rounds, found["Longer"].recipe.training.rounds) == (1, 7)
+    by_row = cells({**grid, "recipes": {"longer": "longer.yaml"}, "rows": rows}, tmp_path, longer=other)
+    assert list(by_row["Two sites"].recipe.data.sites) == ["A", "C"]
+    assert list(by_row["Longer"].recipe.data.sites) == ["A", "B", "C"]
+    assert (by_row["Two sites"].recipe.training.rounds, by_row["Longer"].recipe.training.rounds) == (1, 7)
 
 
 def test_row_of_a_trained_model_inherits_its_settings(grid: dict[str, Any], tmp_path: Path) -> None:
@@ -349,11 +349,11 @@ def test_row_of_a_trained_model_inherits_its_settings(grid: dict[str, Any], tmp_
         "Trained": {"sites": ["A", "B"], "set": ["training.rounds=2"]},
         "Judged": {"trained_by": "Trained", "set": ["evaluation.threshold=fixed"]},
     }
-    found = cells({**grid, "rows": rows}, tmp_path)
-    assert found["Judged"].trained == found["Trained"].out
-    assert found["Judged"].recipe.training == found["Trained"].recipe.training
-    assert found["Judged"].recipe.data == found["Trained"].recipe.data
-    assert found["Judged"].recipe.evaluation.threshold == "fixed"
+    by_row = cells({**grid, "rows": rows}, tmp_path)
+    assert by_row["Judged"].trained == by_row["Trained"].out
+    assert by_row["Judged"].recipe.training == by_row["Trained"].recipe.training
+    assert by_row["Judged"].recipe.data == by_row["Trained"].recipe.data
+    assert by_row["Judged"].recipe.evaluation.threshold == "fixed"
 
 
 def test_study_inherits_missing_sections(grid: dict[str, Any], tmp_path: Path) -> None:
@@ -363,8 +363,8 @@ def test_study_inherits_missing_sections(grid: dict[str, Any], tmp_path: Path) -
     (tmp_path / "sizes" / "recipe.yaml").write_text(yaml.safe_dump(grid["recipe"]))
     (tmp_path / "sizes" / "third.yaml").write_text("recipe: recipe.yaml\n")
     own = {"title": "Own", "like": ["first.yaml", "second.yaml", "sizes/third.yaml"]}
-    found = cells(own, tmp_path, first=first, second=second)["FedPAD"]
-    assert (found.target, list(found.recipe.data.sites), found.recipe.training.rounds) == ("B", ["A"], 4)
+    cell = cells(own, tmp_path, first=first, second=second)["FedPAD"]
+    assert (cell.target, list(cell.recipe.data.sites), cell.recipe.training.rounds) == ("B", ["A"], 4)
 
 
 @pytest.mark.parametrize("like", [None, 7, {"a": 1}, [["first.yaml"]], [7], True, 1.5])
@@ -391,8 +391,8 @@ def test_changes_of_the_command_override_the_rows(grid: dict[str, Any], tmp_path
     assert recipe["training"]["batch"]["default"] == 6
 
 
-def test_studies_with_shared_runs_train_equal_rows_once(conducted: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    root, table = conducted
+def test_studies_with_shared_runs_train_equal_rows_once(toy_study: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    root, table = toy_study
     runs = root / "out" / "cells"
     before = {path: path.stat().st_mtime_ns for path in runs.rglob("metrics.json")}
     assert run_study(root / "study.yaml", tmp_path / "again", root / "cache", unheard, runs=runs) == table

@@ -25,11 +25,11 @@ ENGINE = Tiles()
 
 @pytest.fixture(params=[False, True], ids=["plain", "renewable"])
 def gallery(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Gallery]:
-    with Gallery.create(tmp_path / "door.gallery", bytes(32)) as made:
-        made.add_collection(renewable=request.param)
+    with Gallery.create(tmp_path / "door.gallery", bytes(32)) as opened_gallery:
+        opened_gallery.add_collection(renewable=request.param)
         for person in range(4):
-            enrolment.enrol(made, ENGINE, "default", f"person {person}", [("a.png", row_of(tile_of(person)))])
-        yield made
+            enrolment.enrol(opened_gallery, ENGINE, "default", f"person {person}", [("a.png", row_of(tile_of(person)))])
+        yield opened_gallery
 
 
 def embedding(person: int, photograph: int) -> Features:
@@ -41,32 +41,32 @@ def embedding(person: int, photograph: int) -> Features:
 
 def test_person_is_recognised_on_another_photograph_and_stranger_is_not(gallery: Gallery) -> None:
     matches = enrolment.search(gallery, ENGINE, "default", embedding(2, 1))
-    assert [one.decision for one in matches] == ["match", *["no_match"] * 3]
+    assert [match.decision for match in matches] == ["match", *["no_match"] * 3]
     assert matches[0].name == "person 2"
     alone = enrolment.verify(gallery, ENGINE, "default", "person 2", embedding(2, 1))
     assert alone == replace(matches[0], similarity=alone.similarity)
     assert alone.similarity == pytest.approx(matches[0].similarity, abs=1e-6)
     assert enrolment.verify(gallery, ENGINE, "default", "person 1", embedding(2, 1)).decision == "no_match"
-    assert {one.decision for one in enrolment.search(gallery, ENGINE, "default", embedding(9, 0))} == {"no_match"}
+    assert {match.decision for match in enrolment.search(gallery, ENGINE, "default", embedding(9, 0))} == {"no_match"}
 
 
 def test_renewable_similarities_estimate_the_cosine(gallery: Gallery) -> None:
     """1024 signs tell a cosine near 0 with a standard deviation of 0.041: six of them, as a key comes only once."""
     tolerance = 0.25 if gallery.collection("default").renewable else 1e-6
-    for one in enrolment.search(gallery, ENGINE, "default", embedding(2, 1)):
-        cosine = float(embedding(2, 1) @ embedding(int(one.name.split()[1]), 0))
-        assert one.similarity == pytest.approx(cosine, abs=tolerance)
+    for match in enrolment.search(gallery, ENGINE, "default", embedding(2, 1)):
+        cosine = float(embedding(2, 1) @ embedding(int(match.name.split()[1]), 0))
+        assert match.similarity == pytest.approx(cosine, abs=tolerance)
 
 
 @pytest.mark.parametrize("other", [1, 2])
 def test_renewable_similarities_average_to_the_cosine_over_keys(other: int) -> None:
     first, second = embedding(2, 1), embedding(other, 0)
-    found = []
+    similarities = []
     for seed in range(40):
-        signs = [bits_of(one, directions(bytes([seed] * 32), len(one))) for one in (first, second)]
-        found.append(as_cosine(2 * float(np.mean(signs[0] == signs[1])) - 1))
-    assert np.mean(found) == pytest.approx(float(first @ second), abs=0.02)
-    assert np.std(found) < 0.05
+        signs = [bits_of(vector, directions(bytes([seed] * 32), len(vector))) for vector in (first, second)]
+        similarities.append(as_cosine(2 * float(np.mean(signs[0] == signs[1])) - 1))
+    assert np.mean(similarities) == pytest.approx(float(first @ second), abs=0.02)
+    assert np.std(similarities) < 0.05
 
 
 def bits_of(vector: Features, projection: Features) -> np.ndarray:
@@ -121,7 +121,7 @@ def test_figures_equal_counts_by_hand(gallery: Gallery) -> None:
     assert (figures.rank_one, figures.tpir, figures.fpir) == (1.0, 1.0, 0.0)
     assert figures.tpir_at_fpir == {0.1: 1.0}  # of 20 searches, one in a hundred cannot be seen
     highest = sorted(
-        max(one.similarity for one in enrolment.search(gallery, ENGINE, "default", embedding(person, 1)))
+        max(match.similarity for match in enrolment.search(gallery, ENGINE, "default", embedding(person, 1)))
         for person in range(10, 30)
     )
     assert figures.threshold_at_fpir[0.1] == pytest.approx(highest[-3], abs=1e-6)

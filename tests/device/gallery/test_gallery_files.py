@@ -27,19 +27,19 @@ MODEL = "sha256:" + "a" * 64
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "door.gallery"
-    with Gallery.create(path, KEY) as made:
-        made.add_collection()
+    with Gallery.create(path, KEY) as gallery:
+        gallery.add_collection()
         for number in range(20):
             face = normalise(np.random.default_rng(number).standard_normal((1, 512)))
-            made.enrol("default", f"person {number}", face, MODEL)
+            gallery.enrol("default", f"person {number}", face, MODEL)
     return path
 
 
 @pytest.fixture
-def plain(path: Path) -> Iterator[sqlite3.Connection]:
-    opened = sqlite3.connect(path, isolation_level=None)
-    yield opened
-    opened.close()
+def database(path: Path) -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(path, isolation_level=None)
+    yield connection
+    connection.close()
 
 
 def check_refused(path: Path, keyword: str) -> None:
@@ -47,8 +47,8 @@ def check_refused(path: Path, keyword: str) -> None:
         Gallery(path, KEY, patience=0)
 
 
-def test_file_of_another_version_is_refused(path: Path, plain: sqlite3.Connection) -> None:
-    plain.execute("PRAGMA user_version = 7")
+def test_file_of_another_version_is_refused(path: Path, database: sqlite3.Connection) -> None:
+    database.execute("PRAGMA user_version = 7")
     check_refused(path, "version 7")
 
 
@@ -66,8 +66,8 @@ def test_changed_bytes_are_refused_or_attributed_to_a_record(path: Path) -> None
         spoilt[at : at + 200] = rng.bytes(len(spoilt[at : at + 200]))
         path.write_bytes(spoilt)
         try:
-            with Gallery(path, KEY, patience=0) as opened:
-                opened.search("default", normalise(np.ones((1, 512), np.float32)), MODEL)
+            with Gallery(path, KEY, patience=0) as gallery:
+                gallery.search("default", normalise(np.ones((1, 512), np.float32)), MODEL)
         except (UserError, RunFailed) as error:
             assert "\n" not in str(error)  # noqa: PT017
 
@@ -84,23 +84,25 @@ def test_file_without_a_gallery_is_refused(tmp_path: Path) -> None:
     check_refused(tmp_path / "nothing", "exist")
 
 
-def test_planted_trigger_is_not_run(path: Path, plain: sqlite3.Connection) -> None:
-    plain.execute("CREATE TRIGGER planted AFTER DELETE ON persons BEGIN INSERT INTO meta VALUES ('kept', OLD.key); END")
+def test_planted_trigger_is_not_run(path: Path, database: sqlite3.Connection) -> None:
+    database.execute(
+        "CREATE TRIGGER planted AFTER DELETE ON persons BEGIN INSERT INTO meta VALUES ('kept', OLD.key); END"
+    )
     check_refused(path, "tables")
 
 
-def test_file_locked_by_another_process_is_refused(path: Path, plain: sqlite3.Connection) -> None:
-    with Gallery(path, KEY, patience=0) as opened:
-        plain.execute("BEGIN EXCLUSIVE")
+def test_file_locked_by_another_process_is_refused(path: Path, database: sqlite3.Connection) -> None:
+    with Gallery(path, KEY, patience=0) as gallery:
+        database.execute("BEGIN EXCLUSIVE")
         with failed(Busy, "door.gallery", "locked"):
-            opened.people("default")
+            gallery.people("default")
         with failed(Busy, "door.gallery", "locked"):
-            opened.remove("default", "person 3")
+            gallery.remove("default", "person 3")
     with failed(Busy, "locked"):
         Gallery(path, KEY, patience=0)
-    plain.execute("ROLLBACK")
-    with Gallery(path, KEY, patience=0) as opened:
-        assert len(opened.people("default")) == 20
+    database.execute("ROLLBACK")
+    with Gallery(path, KEY, patience=0) as gallery:
+        assert len(gallery.people("default")) == 20
 
 
 FULL = """
@@ -126,8 +128,8 @@ def test_full_disk_is_reported_and_keeps_the_gallery(path: Path) -> None:
     assert "disk is full" in line
     assert str(path) in line
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
-    with Gallery(path, KEY) as opened:
-        assert len(opened.people("default")) == 20 + int(number)
+    with Gallery(path, KEY) as gallery:
+        assert len(gallery.people("default")) == 20 + int(number)
 
 
 def test_gallery_is_never_overwritten(path: Path) -> None:

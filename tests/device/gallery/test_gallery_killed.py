@@ -34,11 +34,11 @@ WRITING = tuple(
 )
 
 
-def opened(place: Path, key: bytes = KEY, counters: str = "counters") -> Gallery:
+def open_gallery(place: Path, key: bytes = KEY, counters: str = "counters") -> Gallery:
     return Gallery(place / "door.gallery", key, counters=place / counters)
 
 
-def make(place: Path) -> None:
+def make_gallery(place: Path) -> None:
     with Gallery.create(place / "door.gallery", KEY, counters=place / "counters") as gallery:
         gallery.add_collection()
         for name in ("anna", "bob"):
@@ -46,25 +46,25 @@ def make(place: Path) -> None:
 
 
 def enrol(place: Path) -> None:
-    with opened(place) as gallery:
+    with open_gallery(place) as gallery:
         gallery.enrol("default", "carol", np.ones((1, 4), np.float32), MODEL)
 
 
 def remove(place: Path) -> None:
-    with opened(place) as gallery:
+    with open_gallery(place) as gallery:
         gallery.remove("default", "anna")
 
 
-def turn(place: Path) -> None:
-    with opened(place) as gallery:
+def rotate_key(place: Path) -> None:
+    with open_gallery(place) as gallery:
         gallery.turn_key(NEW, place / "new")
 
 
-def bring(place: Path) -> None:
+def migrate_gallery(place: Path) -> None:
     migrate(place / "door.gallery", KEY, place / "counters")
 
 
-def lines_of(deed: Callable[[Path], None], place: Path) -> list[int]:
+def lines_of(change: Callable[[Path], None], place: Path) -> list[int]:
     """Do something, and return when each line of the code that writes was passed for the last time."""
     passed, last = 0, dict[tuple[str, int], int]()
 
@@ -80,13 +80,13 @@ def lines_of(deed: Callable[[Path], None], place: Path) -> list[int]:
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        deed(place)
+        change(place)
     finally:
         sys.settrace(before)
     return sorted(last.values())
 
 
-def kill_at(line: int, deed: Callable[[Path], None], place: Path) -> None:
+def kill_at(line: int, change: Callable[[Path], None], place: Path) -> None:
     """Do something in a child process that is killed before it passes its n-th line."""
     child = os.fork()
     if child:
@@ -104,56 +104,56 @@ def kill_at(line: int, deed: Callable[[Path], None], place: Path) -> None:
 
     sys.settrace(trace)
     try:
-        deed(place)
+        change(place)
     finally:
         os._exit(0)
 
 
-def every_line(deed: Callable[[Path], None], template: Path, check: Callable[[Path], None]) -> None:
+def kill_at_every_line(change: Callable[[Path], None], template: Path, check: Callable[[Path], None]) -> None:
     """Do something again and again, killed at a later line each time, then to its end, and check what is left."""
     whole = template.with_name("whole")
     shutil.copytree(template, whole)
-    lines = lines_of(deed, whole)
+    lines = lines_of(change, whole)
     assert len(lines) > 60
     for line in lines:
         place = template.with_name(f"killed-{line}")
         shutil.copytree(template, place)
-        kill_at(line, deed, place)
+        kill_at(line, change, place)
         check(place)
         shutil.rmtree(place)
     check(whole)
 
 
 @pytest.mark.parametrize(("deed", "after"), [(enrol, {"anna", "bob", "carol"}), (remove, {"bob"})])
-def test_killed_change_is_atomic(tmp_path: Path, deed: Callable[[Path], None], after: set[str]) -> None:
+def test_killed_change_is_atomic(tmp_path: Path, change: Callable[[Path], None], after: set[str]) -> None:
     template = tmp_path / "template"
     template.mkdir()
-    make(template)
+    make_gallery(template)
     ends = []
 
     def check(place: Path) -> None:
-        with opened(place) as gallery:
-            ends.append({one.name for one in gallery.people("default")})
+        with open_gallery(place) as gallery:
+            ends.append({names.name for names in gallery.people("default")})
             gallery.enrol("default", "dave", np.ones((1, 4), np.float32), MODEL)
-        with opened(place) as gallery:
-            assert {one.name for one in gallery.people("default")} == ends[-1] | {"dave"}
+        with open_gallery(place) as gallery:
+            assert {names.name for names in gallery.people("default")} == ends[-1] | {"dave"}
 
-    every_line(deed, template, check)
-    assert {frozenset(one) for one in ends} == {frozenset({"anna", "bob"}), frozenset(after)}
-    assert ends == sorted(ends, key=lambda one: one == after)
+    kill_at_every_line(change, template, check)
+    assert {frozenset(names) for names in ends} == {frozenset({"anna", "bob"}), frozenset(after)}
+    assert ends == sorted(ends, key=lambda names: names == after)
 
 
 @pytest.mark.slow
 def test_killed_key_rotation_is_atomic(tmp_path: Path) -> None:
     template = tmp_path / "template"
     template.mkdir()
-    make(template)
+    make_gallery(template)
     keys = []
 
     def check(place: Path) -> None:
         for key, counters in ((KEY, "counters"), (NEW, "new")):
             try:
-                with opened(place, key, counters) as gallery:
+                with open_gallery(place, key, counters) as gallery:
                     assert len(gallery.people("default")) == 2
                     gallery.remove("default", "anna")
                 keys.append(key)
@@ -162,9 +162,9 @@ def test_killed_key_rotation_is_atomic(tmp_path: Path) -> None:
                 continue
         raise AssertionError("no key opens it")
 
-    every_line(turn, template, check)
+    kill_at_every_line(rotate_key, template, check)
     assert set(keys) == {KEY, NEW}
-    assert keys == sorted(keys, key=lambda one: one == NEW)
+    assert keys == sorted(keys, key=lambda key: key == NEW)
 
 
 @pytest.mark.slow
@@ -176,15 +176,15 @@ def test_killed_migration_can_be_repeated(tmp_path: Path) -> None:
 
     def check(place: Path) -> None:
         try:
-            with opened(place):
+            with open_gallery(place):
                 again.append(False)
         except UserError as error:
             assert "gallery migrate" in str(error)  # noqa: PT017
-            bring(place)
+            migrate_gallery(place)
             again.append(True)
-        with opened(place) as gallery:
-            assert [one.name for one in gallery.people("default")] == ["anna", "bob", "carol"]
+        with open_gallery(place) as gallery:
+            assert [person.name for person in gallery.people("default")] == ["anna", "bob", "carol"]
         assert (place / "door.gallery.v1").read_bytes() == OLD.read_bytes()
 
-    every_line(bring, template, check)
+    kill_at_every_line(migrate_gallery, template, check)
     assert set(again) == {True, False}

@@ -25,11 +25,11 @@ def face(seed: int) -> Features:
     return normalise(np.random.default_rng(seed).standard_normal((1, 16)))
 
 
-def opened(path: Path, key: bytes = KEY) -> Gallery:
+def open_gallery(path: Path, key: bytes = KEY) -> Gallery:
     return Gallery(path, key, counters=path.parent / "counters")
 
 
-def make(path: Path, key: bytes = KEY) -> None:
+def make_gallery(path: Path, key: bytes = KEY) -> None:
     """Make a gallery of two collections with three people each."""
     with Gallery.create(path, key, counters=path.parent / "counters") as gallery:
         for collection, names in (("visitors", ("mallory", "anna", "bob")), ("staff", ("carol", "dave", "erin"))):
@@ -41,12 +41,12 @@ def make(path: Path, key: bytes = KEY) -> None:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    made = tmp_path / "door.gallery"
-    make(made)
-    return made
+    path = tmp_path / "door.gallery"
+    make_gallery(path)
+    return path
 
 
-def sql(path: Path, *statements: str) -> None:
+def run_sql(path: Path, *statements: str) -> None:
     plain = sqlite3.connect(path)
     for statement in statements:
         plain.execute(statement)
@@ -54,17 +54,20 @@ def sql(path: Path, *statements: str) -> None:
     plain.close()
 
 
-def use(path: Path, key: bytes = KEY) -> None:
+def read_everything(path: Path, key: bytes = KEY) -> None:
     """Use every collection in every way that reads people."""
-    with opened(path, key) as gallery:
+    with open_gallery(path, key) as gallery:
         for collection in gallery.collections():
             gallery.everybody(collection.name)
             gallery.search(collection.name, face(0), MODEL)
 
 
 def names(path: Path, key: bytes = KEY) -> dict[str, list[str]]:
-    with opened(path, key) as gallery:
-        return {one.name: [person.name for person in gallery.people(one.name)] for one in gallery.collections()}
+    with open_gallery(path, key) as gallery:
+        return {
+            collection.name: [person.name for person in gallery.people(collection.name)]
+            for collection in gallery.collections()
+        }
 
 
 EDITS = {
@@ -95,23 +98,23 @@ EDITS = {
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_edit_without_the_key_is_refused(path: Path, edit: str) -> None:
-    sql(path, "PRAGMA foreign_keys = ON", EDITS[edit])
+    run_sql(path, "PRAGMA foreign_keys = ON", EDITS[edit])
     with refused(path, "key"):
-        use(path)
+        read_everything(path)
 
 
 def test_swapped_names_of_collections_are_refused(path: Path) -> None:
     change = "UPDATE collections SET name = '{}' WHERE name = '{}'"
-    sql(path, *(change.format(new, old) for new, old in (("x", "staff"), ("staff", "visitors"), ("visitors", "x"))))
+    run_sql(path, *(change.format(new, old) for new, old in (("x", "staff"), ("staff", "visitors"), ("visitors", "x"))))
     with refused(path, "key"):
-        opened(path)
+        open_gallery(path)
 
 
 @pytest.mark.parametrize("edit", ["a person moved", "everybody deleted", "a score forged", "a face doubled"])
 def test_open_gallery_refuses_an_edit(path: Path, edit: str) -> None:
-    with opened(path) as gallery:
+    with open_gallery(path) as gallery:
         gallery.search("staff", face(0), MODEL)
-        sql(path, "PRAGMA foreign_keys = ON", EDITS[edit])
+        run_sql(path, "PRAGMA foreign_keys = ON", EDITS[edit])
         with refused(path, "visitors", "key"):
             gallery.people("visitors")
         with refused(path, "visitors", "key"):
@@ -128,10 +131,10 @@ PUT_BACK = (
 
 def test_restored_rows_of_a_deleted_person_are_refused(path: Path, tmp_path: Path) -> None:
     old = shutil.copy(path, tmp_path / "old")
-    with opened(path) as gallery:
+    with open_gallery(path) as gallery:
         gallery.remove("visitors", "anna")
-    sql(path, f"ATTACH '{old}' AS old", *PUT_BACK)
-    with opened(path) as gallery:
+    run_sql(path, f"ATTACH '{old}' AS old", *PUT_BACK)
+    with open_gallery(path) as gallery:
         for read in (lambda: gallery.person("visitors", "anna"), lambda: gallery.people("visitors")):
             with refused(path, "visitors", "key"):
                 read()
@@ -140,17 +143,17 @@ def test_restored_rows_of_a_deleted_person_are_refused(path: Path, tmp_path: Pat
 
 def test_restored_collection_with_its_sums_is_refused(path: Path, tmp_path: Path) -> None:
     old = shutil.copy(path, tmp_path / "old")
-    with opened(path) as gallery:
+    with open_gallery(path) as gallery:
         gallery.remove("visitors", "anna")
     members = "UPDATE collections SET members = (SELECT members FROM old.collections AS o WHERE o.id = collections.id)"
-    sql(path, f"ATTACH '{old}' AS old", *PUT_BACK, members)
+    run_sql(path, f"ATTACH '{old}' AS old", *PUT_BACK, members)
     with refused(path, "key"):
-        opened(path)
+        open_gallery(path)
 
 
 def test_rows_of_another_gallery_with_the_same_key_are_refused(path: Path, tmp_path: Path) -> None:
-    make(tmp_path / "other.gallery")
-    sql(
+    make_gallery(tmp_path / "other.gallery")
+    run_sql(
         path,
         f"ATTACH '{tmp_path / 'other.gallery'}' AS old",
         "DELETE FROM faces",
@@ -159,14 +162,14 @@ def test_rows_of_another_gallery_with_the_same_key_are_refused(path: Path, tmp_p
         "INSERT INTO faces SELECT * FROM old.faces",
     )
     with refused(path, "staff", "key"):
-        use(path)
+        read_everything(path)
 
 
 def test_replacement_by_a_gallery_with_the_same_key_is_refused(path: Path, tmp_path: Path) -> None:
-    make(tmp_path / "other.gallery")
+    make_gallery(tmp_path / "other.gallery")
     shutil.copy(tmp_path / "other.gallery", path)
     with refused(path, "counter", "accept-state"):
-        opened(path)
+        open_gallery(path)
 
 
 def test_counter_is_never_overwritten(path: Path) -> None:
@@ -174,7 +177,7 @@ def test_counter_is_never_overwritten(path: Path) -> None:
     before = counter.read_bytes()
     for place in (path, counter):
         with refused(place, "exists", error=NameTaken):
-            make(path)
+            make_gallery(path)
         path.unlink(missing_ok=True)
     assert counter.read_bytes() == before
 
@@ -182,19 +185,19 @@ def test_counter_is_never_overwritten(path: Path) -> None:
 @pytest.mark.parametrize("steps", [1, 2])
 def test_older_copy_of_the_file_is_refused(path: Path, tmp_path: Path, steps: int) -> None:
     old = shutil.copy(path, tmp_path / "old")
-    with opened(path) as gallery:
+    with open_gallery(path) as gallery:
         for name in ("anna", "bob")[:steps]:
             gallery.remove("visitors", name)
         shutil.copy(old, path)
         with refused(path, "newest", "accept-state"):
             gallery.people("visitors")
     with refused(path, "newest", "accept-state"):
-        opened(path)
+        open_gallery(path)
 
 
 def test_accepting_one_copy_refuses_the_others(path: Path, tmp_path: Path) -> None:
     old, counters = shutil.copy(path, tmp_path / "old"), tmp_path / "counters"
-    with opened(path) as gallery:
+    with open_gallery(path) as gallery:
         gallery.remove("visitors", "anna")
         next_one = shutil.copy(path, tmp_path / "next")
         gallery.remove("visitors", "bob")
@@ -206,9 +209,9 @@ def test_accepting_one_copy_refuses_the_others(path: Path, tmp_path: Path) -> No
     for other in (old, next_one):
         shutil.copy(other, path)
         with refused(path, "newest", "11"):
-            opened(path)
+            open_gallery(path)
     path.write_bytes(kept)
-    with opened(path) as gallery:
+    with open_gallery(path) as gallery:
         gallery.enrol("visitors", "zoe", face(1), MODEL)
     assert "zoe" in names(path)["visitors"]
 
@@ -221,21 +224,21 @@ def test_lost_counter_is_named_and_can_be_restarted(path: Path, lost: str) -> No
     else:
         counter.write_bytes(b"" if lost == "empty" else counter.read_bytes().replace(b"0", b"1"))
     with refused(path, "counter", "accept-state"):
-        opened(path)
+        open_gallery(path)
     with Gallery(path, KEY) as gallery:
         gallery.accept_state(path.parent / "counters")
     assert len(names(path)) == 2
 
 
 def test_edited_file_cannot_be_accepted(path: Path) -> None:
-    sql(path, EDITS["a score forged"])
+    run_sql(path, EDITS["a score forged"])
     with Gallery(path, KEY) as gallery, refused(path, "visitors", "key"):
         gallery.accept_state(path.parent / "counters")
 
 
 def test_unwritable_counter_prevents_the_change(path: Path) -> None:
     (counter,) = (path.parent / "counters").iterdir()
-    with opened(path) as gallery:
+    with open_gallery(path) as gallery:
         before = path.read_bytes()
         counter.unlink()
         with refused(path, "counter", "--counters"):
@@ -251,17 +254,17 @@ def test_torn_counter_keeps_the_previous_state(path: Path) -> None:
     lines[newest] = lines[newest][:40] + b"\0" * (len(lines[newest]) - 41) + b"\n"
     counter.write_bytes(b"".join(lines))
     assert len(names(path)["visitors"]) == 3
-    with opened(path) as gallery:
+    with open_gallery(path) as gallery:
         gallery.remove("visitors", "anna")
     assert len(names(path)["visitors"]) == 2
 
 
 def test_holder_of_the_old_key_cannot_restore_rows(path: Path, tmp_path: Path) -> None:
     old, key = shutil.copy(path, tmp_path / "old"), new_key()
-    with opened(path) as gallery:
+    with open_gallery(path) as gallery:
         gallery.turn_key(key, tmp_path / "new")
         gallery.enrol("staff", "zoe", face(9), MODEL)
-    assert [one.name for one in (tmp_path / "counters").iterdir()] == []
+    assert [counter.name for counter in (tmp_path / "counters").iterdir()] == []
     with Gallery(path, key, counters=tmp_path / "new") as gallery:
         assert len(gallery.people("staff")) == 4
     turned = path.read_bytes()
@@ -269,9 +272,9 @@ def test_holder_of_the_old_key_cannot_restore_rows(path: Path, tmp_path: Path) -
     with pytest.raises(WrongKey):
         Gallery(path, key, counters=tmp_path / "new")
     with refused(path, "door.gallery.counter"):
-        opened(path)
+        open_gallery(path)
     path.write_bytes(turned)
-    sql(
+    run_sql(
         path,
         f"ATTACH '{old}' AS old",
         "UPDATE persons SET key = (SELECT key FROM old.persons AS o"
@@ -296,7 +299,7 @@ with Gallery(path, bytes(range(32)), counters=path.parent / "counters", patience
 
 def test_two_processes_enrol_at_once(path: Path) -> None:
     children = [subprocess.Popen([sys.executable, "-c", ENROL, str(path), who]) for who in ("first", "second")]
-    with opened(path) as gallery:
+    with open_gallery(path) as gallery:
         assert [child.wait() for child in children] == [0, 0]
         assert len(gallery.people("staff")) == 53
         assert len(gallery.search("staff", face(0), MODEL, most=100)[0]) == 53

@@ -26,12 +26,12 @@ def faces(seed: int, count: int = 1, size: int = SIZE) -> Features:
 
 @pytest.fixture
 def gallery(tmp_path: Path) -> Iterator[Gallery]:
-    with Gallery.create(tmp_path / "door.gallery", KEY) as made:
-        made.add_collection()
-        yield made
+    with Gallery.create(tmp_path / "door.gallery", KEY) as opened_gallery:
+        opened_gallery.add_collection()
+        yield opened_gallery
 
 
-def everything(folder: Path) -> bytes:
+def bytes_of(folder: Path) -> bytes:
     """The bytes of all files of a database."""
     return b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
 
@@ -39,13 +39,13 @@ def everything(folder: Path) -> bytes:
 def test_search_returns_the_cosine_with_the_mean_of_enrolled_faces(gallery: Gallery) -> None:
     for number in range(5):
         gallery.enrol("default", f"person {number}", faces(number, 3), MODEL)
-    asked = faces(2, 3)[:1]
-    (hits,) = gallery.search("default", asked, MODEL, most=3)
+    query = faces(2, 3)[:1]
+    (hits,) = gallery.search("default", query, MODEL, most=3)
     mean = faces(2, 3).mean(axis=0)
     assert hits[0].name == "person 2"
-    assert hits[0].similarity == pytest.approx(float(asked[0] @ mean / np.linalg.norm(mean)), abs=1e-6)
-    assert [one.similarity for one in hits] == sorted((one.similarity for one in hits), reverse=True)
-    assert gallery.similarity("default", "person 2", asked[0], MODEL) == hits[0]
+    assert hits[0].similarity == pytest.approx(float(query[0] @ mean / np.linalg.norm(mean)), abs=1e-6)
+    assert [hit.similarity for hit in hits] == sorted((hit.similarity for hit in hits), reverse=True)
+    assert gallery.similarity("default", "person 2", query[0], MODEL) == hits[0]
 
 
 def test_later_faces_join_the_mean(gallery: Gallery) -> None:
@@ -64,7 +64,7 @@ def test_reopened_file_gives_the_same_matches(gallery: Gallery) -> None:
     gallery.enrol("default", "anna", faces(0), MODEL)
     with Gallery(gallery.path, KEY) as again:
         assert again.search("default", faces(0), MODEL) == gallery.search("default", faces(0), MODEL)
-        assert [one.name for one in again.people("default")] == ["anna"]
+        assert [person.name for person in again.people("default")] == ["anna"]
 
 
 def test_changes_by_another_process_are_visible(gallery: Gallery) -> None:
@@ -76,7 +76,7 @@ def test_changes_by_another_process_are_visible(gallery: Gallery) -> None:
         gallery.enrol("default", "bob", faces(2), MODEL)
         assert other.search("default", faces(2), MODEL)[0][0].similarity < 0.99
         gallery.remove("default", "bob")
-        assert [one.name for one in other.search("default", faces(1), MODEL)[0]] == ["anna"]
+        assert [hit.name for hit in other.search("default", faces(1), MODEL)[0]] == ["anna"]
 
 
 def test_templates_of_another_model_are_refused_until_reenrolment(gallery: Gallery) -> None:
@@ -94,14 +94,14 @@ def test_templates_of_another_model_are_refused_until_reenrolment(gallery: Galle
     with refused("default", "bob", error=ModelChanged):
         gallery.search("default", faces(5), MODEL)
     gallery.remove("default", "anna")
-    assert [one.name for one in gallery.search("default", faces(5), NEWER)[0]] == ["bob"]
+    assert [hit.name for hit in gallery.search("default", faces(5), NEWER)[0]] == ["bob"]
 
 
 def test_collections_are_separate(gallery: Gallery) -> None:
     gallery.add_collection("staff")
     gallery.enrol("default", "anna", faces(0), MODEL)
     gallery.enrol("staff", "anna", faces(1), MODEL)
-    assert [one.name for one in gallery.collections()] == ["default", "staff"]
+    assert [collection.name for collection in gallery.collections()] == ["default", "staff"]
     assert gallery.search("staff", faces(0), MODEL)[0][0].similarity < 0.9
     gallery.remove_collection("staff")
     assert gallery.search("default", faces(0), MODEL)[0][0].similarity == pytest.approx(1, abs=1e-6)
@@ -119,17 +119,17 @@ def test_deleted_person_leaves_no_bytes_in_the_file(gallery: Gallery, compact: b
     row = plain.execute("SELECT * FROM persons WHERE id = ?", (person,)).fetchone()
     rows = [row, *plain.execute("SELECT id, template FROM faces WHERE person = ?", (person,))]
     plain.close()
-    traces = [one if isinstance(one, bytes) else str(one).encode() for row in rows for one in row]
-    traces = [one for one in traces if len(one) >= 18 and not one.isdigit() and not one.startswith(b"20")]
+    traces = [trace if isinstance(trace, bytes) else str(trace).encode() for row in rows for trace in row]
+    traces = [trace for trace in traces if len(trace) >= 18 and not trace.isdigit() and not trace.startswith(b"20")]
     assert len(traces) >= 8
-    windows = [one[at : at + 12] for one in traces for at in range(0, len(one) - 11)]
-    before = everything(gallery.path.parent)
-    assert all(one in before for one in traces)
+    windows = [trace[at : at + 12] for trace in traces for at in range(0, len(trace) - 11)]
+    before = bytes_of(gallery.path.parent)
+    assert all(trace in before for trace in traces)
     gallery.remove("default", "person 17")
     if compact:
         gallery.compact()
-    left = everything(gallery.path.parent)
-    assert not [one for one in windows if one in left]
+    left = bytes_of(gallery.path.parent)
+    assert not [trace for trace in windows if trace in left]
     assert len(gallery.search("default", faces(3, 2)[:1], MODEL, most=100)[0]) == 39
 
 
@@ -145,7 +145,7 @@ def test_deletion_overwrites_a_write_ahead_log_of_another_program(gallery: Galle
     plain.close()
     with Gallery(path, KEY) as again:
         again.remove("default", "anna")
-        assert [one.name for one in path.parent.iterdir()] == [path.name]
+        assert [file.name for file in path.parent.iterdir()] == [path.name]
         assert template[:16] not in path.read_bytes()
 
 
@@ -172,7 +172,7 @@ def test_only_the_new_key_opens_after_rotation(gallery: Gallery) -> None:
         assert again.search("again", faces(0), MODEL)[0][0].similarity == pytest.approx(1, abs=1e-6)
         assert again.search("default", faces(1), MODEL)[0][0].name == "bob"
     assert sqlite3.connect(gallery.path).execute("SELECT template FROM faces").fetchall()[:2] == before
-    assert old not in everything(gallery.path.parent)
+    assert old not in bytes_of(gallery.path.parent)
 
 
 def test_old_key_fails_after_rotation_by_another_process(gallery: Gallery) -> None:
@@ -183,15 +183,15 @@ def test_old_key_fails_after_rotation_by_another_process(gallery: Gallery) -> No
             gallery.enrol("default", "bob", faces(1), MODEL)
         with refused("door.gallery", "key", "rotated", error=WrongKey):
             gallery.search("default", faces(0), MODEL)
-        assert [one.name for one in other.people("default")] == ["anna"]
+        assert [person.name for person in other.people("default")] == ["anna"]
 
 
 @pytest.mark.parametrize("model", [MODEL, NEWER])
 def test_collections_are_loaded_before_they_are_searched(gallery: Gallery, model: str) -> None:
     gallery.enrol("default", "anna", faces(0), MODEL)
     gallery.add_collection("empty")
-    said = gallery.warm(model)
-    assert ["anna" in line for line in said] == ([] if model == MODEL else [True])
+    notes = gallery.warm(model)
+    assert ["anna" in line for line in notes] == ([] if model == MODEL else [True])
     gallery.enrol("empty", "bob", faces(1), model)
     assert gallery.search("empty", faces(1), model)[0][0].name == "bob"
 
@@ -249,7 +249,7 @@ def test_invalid_and_existing_names_are_refused(gallery: Gallery) -> None:
     gallery.enrol("default", "anna", faces(0), MODEL)
     with refused("embedding", "32", "64"):
         gallery.enrol("default", "bob", faces(0, size=32), MODEL)
-    assert [one.name for one in gallery.people("default")] == ["anna"]
+    assert [person.name for person in gallery.people("default")] == ["anna"]
 
 
 @pytest.mark.parametrize(

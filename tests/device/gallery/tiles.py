@@ -46,14 +46,14 @@ class Tiles:
         colour = tuple(tile[0, 0].tolist())
         reasons = ("the face is blurred",) if colour == GREEN else ()
         decision, score = (NO_DECISION, None) if reasons else (ATTACK, 0.1) if colour == RED else (BONA_FIDE, 0.9)
-        seen = not reasons and (decision == BONA_FIDE or report)
+        has_embedding = not reasons and (decision == BONA_FIDE or report)
         numbers = normalise(tile[4:12, 4:12].reshape(1, -1).astype(np.float32) - 128)[0]
         return CheckedFace(
             Box(place, 0, TILE, TILE, 0.99),
             tuple((place + 8.0, 8.0) for _ in range(5)),
             Quality(reasons, size=TILE, sharpness=1.0, turned=0.0, tilted=0.0),
             PadVerdict(decision, score, 0.5, None, 0.0, "fixed") if self.pad_digest else None,
-            numbers if seen else None,
+            numbers if has_embedding else None,
         )
 
 
@@ -72,6 +72,6 @@ def tile_of(person: int, photograph: int = 0, colour: tuple[int, int, int] | Non
     return tile
 
 
-def row_of(*some: Image) -> Image:
+def row_of(*row: Image) -> Image:
     """A picture with tiles beside each other, and background behind them."""
-    return np.concatenate([*some, np.zeros((TILE, TILE, 3), np.uint8)], axis=1)
+    return np.concatenate([*row, np.zeros((TILE, TILE, 3), np.uint8)], axis=1)

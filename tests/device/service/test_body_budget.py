@@ -23,7 +23,7 @@ NAMES = ("kiosk", "desk", "gate", "hall", "yard")
 KEYS = Keys((f"the-key-of-the-{name}", Caller(name, CHECK)) for name in NAMES)
 
 
-def service(**limits: Any) -> RequestGuard:
+def make_service(**limits: Any) -> RequestGuard:
     return build(Tiles(), keys=KEYS, limits=Limits(**{"body": BODY, "bodies": 8 * BODY, "rate": 0, **limits}))
 
 
@@ -35,7 +35,7 @@ class Request:
     length: int | None = None
     name: str = "kiosk"
     parts: asyncio.Queue[Message] = field(default_factory=asyncio.Queue)
-    asked: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    part_requests: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     sent: list[Message] = field(default_factory=list)
 
     def start(self) -> asyncio.Task[None]:
@@ -54,7 +54,7 @@ class Request:
         }
 
         async def receive() -> Message:
-            self.asked.release()
+            self.part_requests.release()
             return await self.parts.get()
 
         async def send(message: Message) -> None:
@@ -65,13 +65,13 @@ class Request:
     async def is_read(self) -> asyncio.Task[None]:
         """Start, and return once the service waits for the body."""
         task = self.start()
-        await self.asked.acquire()
+        await self.part_requests.acquire()
         return task
 
     async def refusal(self) -> tuple[int, str]:
         """Start, and return the status and code of the answer; the service must not wait for the body."""
         await self.start()
-        assert self.asked.locked(), "the body was read"
+        assert self.part_requests.locked(), "the body was read"
         error = json.loads(self.sent[1]["body"])["error"]
         assert "\n" not in error["message"]
         return self.sent[0]["status"], error["code"]
@@ -80,7 +80,7 @@ class Request:
         self.parts.put_nowait({"type": "http.request", "body": content, "more_body": more})
 
 
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
+def run_scenario(scenario: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(scenario())  # type: ignore[arg-type]
 
 
@@ -90,17 +90,17 @@ def test_sixty_unfinished_bodies_of_one_key_reserve_no_more_than_its_share() -> 
         requests = [Request(guard, 9_800_000) for _ in range(60)]
         tasks = [request.start() for request in requests]
         await asyncio.gather(*tasks[5:])
-        assert [request.asked.locked() for request in requests] == [False] * 5 + [True] * 55
+        assert [request.part_requests.locked() for request in requests] == [False] * 5 + [True] * 55
         assert {request.sent[0]["status"] for request in requests[5:]} == {429}
         for task in tasks:
             task.cancel()
 
-    run(scenario)
+    run_scenario(scenario)
 
 
 def test_one_key_gets_a_quarter_of_the_bytes_and_all_keys_the_whole() -> None:
     async def scenario() -> None:
-        guard = service()
+        guard = make_service()
         tasks = [await Request(guard, BODY).is_read() for _ in range(2)]
         assert await Request(guard, 1).refusal() == (429, "too_many_bytes")
         tasks += [await Request(guard, BODY, name).is_read() for name in NAMES[1:4] for _ in range(2)]
@@ -108,16 +108,16 @@ def test_one_key_gets_a_quarter_of_the_bytes_and_all_keys_the_whole() -> None:
         for task in tasks:
             task.cancel()
 
-    run(scenario)
+    run_scenario(scenario)
 
 
 def test_body_without_length_is_charged_on_arrival() -> None:
     async def scenario() -> None:
-        guard = service()
+        guard = make_service()
         first, second, third = Request(guard, BODY), Request(guard), Request(guard)
         tasks = [await request.is_read() for request in (first, second, third)]
         second.put(bytes(800))
-        await second.asked.acquire()
+        await second.part_requests.acquire()
         third.put(bytes(300))
         await tasks[2]
         assert third.sent[0]["status"] == 429
@@ -125,14 +125,14 @@ def test_body_without_length_is_charged_on_arrival() -> None:
         for task in tasks:
             task.cancel()
 
-    run(scenario)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("end", ["answer", "refusal", "disconnect", "timeout", "cancelled"])
 def test_bytes_are_released_at_every_end_of_a_request(end: str) -> None:
     async def scenario() -> None:
         picture = png(tile_of(1))
-        guard = service(body=len(picture), bodies=1, seconds=0.2 if end == "timeout" else 30)
+        guard = make_service(body=len(picture), bodies=1, seconds=0.2 if end == "timeout" else 30)
         request = Request(guard, len(picture))
         task = await request.is_read()
         assert await Request(guard, 1).refusal() == (429, "too_many_bytes")
@@ -150,11 +150,11 @@ def test_bytes_are_released_at_every_end_of_a_request(end: str) -> None:
         after = await Request(guard, len(picture)).is_read()
         after.cancel()
 
-    run(scenario)
+    run_scenario(scenario)
 
 
 def test_header_size_is_limited_in_one_or_many_parts() -> None:
     async def scenario() -> None:
-        assert await Request(service(), 1, "k" * HEADERS).refusal() == (431, "headers_too_large")
+        assert await Request(make_service(), 1, "k" * HEADERS).refusal() == (431, "headers_too_large")
 
-    run(scenario)
+    run_scenario(scenario)

@@ -55,7 +55,7 @@ def remote(service: RequestGuard) -> Iterator[TestClient]:
         yield client
 
 
-def fresh(client: TestClient) -> dict[str, str]:
+def nonce_header(client: TestClient) -> dict[str, str]:
     reply = client.post("/v1/nonces")
     assert reply.status_code == 201
     return {"x-nonce": reply.json()["nonce"]}
@@ -70,22 +70,22 @@ def enrol(client: TestClient, headers: dict[str, str] | None = None, path: str =
 @pytest.mark.parametrize("path", [PERSONS, f"{PERSONS}/person 1/faces", "/api/v1/recognition/faces"])
 def test_remote_enrolment_needs_a_fresh_nonce(remote: TestClient, path: str) -> None:
     if path.endswith("1/faces"):
-        assert enrol(remote, fresh(remote)).status_code == 201
+        assert enrol(remote, nonce_header(remote)).status_code == 201
     check_error(enrol(remote, path=path), 403, "bad_nonce")
     check_error(enrol(remote, {"x-nonce": "guessed"}, path), 403, "bad_nonce")
-    once = fresh(remote)
+    once = nonce_header(remote)
     assert enrol(remote, once, path).status_code == 201
     check_error(enrol(remote, once, path), 403, "bad_nonce")
 
 
 def test_nonce_expires(remote: TestClient, clock: Clock) -> None:
-    nonce = fresh(remote)
+    nonce = nonce_header(remote)
     clock.now = LIFETIME
     check_error(enrol(remote, nonce), 403, "bad_nonce")
 
 
 def test_nonce_is_valid_only_for_its_key(service: RequestGuard, remote: TestClient) -> None:
-    nonce = fresh(remote)
+    nonce = nonce_header(remote)
     check_error(enrol(connect(service, key=OTHER), nonce), 403, "bad_nonce")
     check_error(connect(service, key=SCOPED[CHECK]).post("/v1/nonces"), 403, "forbidden")
 
@@ -110,14 +110,14 @@ def test_client_behind_a_local_proxy_needs_a_nonce(service: RequestGuard, header
     """The proxy is not named with ``--proxy`` and passes the client's ``Host: localhost`` on."""
     client = connect(service, HERE, "localhost")
     check_error(enrol(client, {header: "127.0.0.1"}), 403, "bad_nonce")
-    assert enrol(client, {header: "127.0.0.1", **fresh(client)}).status_code == 201
+    assert enrol(client, {header: "127.0.0.1", **nonce_header(client)}).status_code == 201
 
 
 def test_every_client_of_a_named_proxy_needs_a_nonce(gallery: Gallery) -> None:
     service = build(Tiles(), gallery, keys=KEYS, limits=LIMITS, nonces=Nonces(behind_proxy=True))
     client = connect(service, HERE, "localhost")
     check_error(enrol(client), 403, "bad_nonce")
-    assert enrol(client, fresh(client)).status_code == 201
+    assert enrol(client, nonce_header(client)).status_code == 201
 
 
 def test_searches_and_deletions_need_no_nonce(service: RequestGuard, remote: TestClient) -> None:

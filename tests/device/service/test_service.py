@@ -40,9 +40,9 @@ def png(*tiles: np.ndarray) -> bytes:
 
 @pytest.fixture
 def gallery(tmp_path: Path) -> Iterator[Gallery]:
-    with Gallery.create(tmp_path / "door.gallery", bytes(32)) as made:
-        made.add_collection()
-        yield made
+    with Gallery.create(tmp_path / "door.gallery", bytes(32)) as opened_gallery:
+        opened_gallery.add_collection()
+        yield opened_gallery
 
 
 @pytest.fixture
@@ -53,8 +53,8 @@ def log() -> list[str]:
 @pytest.fixture
 def client(gallery: Gallery, log: list[str]) -> Iterator[TestClient]:
     guard = build(Tiles(), gallery, keys=KEYS, limits=LIMITS, log=log.append)
-    with TestClient(guard, LOCAL, headers={"x-api-key": KEY}, raise_server_exceptions=False) as opened:
-        yield opened
+    with TestClient(guard, LOCAL, headers={"x-api-key": KEY}, raise_server_exceptions=False) as test_client:
+        yield test_client
 
 
 def enrol(client: TestClient, name: str, person: int) -> dict[str, Any]:
@@ -108,13 +108,13 @@ def test_faces_are_detected_scored_and_embedded(client: TestClient) -> None:
 
 
 def test_two_pictures_are_compared(client: TestClient) -> None:
-    def said(first: np.ndarray, second: np.ndarray) -> Any:
+    def compare(first: np.ndarray, second: np.ndarray) -> Any:
         files = {"image1": png(first), "image2": png(second)}
         return client.post("/v1/compare", files=files).json()
 
-    assert said(tile_of(1), tile_of(1, 1))["decision"] == "match"
-    assert said(tile_of(1), tile_of(2))["decision"] == "no_match"
-    answer = said(tile_of(1), tile_of(1, colour=RED))
+    assert compare(tile_of(1), tile_of(1, 1))["decision"] == "match"
+    assert compare(tile_of(1), tile_of(2))["decision"] == "no_match"
+    answer = compare(tile_of(1), tile_of(1, colour=RED))
     assert (answer["decision"], answer["similarity"]) == ("no_decision", None)
 
 
@@ -125,9 +125,9 @@ def test_people_are_enrolled_searched_verified_and_deleted(client: TestClient, g
     added = client.post(f"{place}/persons/{anna['id']}/faces", files={"image": png(tile_of(1, 1))})
     assert added.status_code == 201
     assert len(client.get(f"{place}/persons/anna").json()["faces"]) == 2
-    found = client.post(f"{place}/search?limit=1", files={"image": png(tile_of(2, 5), tile_of(1, 5))}).json()
-    assert [[one["name"] for one in face["matches"]] for face in found["faces"]] == [["bob"], ["anna"]]
-    match = found["faces"][0]["matches"][0]
+    matches = client.post(f"{place}/search?limit=1", files={"image": png(tile_of(2, 5), tile_of(1, 5))}).json()
+    assert [[person["name"] for person in face["matches"]] for face in matches["faces"]] == [["bob"], ["anna"]]
+    match = matches["faces"][0]["matches"][0]
     assert (match["person_id"], match["decision"], match["operating_point"]) == (bob["id"], "match", "fmr=1e-3")
     verified = client.post("/v1/verify", data={"person": "bob"}, files={"image": png(tile_of(1))}).json()
     assert verified["decision"] == "no_match"
@@ -135,9 +135,9 @@ def test_people_are_enrolled_searched_verified_and_deleted(client: TestClient, g
     check_error(client.delete(f"{place}/persons/bob/faces/{face}"), 404, "not_found")
     assert client.delete(f"{place}/persons/anna/faces/{face}").json() == {"deleted": face}
     assert client.delete(f"{place}/persons/bob").json() == {"deleted": bob["id"]}
-    assert [one["name"] for one in client.get(f"{place}/persons").json()["persons"]] == ["anna"]
+    assert [person["name"] for person in client.get(f"{place}/persons").json()["persons"]] == ["anna"]
     check_error(client.get(f"{place}/persons/bob"), 404, "not_found")
-    assert [one.name for one in gallery.people("default")] == ["anna"]
+    assert [person.name for person in gallery.people("default")] == ["anna"]
 
 
 def test_names_with_slashes_are_addressed_in_paths(client: TestClient) -> None:
@@ -155,11 +155,13 @@ def test_names_with_slashes_are_addressed_in_paths(client: TestClient) -> None:
 
 @pytest.mark.parametrize("composed", [True, False])
 def test_normal_forms_of_an_accent_are_one_name(client: TestClient, composed: bool) -> None:
-    one, other = [unicodedata.normalize(form, "Jos\u00e9") for form in (("NFC", "NFD") if composed else ("NFD", "NFC"))]
-    enrol(client, one, 1)
-    again = client.post("/v1/collections/default/persons", data={"name": other}, files={"image": png(tile_of(1))})
+    name, same_name = [
+        unicodedata.normalize(form, "Jos\u00e9") for form in (("NFC", "NFD") if composed else ("NFD", "NFC"))
+    ]
+    enrol(client, name, 1)
+    again = client.post("/v1/collections/default/persons", data={"name": same_name}, files={"image": png(tile_of(1))})
     check_error(again, 409, "exists")
-    assert client.delete(f"/v1/collections/default/persons/{other}").status_code == 200
+    assert client.delete(f"/v1/collections/default/persons/{same_name}").status_code == 200
 
 
 def test_duplicate_enrolment_under_another_name_is_reported(client: TestClient) -> None:
@@ -206,7 +208,7 @@ def test_collections_are_created_and_deleted(client: TestClient) -> None:
     assert client.post("/v1/collections", json={"name": "staff", "renewable": True}).status_code == 201
     check_error(client.post("/v1/collections", json={"name": "staff"}), 409, "exists")
     listed = client.get("/v1/collections").json()["collections"]
-    assert [(one["name"], one["renewable"]) for one in listed] == [("default", False), ("staff", True)]
+    assert [(entry["name"], entry["renewable"]) for entry in listed] == [("default", False), ("staff", True)]
     assert client.delete("/v1/collections/staff").json() == {"deleted": "staff"}
     check_error(client.get("/v1/collections/staff"), 404, "not_found")
 
@@ -214,7 +216,7 @@ def test_collections_are_created_and_deleted(client: TestClient) -> None:
 def test_collection_is_deleted_under_every_normal_form(client: TestClient) -> None:
     assert client.post("/v1/collections", json={"name": "Jos\u00e9"}).status_code == 201
     assert client.delete("/v1/collections/Jose\u0301").status_code == 200
-    assert [one["name"] for one in client.get("/v1/collections").json()["collections"]] == ["default"]
+    assert [entry["name"] for entry in client.get("/v1/collections").json()["collections"]] == ["default"]
 
 
 @dataclass(frozen=True)
@@ -276,7 +278,7 @@ def test_compreface_clients_have_their_routes(client: TestClient) -> None:
     assert len(client.post("/api/v1/detection/detect?limit=1", files=both).json()["result"]) == 1
     pair = {"source_image": png(tile_of(1)), "target_image": png(tile_of(2), tile_of(1, 1))}
     (result,) = client.post("/api/v1/verification/verify", files=pair).json()["result"]
-    assert [one["similarity"] > 0.9 for one in result["face_matches"]] == [True, False]
+    assert [match["similarity"] > 0.9 for match in result["face_matches"]] == [True, False]
     assert client.delete(f"{place}/faces/{added['image_id']}").json()["subject"] == "anna"
     again = client.post(f"{place}/faces?subject=anna", files={"file": png(tile_of(1))}).json()
     listed = client.post(f"{place}/faces/delete", json=[again["image_id"], "f_0123456789abcdef"]).json()

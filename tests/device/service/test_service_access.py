@@ -28,7 +28,7 @@ SCOPED = {scope: f"a-key-for-{scope}-0123456789" for scope in (CHECK, ENROL, ADM
 
 
 @pytest.fixture
-def keyless(gallery: Gallery) -> Iterator[TestClient]:
+def client_without_keys(gallery: Gallery) -> Iterator[TestClient]:
     with TestClient(build(Tiles(), gallery, limits=LIMITS, hosts=["Door.example"]), LOCAL) as client:
         yield client
 
@@ -36,30 +36,34 @@ def keyless(gallery: Gallery) -> Iterator[TestClient]:
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8080", "localhost.evil.example", "", "[", "a@localhost:x"]
 )
-def test_foreign_host_name_is_refused_everywhere(keyless: TestClient, host: str) -> None:
+def test_foreign_host_name_is_refused_everywhere(client_without_keys: TestClient, host: str) -> None:
     for path in ("/", "/v1/health", PERSONS):
-        check_error(keyless.get(path, headers={"host": host}), 403, "foreign_host")
+        check_error(client_without_keys.get(path, headers={"host": host}), 403, "foreign_host")
 
 
 @pytest.mark.parametrize(
     "host", ["localhost", "localhost:8080", "127.0.0.1:9", "[::1]:9", "10.1.2.3", "DOOR.example:8443"]
 )
-def test_addresses_and_names_of_the_service_are_accepted(keyless: TestClient, host: str) -> None:
-    assert keyless.get("/v1/health", headers={"host": host}).status_code == 200
+def test_addresses_and_names_of_the_service_are_accepted(client_without_keys: TestClient, host: str) -> None:
+    assert client_without_keys.get("/v1/health", headers={"host": host}).status_code == 200
 
 
 @pytest.mark.parametrize(
     "origin",
     ["http://evil.example", "null", "", "http://localhost:9", "http://localhost.evil.example", "https://localhost"],
 )
-def test_page_of_another_site_is_refused(keyless: TestClient, origin: str) -> None:
+def test_page_of_another_site_is_refused(client_without_keys: TestClient, origin: str) -> None:
     form = {"data": {"name": "eve"}, "files": {"image": png(tile_of(1))}}
-    check_error(keyless.post(PERSONS, headers={"origin": origin, "x-fedvisage": "1"}, **form), 403, "foreign_origin")
-    own = keyless.post("/v1/pad", headers={"origin": "http://localhost"}, files={"image": png(tile_of(1))})
+    check_error(
+        client_without_keys.post(PERSONS, headers={"origin": origin, "x-fedvisage": "1"}, **form), 403, "foreign_origin"
+    )
+    own = client_without_keys.post("/v1/pad", headers={"origin": "http://localhost"}, files={"image": png(tile_of(1))})
     assert own.status_code == 200
 
 
-def test_service_without_keys_requires_its_header_for_changes(keyless: TestClient, gallery: Gallery) -> None:
+def test_service_without_keys_requires_its_header_for_changes(
+    client_without_keys: TestClient, gallery: Gallery
+) -> None:
     form: dict[str, Any] = {"data": {"name": "eve"}, "files": {"image": png(tile_of(1))}}
     for method, path in (
         ("POST", PERSONS),
@@ -70,26 +74,28 @@ def test_service_without_keys_requires_its_header_for_changes(keyless: TestClien
         ("POST", "/api/v1/recognition/faces?subject=eve"),
         ("DELETE", "/api/v1/recognition/subjects/eve"),
     ):
-        check_error(keyless.request(method, path, **form), 403, "no_intent")
+        check_error(client_without_keys.request(method, path, **form), 403, "no_intent")
     assert gallery.people("default") == []
-    assert keyless.post(PERSONS, headers={"X-Fedvisage": "1"}, **form).status_code == 201
-    added = keyless.post("/api/v1/recognition/faces?subject=bob", headers={"x-api-key": "any"}, files=form["files"])
+    assert client_without_keys.post(PERSONS, headers={"X-Fedvisage": "1"}, **form).status_code == 201
+    added = client_without_keys.post(
+        "/api/v1/recognition/faces?subject=bob", headers={"x-api-key": "any"}, files=form["files"]
+    )
     assert added.status_code == 422, added.text  # the picture is sent as file there
-    assert keyless.post("/v1/collections/default/search", files=form["files"]).status_code == 200
+    assert client_without_keys.post("/v1/collections/default/search", files=form["files"]).status_code == 200
 
 
 def test_each_scope_includes_those_before_it_and_no_other(gallery: Gallery) -> None:
     keys = Keys([(key, Caller(scope, scope)) for scope, key in SCOPED.items()])
     form: dict[str, Any] = {"data": {"name": "anna"}, "files": {"image": png(tile_of(1))}}
     attack = {"files": {"image": png(tile_of(1, colour=RED))}}
-    asked: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
+    requests_of: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         CHECK: [("POST", "/v1/pad", form), ("POST", "/v1/collections/default/search", form)],
         ENROL: [("POST", PERSONS, form), ("GET", PERSONS, {}), ("GET", "/api/v1/recognition/subjects", {})],
         ADMIN: [("POST", "/v1/embed?pad=report", attack), ("DELETE", f"{PERSONS}/anna", {})],
     }
     with TestClient(build(Tiles(), gallery, keys=keys, limits=LIMITS), LOCAL) as client:
         for place, scope in enumerate(SCOPED):
-            for needed, (required, requests) in enumerate(asked.items()):
+            for needed, (required, requests) in enumerate(requests_of.items()):
                 for method, path, content in requests:
                     reply = client.request(method, path, headers={"x-api-key": SCOPED[scope]}, **content)
                     if needed > place:
@@ -111,7 +117,7 @@ def test_key_file_gives_names_and_scopes(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(f"# the door\n{KEY}\n\nkiosk check {SCOPED[CHECK]}\ndesk\tenrol  {SCOPED[ENROL]}\n")
     keys = KeyFile(file)
-    assert [keys.owner(one) for one in (KEY, SCOPED[CHECK], SCOPED[ENROL], "x", "")] == [
+    assert [keys.owner(key) for key in (KEY, SCOPED[CHECK], SCOPED[ENROL], "x", "")] == [
         Caller("line 2", ADMIN),
         Caller("kiosk", CHECK),
         Caller("desk", ENROL),

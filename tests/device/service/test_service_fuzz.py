@@ -44,55 +44,55 @@ NAMES = (
     *("image", "file", "name", "person", "image1", "image2", "source_image", "subject", "limit", "", "\0", "x" * 999),
 )
 
-written: list[str] = []
-watching = [False]
+WRITTEN: list[str] = []
+WATCHING = [False]
 
 
 def _audit(event: str, details: tuple[Any, ...]) -> None:
-    if not watching[0]:
+    if not WATCHING[0]:
         return
     if event == "open" and isinstance(details[2], int) and details[2] & WRITING:
-        written.append(str(details[0]))
+        WRITTEN.append(str(details[0]))
     elif event in ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "subprocess.Popen", "os.system", "socket.connect"):
-        written.append(f"{event} {details[0]}")
+        WRITTEN.append(f"{event} {details[0]}")
 
 
 sys.addaudithook(_audit)  # what is added cannot be taken away: it looks only while it is told to
 
 
 @contextmanager
-def watched() -> Iterator[list[str]]:
-    written.clear()
-    watching[0] = True
+def watch_writes() -> Iterator[list[str]]:
+    WRITTEN.clear()
+    WATCHING[0] = True
     try:
-        yield written
+        yield WRITTEN
     finally:
-        watching[0] = False
+        WATCHING[0] = False
 
 
-def spoilt(rng: np.random.Generator, content: bytes) -> bytes:
+def damage(rng: np.random.Generator, content: bytes) -> bytes:
     """Change, cut or repeat some bytes."""
-    some = bytearray(content)
+    bytes_ = bytearray(content)
     match int(rng.integers(4)):
         case 0:
             for _ in range(int(rng.integers(1, 20))):
-                some[int(rng.integers(len(some)))] = int(rng.integers(256))
+                bytes_[int(rng.integers(len(bytes_)))] = int(rng.integers(256))
         case 1:
-            del some[int(rng.integers(len(some))) :]
+            del bytes_[int(rng.integers(len(bytes_))) :]
         case 2:
-            at = int(rng.integers(len(some)))
-            some[at:at] = rng.bytes(int(rng.integers(1, 2000)))
-    return bytes(some)
+            at = int(rng.integers(len(bytes_)))
+            bytes_[at:at] = rng.bytes(int(rng.integers(1, 2000)))
+    return bytes(bytes_)
 
 
-def value(rng: np.random.Generator, picture: bytes) -> Any:
+def draw_value(rng: np.random.Generator, picture: bytes) -> Any:
     choices = [*WORDS, 7, -1e300, None, True, [], {}, [[]] * 3, base64.b64encode(picture).decode()]
     return choices[int(rng.integers(len(choices)))]
 
 
-def body(rng: np.random.Generator, picture: bytes) -> dict[str, Any]:
+def draw_body(rng: np.random.Generator, picture: bytes) -> dict[str, Any]:
     """A body of some kind, and words about it that may be wrong."""
-    some = spoilt(rng, picture)
+    damaged = damage(rng, picture)
     names = [
         "image",
         "file",
@@ -107,44 +107,46 @@ def body(rng: np.random.Generator, picture: bytes) -> dict[str, Any]:
         "\0",
         "x" * 999,
     ]
-    chosen = [names[int(one)] for one in rng.integers(len(NAMES), size=3)]
+    chosen = [names[int(index)] for index in rng.integers(len(NAMES), size=3)]
     match int(rng.integers(5)):
         case 0:
-            text = json.dumps({name: value(rng, some) for name in chosen}).encode()
-            return {"content": spoilt(rng, text), "headers": {"content-type": "application/json"}}
+            text = json.dumps({name: draw_value(rng, damaged) for name in chosen}).encode()
+            return {"content": damage(rng, text), "headers": {"content-type": "application/json"}}
         case 1:
-            return {"json": {name: value(rng, picture) for name in chosen}}
+            return {"json": {name: draw_value(rng, picture) for name in chosen}}
         case 2:
             form = b"".join(
                 b'--b\r\nContent-Disposition: form-data; name="%b"%b\r\n\r\n%b\r\n'
-                % (name.encode(), b'; filename="../../f"' if rng.integers(2) else b"", some)
+                % (name.encode(), b'; filename="../../f"' if rng.integers(2) else b"", damaged)
                 for name in chosen
             )
             kind = {"content-type": "multipart/form-data; boundary=b"}
-            return {"content": spoilt(rng, form + b"--b--\r\n"), "headers": kind}
+            return {"content": damage(rng, form + b"--b--\r\n"), "headers": kind}
         case 3:
-            return {"files": {name or "image": some for name in chosen}, "data": {"name": "anna", "person": "anna"}}
+            return {"files": {name or "image": damaged for name in chosen}, "data": {"name": "anna", "person": "anna"}}
     return {
-        "content": some,
+        "content": damaged,
         "headers": {"content-type": KINDS[int(rng.integers(len(KINDS)))], "x-request-id": WORDS[int(rng.integers(4))]},
     }
 
 
-def request(rng: np.random.Generator) -> dict[str, Any]:
+def draw_request(rng: np.random.Generator) -> dict[str, Any]:
     method = ("GET", "POST", "POST", "POST", "POST", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS", "TRACE", "ÄH"[1:])[
         int(rng.integers(12))
     ]
-    word, other = (WORDS[int(one)] for one in rng.integers(len(WORDS), size=2))
+    word, other = (WORDS[int(index)] for index in rng.integers(len(WORDS), size=2))
     path = PATHS[int(rng.integers(len(PATHS)))].format(quote(word, safe="/%"))
-    tiles = [tile_of(int(one), colour=RED if one == 3 else None) for one in rng.integers(5, size=int(rng.integers(3)))]
+    tiles = [
+        tile_of(int(index), colour=RED if index == 3 else None) for index in rng.integers(5, size=int(rng.integers(3)))
+    ]
     picture = png(*tiles)
     query = ("", f"?limit={quote(other)}&pad={quote(word)}", "?pad=report", f"?subject={quote(other)}")[
         int(rng.integers(4))
     ]
-    return {"method": method, "url": path + query, **(body(rng, picture) if method != "GET" else {})}
+    return {"method": method, "url": path + query, **(draw_body(rng, picture) if method != "GET" else {})}
 
 
-def campaign(tmp_path: Path, count: int, seed: int) -> None:
+def send_hostile_requests(tmp_path: Path, count: int, seed: int) -> None:
     data, rng = tmp_path / "data", np.random.default_rng(seed)
     data.mkdir()
     log: list[str] = []
@@ -157,35 +159,35 @@ def campaign(tmp_path: Path, count: int, seed: int) -> None:
             TestClient(
                 build(Tiles(), gallery, limits=LIMITS, log=log.append), LOCAL, raise_server_exceptions=False
             ) as client,
-            watched() as touched,
+            watch_writes() as touched,
         ):
             for _ in range(count):
-                asked = request(rng)
-                reply = client.request(**asked)
-                assert reply.status_code < 500 or reply.status_code == 503, (asked, reply.text)
+                hostile = draw_request(rng)
+                reply = client.request(**hostile)
+                assert reply.status_code < 500 or reply.status_code == 503, (hostile, reply.text)
                 assert "Traceback" not in reply.text
                 assert str(tmp_path) not in reply.text
                 assert reply.headers["x-request-id"]
-                if reply.status_code >= 400 and asked["method"] != "HEAD":
+                if reply.status_code >= 400 and hostile["method"] != "HEAD":
                     assert set(reply.json()) == {"error", "request_id"}
                     assert reply.json()["error"]["message"].isprintable()
             assert client.get("/v1/health").json()["status"] == "ok"
-        assert [one for one in touched if not one.startswith(str(data))] == []
+        assert [path for path in touched if not path.startswith(str(data))] == []
     assert [path.name for path in data.iterdir()] == ["door.gallery"]
     assert len(log) == count + 1
     assert not [line for line in log if "\n" in line or "defect" in line or "failed" in line]
 
 
 def test_hundred_hostile_requests(tmp_path: Path) -> None:
-    campaign(tmp_path, 100, seed=0)
+    send_hostile_requests(tmp_path, 100, seed=0)
 
 
 @pytest.mark.slow
 def test_two_thousand_hostile_requests(tmp_path: Path) -> None:
-    campaign(tmp_path, 2000, seed=1)
+    send_hostile_requests(tmp_path, 2000, seed=1)
 
 
 def test_writes_elsewhere_are_detected(tmp_path: Path) -> None:
-    with watched() as touched:
+    with watch_writes() as touched:
         (tmp_path / "elsewhere").write_text("x")
     assert touched == [str(tmp_path / "elsewhere")]

@@ -133,11 +133,11 @@ def test_disconnected_client_is_not_an_error() -> None:
             assert " POST /v1/pad 499 " in lines.get(timeout=PATIENCE)
 
 
-def certificate(folder: Path) -> tuple[Path, Path]:
+def write_certificate(folder: Path) -> tuple[Path, Path]:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
     now = datetime.now(UTC)
-    made = (
+    signed = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -149,13 +149,13 @@ def certificate(folder: Path) -> tuple[Path, Path]:
         .sign(key, SHA256())
     )
     paths = folder / "cert.pem", folder / "key.pem"
-    paths[0].write_bytes(made.public_bytes(Encoding.PEM))
+    paths[0].write_bytes(signed.public_bytes(Encoding.PEM))
     paths[1].write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     return paths
 
 
 def test_service_serves_https_with_its_certificate(tmp_path: Path) -> None:
-    paths = certificate(tmp_path)
+    paths = write_certificate(tmp_path)
     with serve_in_thread(server_of(build(Tiles()), "127.0.0.1", 0, certificate=paths[0], key=paths[1])) as port:
         trusting = ssl.create_default_context(cafile=paths[0])
         connection = http.client.HTTPSConnection("localhost", port, context=trusting, timeout=PATIENCE)
@@ -189,10 +189,10 @@ def test_proxy_without_an_address_is_refused(address: str) -> None:
 
 
 def test_invalid_certificates_are_refused(tmp_path: Path) -> None:
-    paths = certificate(tmp_path)
-    for one, other in ((paths[0], None), (paths[1], paths[0]), (tmp_path / "none", paths[1])):
+    paths = write_certificate(tmp_path)
+    for certificate, key in ((paths[0], None), (paths[1], paths[0]), (tmp_path / "none", paths[1])):
         with pytest.raises(UserError):
-            server_of(build(Tiles()), "127.0.0.1", 0, certificate=one, key=other)
+            server_of(build(Tiles()), "127.0.0.1", 0, certificate=certificate, key=key)
 
 
 @pytest.mark.slow
@@ -203,7 +203,7 @@ def test_serve_answers_until_sigterm(pad: Path, recognition: Path, tmp_path: Pat
     gallery = tmp_path / "door.gallery"
     subprocess.run([*command, "gallery", "create", str(gallery)], env=key, check=True)
     words = ("--pad", pad, "--recognition", recognition, "--gallery", gallery)
-    with serving(*words, environment=key) as (port, log):
+    with run_service(*words, environment=key) as (port, log):
         models = answer(port, "GET", "/v1/models")
     assert models["pipeline"]["pad"].startswith("sha256:")
     exports = {"pad": pad, "recognition": recognition}
@@ -216,7 +216,7 @@ def test_serve_answers_until_sigterm(pad: Path, recognition: Path, tmp_path: Pat
 def test_serve_uses_the_int8_graph(pad_run: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     export = ["export", str(pad_run), str(tmp_path / "pad"), "--int8", "--calibrate", str(sets["A"])]
     assert CliRunner().invoke(app, export).exit_code == 0
-    with serving("--pad", tmp_path / "pad", "--int8") as (port, _):
+    with run_service("--pad", tmp_path / "pad", "--int8") as (port, _):
         models = answer(port, "GET", "/v1/models")
     small, whole = (Exported.open(tmp_path / "pad", int8=int8).graph_digest for int8 in (True, False))
     assert models["pipeline"]["graphs"] == {"pad": f"sha256:{small}"}
@@ -229,7 +229,7 @@ def test_serve_decides_at_the_chosen_operating_points(
     picture = io.BytesIO()
     Image.fromarray(photographs["one"]).save(picture, "PNG")
     words = ("--pad", strict_pad, "--recognition", recognition, "--at", "bpcer=50%", "--at", "fmr=20%")
-    with serving(*words) as (port, _):
+    with run_service(*words) as (port, _):
         models = answer(port, "GET", "/v1/models")
         (face,) = answer(port, "POST", "/v1/embed", picture.getvalue())["faces"]
     point = Exported.open(recognition).at("fmr=20%").threshold
@@ -251,7 +251,7 @@ def test_port_in_use_is_refused_in_one_line(pad: Path) -> None:
 
 
 @contextmanager
-def serving(*words: object, environment: Mapping[str, str] = os.environ) -> Iterator[tuple[int, list[str]]]:
+def run_service(*words: object, environment: Mapping[str, str] = os.environ) -> Iterator[tuple[int, list[str]]]:
     """Run ``serve`` until the block ends; yield its port, and a list that receives its log at the end."""
     process = subprocess.Popen(
         [sys.executable, "-m", "fedvisage", "serve", *map(str, words), "--port", "0"],
@@ -291,5 +291,5 @@ def test_the_service_starts_without_slow_libraries() -> None:
 def test_serve_has_the_documented_options() -> None:
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     shown = set(re.findall(r"--[a-z][a-z-]+", page))
-    known = set(re.findall(r"--[a-z][a-z-]+", CliRunner().invoke(app, ["serve", "--help"]).stdout))
-    assert {"--pad", "--api-keys", "--max-body"} <= shown <= known
+    options = set(re.findall(r"--[a-z][a-z-]+", CliRunner().invoke(app, ["serve", "--help"]).stdout))
+    assert {"--pad", "--api-keys", "--max-body"} <= shown <= options

@@ -39,10 +39,10 @@ SCREEN = (480, 640)
 @pytest.fixture(scope="session")
 def runtime() -> RuntimeFiles:
     """Return the files that compute in a page, if somebody has fetched them."""
-    found = RuntimeFiles()
-    if not found.is_there:
-        pytest.skip(f"the files of {found.package.name} are not there; {ADVICE}, or make web")
-    return found
+    files = RuntimeFiles()
+    if not files.is_there:
+        pytest.skip(f"the files of {files.package.name} are not there; {ADVICE}, or make web")
+    return files
 
 
 @pytest.fixture(scope="session")
@@ -66,7 +66,7 @@ def playwright(chromium: str) -> Iterator[Playwright]:
 
 
 @contextmanager
-def browsing(playwright: Playwright, chromium: str, *flags: str) -> Iterator[Browser]:
+def open_browser(playwright: Playwright, chromium: str, *flags: str) -> Iterator[Browser]:
     """Lend a browser without a window, with flags of its command line."""
     arguments = ["--no-sandbox", "--disable-gpu", *flags]
     browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
@@ -79,8 +79,8 @@ def browsing(playwright: Playwright, chromium: str, *flags: str) -> Iterator[Bro
 @pytest.fixture(scope="module")
 def browser(playwright: Playwright, chromium: str) -> Iterator[Browser]:
     """Lend a browser that has no camera."""
-    with browsing(playwright, chromium) as opened:
-        yield opened
+    with open_browser(playwright, chromium) as launched:
+        yield launched
 
 
 class _Plain(http.server.SimpleHTTPRequestHandler):
@@ -91,7 +91,7 @@ class _Plain(http.server.SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def delivering(folder: Path) -> Iterator[str]:
+def serve_folder(folder: Path) -> Iterator[str]:
     """Deliver a folder from localhost, as any web server would, and lend its address."""
     server = http.server.ThreadingHTTPServer(("localhost", 0), functools.partial(_Plain, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever)
@@ -105,17 +105,17 @@ def delivering(folder: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def filmed() -> dict[str, np.ndarray]:
+def webcam_frames() -> dict[str, np.ndarray]:
     """A webcam's frames of a rendered person, and of a replay of that person."""
     spec = parse_synthesis("O subjects=1 videos=1 frames=1 species=replay")
     (videos,) = plan_videos(spec)
     frames = film(videos, find_domain("O"), 360).split(videos)
-    made = dict[str, np.ndarray]()
-    for video, one in zip(videos, frames, strict=True):
+    screens = dict[str, np.ndarray]()
+    for video, film_frames in zip(videos, frames, strict=True):
         screen = np.full((*SCREEN, 3), (96, 104, 110), np.uint8)
-        screen[60:420, 140:500] = one.images[0]
-        made[video.species] = screen
-    return made
+        screen[60:420, 140:500] = film_frames.images[0]
+        screens[video.species] = screen
+    return screens
 
 
 class Difference(nn.Module):
@@ -123,10 +123,10 @@ class Difference(nn.Module):
 
     def __init__(self, first: np.ndarray, second: np.ndarray) -> None:
         super().__init__()
-        one, other = (torch.from_numpy(crop).float().flatten() / 255 for crop in (first, second))
-        apart = one - other
+        wanted, unwanted = (torch.from_numpy(crop).float().flatten() / 255 for crop in (first, second))
+        apart = wanted - unwanted
         self.weight = nn.Parameter(4 * apart / (apart @ apart))
-        self.middle = nn.Parameter((one + other) / 2)
+        self.middle = nn.Parameter((wanted + unwanted) / 2)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         logit = ((images.float().flatten(1) / 255 - self.middle) * self.weight).sum(dim=1)
@@ -134,19 +134,19 @@ class Difference(nn.Module):
 
 
 @pytest.fixture(scope="session")
-def telling(filmed: dict[str, np.ndarray], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def difference_export(webcam_frames: dict[str, np.ndarray], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return an exported model that tells the person from the replay: 2 and -2, and a threshold of 0.5 between them."""
     detect, out = make_detector(), tmp_path_factory.mktemp("telling") / "pad"
-    crops = [crop_face(filmed[name], detect(filmed[name]), 64).image for name in ("bonafide", "replay")]
+    crops = [crop_face(webcam_frames[name], detect(webcam_frames[name]), 64).image for name in ("bonafide", "replay")]
     written(out, "pad", Difference(*crops), 64, 0.5)
     return out
 
 
 @pytest.fixture(scope="session")
-def trained(pad: Path, filmed: dict[str, np.ndarray], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained_export(pad: Path, webcam_frames: dict[str, np.ndarray], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the exported model of a run, with a threshold between what it says of the person and of the replay."""
-    judged = [Pipeline(pad).check(frame).faces[0].pad.logit for frame in filmed.values()]
-    return with_threshold(pad, tmp_path_factory.mktemp("trained") / "pad", float(np.mean(judged)))
+    logits = [Pipeline(pad).check(frame).faces[0].pad.logit for frame in webcam_frames.values()]
+    return with_threshold(pad, tmp_path_factory.mktemp("trained") / "pad", float(np.mean(logits)))
 
 
 def with_threshold(exported: Path, copy: Path, value: float) -> Path:
@@ -158,17 +158,19 @@ def with_threshold(exported: Path, copy: Path, value: float) -> Path:
 
 
 @pytest.fixture(scope="session")
-def folder(telling: Path, recognition: Path, runtime: RuntimeFiles, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(
+    difference_export: Path, recognition: Path, runtime: RuntimeFiles, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """Return the page as a folder."""
     out = tmp_path_factory.mktemp("page") / "page"
-    build(out, Exported.open(telling), Exported.open(recognition), runtime=runtime)
+    build(out, Exported.open(difference_export), Exported.open(recognition), runtime=runtime)
     return out
 
 
 @pytest.fixture(scope="module")
 def address(folder: Path) -> Iterator[str]:
     """Lend the address of the folder, delivered."""
-    with delivering(folder) as where:
+    with serve_folder(folder) as where:
         yield where
 
 
@@ -189,5 +191,5 @@ def as_webcam(picture: np.ndarray, path: Path, frames: int = 10) -> Path:
 
 def page_of(folder: Path) -> dict[str, object]:
     """Return what a folder says of itself."""
-    said: dict[str, object] = json.loads((folder / "page.json").read_text())
-    return said
+    description: dict[str, object] = json.loads((folder / "page.json").read_text())
+    return description

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 from tests.device.gallery.tiles import Tiles
-from tests.device.web.conftest import delivering, page_of
+from tests.device.web.conftest import page_of, serve_folder
 from tests.refusals import refused
 from typer.testing import CliRunner
 
@@ -60,9 +60,9 @@ def archive(tmp_path: Path) -> Path:
 @pytest.fixture
 def runtime(archive: Path, tmp_path: Path) -> RuntimeFiles:
     """Fetch small files in the place of the real ones."""
-    made = RuntimeFiles(tmp_path / "runtime", package_of(archive.read_bytes()))
-    made.fetch(archive)
-    return made
+    files = RuntimeFiles(tmp_path / "runtime", package_of(archive.read_bytes()))
+    files.fetch(archive)
+    return files
 
 
 def test_runtime_is_fetched_from_the_npm_registry(archive: Path, tmp_path: Path) -> None:
@@ -70,22 +70,22 @@ def test_runtime_is_fetched_from_the_npm_registry(archive: Path, tmp_path: Path)
     kept.mkdir(parents=True)
     archive.rename(kept / f"onnxruntime-web-{ONNX.version}.tgz")
     runtime = RuntimeFiles(tmp_path / "out", package_of((kept / f"onnxruntime-web-{ONNX.version}.tgz").read_bytes()))
-    with delivering(tmp_path / "registry") as address:
+    with serve_folder(tmp_path / "registry") as address:
         runtime.fetch(registry=address.rstrip("/"))
     assert {path.name: path.read_bytes() for path in runtime.folder.iterdir()} == PARTS
 
 
 def test_archive_with_another_digest_is_refused(archive: Path, tmp_path: Path) -> None:
-    known = package_of(archive.read_bytes())
+    package = package_of(archive.read_bytes())
     archive.write_bytes(archive_of({**PARTS, "ort.js": b"export const ort = evil;"}))
-    runtime = RuntimeFiles(tmp_path / "out", known)
+    runtime = RuntimeFiles(tmp_path / "out", package)
     with refused(archive, "archive", "1.30.0"):
         runtime.fetch(archive)
     assert not runtime.folder.exists()
 
 
 def test_unreachable_registry_suggests_an_archive(tmp_path: Path) -> None:
-    with delivering(tmp_path) as address:
+    with serve_folder(tmp_path) as address:
         pass
     with pytest.raises(RunFailed, match="--archive"):
         RuntimeFiles(tmp_path / "out").fetch(registry=address.rstrip("/"))
@@ -110,26 +110,26 @@ def test_folder_holds_page_runtime_detector_and_exported_models(
 ) -> None:
     out = tmp_path / "page"
     built = build(out, Exported.open(pad), None, runtime=runtime)
-    held = {path.relative_to(out).as_posix(): path for path in out.rglob("*") if path.is_file()}
-    assert len(held) == built.files
-    assert built.bytes == sum(path.stat().st_size for path in held.values())
+    files = {path.relative_to(out).as_posix(): path for path in out.rglob("*") if path.is_file()}
+    assert len(files) == built.files
+    assert built.bytes == sum(path.stat().st_size for path in files.values())
     for name in ("config.json", "onnx/model.onnx"):
-        assert held[f"models/pad/{name}"].read_bytes() == (pad / name).read_bytes()
-    assert held["runtime/ort.wasm"].read_bytes() == PARTS["ort.wasm"]
-    said = page_of(out)
-    for entry in said["detector"]["files"]:  # type: ignore[index]
-        assert hashlib.sha256(held[entry["path"]].read_bytes()).hexdigest() == entry["sha256"]
-    linked = re.findall(r'(?:src|href)="([^#"]+)"', held["index.html"].read_text())
+        assert files[f"models/pad/{name}"].read_bytes() == (pad / name).read_bytes()
+    assert files["runtime/ort.wasm"].read_bytes() == PARTS["ort.wasm"]
+    description = page_of(out)
+    for entry in description["detector"]["files"]:  # type: ignore[index]
+        assert hashlib.sha256(files[entry["path"]].read_bytes()).hexdigest() == entry["sha256"]
+    linked = re.findall(r'(?:src|href)="([^#"]+)"', files["index.html"].read_text())
     imported = [name for path in out.glob("*.js") for name in re.findall(r'from "\./([^"]+)"', path.read_text())]
-    assert {*linked, *imported} <= held.keys()
+    assert {*linked, *imported} <= files.keys()
 
 
 def test_page_has_the_constants_of_the_pipeline(pad: Path, runtime: RuntimeFiles) -> None:
-    said = json.loads(page_files(Exported.open(pad), None, runtime=runtime)["page.json"].content)["settings"]
-    assert said["detector"]["sure"] == list(detection.DetectorSettings().sure)
-    assert said["detector"]["longest_side"] == detection.DetectorSettings().longest_side
-    assert said["limits"]["sharpness"] == Settings().sharpness
-    assert said["running"]["window"] == Settings().window
+    settings = json.loads(page_files(Exported.open(pad), None, runtime=runtime)["page.json"].content)["settings"]
+    assert settings["detector"]["sure"] == list(detection.DetectorSettings().sure)
+    assert settings["detector"]["longest_side"] == detection.DetectorSettings().longest_side
+    assert settings["limits"]["sharpness"] == Settings().sharpness
+    assert settings["running"]["window"] == Settings().window
 
 
 def test_page_states_the_webassembly_digest_and_the_files_to_cache(pad: Path, runtime: RuntimeFiles) -> None:

@@ -68,9 +68,9 @@ def test_graph_with_external_data_is_refused(script: Path, pad: Path, tmp_path: 
     assert callable(hide)
     hide(model, tensor)
     (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
-    said = answer(script, tmp_path / "model.onnx", pad / CONFIG)
-    assert said.startswith("damaged model.onnx: has ")
-    assert said.endswith("export the model again")
+    message = answer(script, tmp_path / "model.onnx", pad / CONFIG)
+    assert message.startswith("damaged model.onnx: has ")
+    assert message.endswith("export the model again")
 
 
 def test_page_refuses_a_changed_threshold(script: Path, pad: Path, tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_the_page_refuses_a_sum_that_its_members_do_not_state(script: Path, pad:
     fuse([pad, pad], tmp_path / "sum", scales=[2.0, 0.5], cache=tmp_path)
     places = [tmp_path / "sum/members" / name / CONFIG for name in "12"]
     stated = [json.loads(place.read_text())["float32"]["description"] for place in places]
-    members = [{"bound": one["files_sha256"], "fused": one["fused"]} for one in stated]
+    members = [{"bound": description["files_sha256"], "fused": description["fused"]} for description in stated]
     (tmp_path / "members.json").write_text(json.dumps(members))
     (script.parent / "sum.js").write_text(SUM)
     words = ["node", str(script.parent / "sum.js"), str(tmp_path / "sum" / CONFIG), str(tmp_path / "members.json")]

@@ -10,7 +10,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from tests.device.web.conftest import as_png, delivering
+from tests.device.web.conftest import as_png, serve_folder
 
 from fedvisage.device import Checked, Exported, Pipeline
 from fedvisage.device.web.site import RuntimeFiles, build
@@ -48,10 +48,10 @@ SCALE = """async ({ content, sizes }) => {
 
 
 @pytest.fixture(scope="module")
-def address(trained: Path, recognition: Path, runtime: RuntimeFiles, tmp_path_factory: Any) -> Iterator[str]:
+def address(trained_export: Path, recognition: Path, runtime: RuntimeFiles, tmp_path_factory: Any) -> Iterator[str]:
     out = tmp_path_factory.mktemp("trained-page") / "page"
-    build(out, Exported.open(trained), Exported.open(recognition), runtime=runtime)
-    with delivering(out) as where:
+    build(out, Exported.open(trained_export), Exported.open(recognition), runtime=runtime)
+    with serve_folder(out) as where:
         yield where
 
 
@@ -65,11 +65,11 @@ def page(browser: Any, address: str) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def pictures(photographs: dict[str, np.ndarray], filmed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    large = cv2.resize(filmed["bonafide"], (1600, 1200), interpolation=cv2.INTER_CUBIC)
-    narrow = np.ascontiguousarray(filmed["bonafide"][:, 180:460])
-    grey = np.repeat(filmed["bonafide"].mean(axis=2, keepdims=True), 3, axis=2).astype(np.uint8)
-    return {**photographs, **filmed, "large": large, "narrow": narrow, "grey": grey}
+def pictures(photographs: dict[str, np.ndarray], webcam_frames: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    large = cv2.resize(webcam_frames["bonafide"], (1600, 1200), interpolation=cv2.INTER_CUBIC)
+    narrow = np.ascontiguousarray(webcam_frames["bonafide"][:, 180:460])
+    grey = np.repeat(webcam_frames["bonafide"].mean(axis=2, keepdims=True), 3, axis=2).astype(np.uint8)
+    return {**photographs, **webcam_frames, "large": large, "narrow": narrow, "grey": grey}
 
 
 NAMES = (*("one", "two", "turned", "blurred", "small", "wall", "bonafide", "replay", "large", "narrow", "grey"),)
@@ -77,44 +77,46 @@ NAMES = (*("one", "two", "turned", "blurred", "small", "wall", "bonafide", "repl
 
 @pytest.mark.parametrize("name", NAMES)
 def test_page_and_python_give_equal_boxes_scores_and_decisions(
-    page: Any, trained: Path, recognition: Path, pictures: dict[str, np.ndarray], name: str
+    page: Any, trained_export: Path, recognition: Path, pictures: dict[str, np.ndarray], name: str
 ) -> None:
-    said = page.evaluate(ASK, base64.b64encode(as_png(pictures[name])).decode())
-    expected = Pipeline(trained, recognition).check(pictures[name])
-    assert (said["decision"], said["turned"]) == (expected.decision, expected.turned)
-    assert tuple(said["reasons"]) == expected.reasons
-    assert len(said["faces"]) == len(expected.faces)
-    for found, face in zip(said["faces"], expected.faces, strict=True):
-        compare(found, face)
+    shown = page.evaluate(ASK, base64.b64encode(as_png(pictures[name])).decode())
+    expected = Pipeline(trained_export, recognition).check(pictures[name])
+    assert (shown["decision"], shown["turned"]) == (expected.decision, expected.turned)
+    assert tuple(shown["reasons"]) == expected.reasons
+    assert len(shown["faces"]) == len(expected.faces)
+    for shown_face, face in zip(shown["faces"], expected.faces, strict=True):
+        compare(shown_face, face)
 
 
-def compare(found: dict[str, Any], face: Any) -> None:
-    box = found["box"]
+def compare(shown: dict[str, Any], face: Any) -> None:
+    box = shown["box"]
     assert [box["x"], box["y"], box["width"], box["height"]] == pytest.approx(
         [face.box.x, face.box.y, face.box.width, face.box.height], abs=1
     )
-    assert found["confidence"] == pytest.approx(face.box.confidence, abs=1e-3)
-    assert np.array(found["points"]) == pytest.approx(np.array(face.points), abs=1)
-    assert found["quality"]["sharpness"] == pytest.approx(face.quality.sharpness, rel=0.02)
-    assert found["quality"]["turned"] == pytest.approx(face.quality.turned, abs=0.01)
-    assert tuple(found["quality"]["reasons"]) == face.quality.reasons
-    assert found["pad"]["decision"] == face.pad.decision
-    assert found["pad"]["threshold"] == pytest.approx(face.pad.threshold, abs=1e-6)
-    assert (found["pad"]["score"] is None) == (face.pad.score is None)
+    assert shown["confidence"] == pytest.approx(face.box.confidence, abs=1e-3)
+    assert np.array(shown["points"]) == pytest.approx(np.array(face.points), abs=1)
+    assert shown["quality"]["sharpness"] == pytest.approx(face.quality.sharpness, rel=0.02)
+    assert shown["quality"]["turned"] == pytest.approx(face.quality.turned, abs=0.01)
+    assert tuple(shown["quality"]["reasons"]) == face.quality.reasons
+    assert shown["pad"]["decision"] == face.pad.decision
+    assert shown["pad"]["threshold"] == pytest.approx(face.pad.threshold, abs=1e-6)
+    assert (shown["pad"]["score"] is None) == (face.pad.score is None)
     if face.pad.score is not None:
-        assert found["pad"]["score"] == pytest.approx(face.pad.score, abs=1e-3)
-    assert (found["embedding"] is None) == (face.embedding is None)
+        assert shown["pad"]["score"] == pytest.approx(face.pad.score, abs=1e-3)
+    assert (shown["embedding"] is None) == (face.embedding is None)
     if face.embedding is not None:
-        assert float(np.array(found["embedding"]) @ face.embedding) > 1 - 1e-3
+        assert float(np.array(shown["embedding"]) @ face.embedding) > 1 - 1e-3
 
 
-def test_pictures_cover_every_kind_of_answer(trained: Path, recognition: Path, pictures: dict[str, np.ndarray]) -> None:
-    pipeline = Pipeline(trained, recognition)
+def test_pictures_cover_every_kind_of_answer(
+    trained_export: Path, recognition: Path, pictures: dict[str, np.ndarray]
+) -> None:
+    pipeline = Pipeline(trained_export, recognition)
     answers: list[Checked] = [pipeline.check(pictures[name]) for name in NAMES]
-    assert {one.decision for one in answers} == {"bona_fide", "attack", "no_decision"}
-    assert len({one.reasons for one in answers}) >= 5
-    assert any(face.embedding is not None for one in answers for face in one.faces)
-    assert any(one.turned for one in answers)
+    assert {answer.decision for answer in answers} == {"bona_fide", "attack", "no_decision"}
+    assert len({answer.reasons for answer in answers}) >= 5
+    assert any(face.embedding is not None for answer in answers for face in answer.faces)
+    assert any(answer.turned for answer in answers)
 
 
 def test_page_scales_pictures_like_opencv(page: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.device.web.test_web_page_use import ready, score_of, show
+from tests.device.web.test_web_page_use import score_of, show, wait_for_state
 
 from fedvisage.device import Exported, Pipeline
 from fedvisage.device.service.access import CHECK, Caller, Keys
@@ -24,7 +24,7 @@ KEYS = Keys([(KEY, Caller("kiosk", CHECK))])
 
 
 @contextmanager
-def served(pad: Path, recognition: Path, keys: Keys, runtime: RuntimeFiles) -> Iterator[str]:
+def served_page(pad: Path, recognition: Path, keys: Keys, runtime: RuntimeFiles) -> Iterator[str]:
     models = Exported.open(pad), Exported.open(recognition)
     page = page_files(*models, service={"keys": bool(keys)}, runtime=runtime)
     guard = build(open_engine(*models), keys=keys, limits=Limits(rate=0), page=page)
@@ -33,76 +33,94 @@ def served(pad: Path, recognition: Path, keys: Keys, runtime: RuntimeFiles) -> I
 
 
 def test_served_page_computes_without_the_service(
-    browser: Any, telling: Path, recognition: Path, runtime: RuntimeFiles, filmed: dict[str, np.ndarray]
+    browser: Any,
+    difference_export: Path,
+    recognition: Path,
+    runtime: RuntimeFiles,
+    webcam_frames: dict[str, np.ndarray],
 ) -> None:
-    with served(telling, recognition, Keys(), runtime) as address, browser.new_context() as context:
+    with served_page(difference_export, recognition, Keys(), runtime) as address, browser.new_context() as context:
         page, sent = context.new_page(), list[str]()
         page.on("request", lambda request: sent.append(request.method))
         page.goto(address)
-        ready(page)
-        assert show(page, filmed["bonafide"]).startswith("Living")
+        wait_for_state(page)
+        assert show(page, webcam_frames["bonafide"]).startswith("Living")
         assert "in this page" in page.text_content("#models")
         assert "POST" not in sent
 
 
 def test_pictures_go_to_the_service_only_on_request_with_equal_results(
-    browser: Any, telling: Path, recognition: Path, runtime: RuntimeFiles, filmed: dict[str, np.ndarray]
+    browser: Any,
+    difference_export: Path,
+    recognition: Path,
+    runtime: RuntimeFiles,
+    webcam_frames: dict[str, np.ndarray],
 ) -> None:
-    with served(telling, recognition, Keys(), runtime) as address, browser.new_context() as context:
+    with served_page(difference_export, recognition, Keys(), runtime) as address, browser.new_context() as context:
         page, sent = context.new_page(), list[str]()
         page.on("request", lambda request: sent.append(f"{request.method} /{request.url.removeprefix(address)}"))
         page.goto(address)
-        ready(page)
+        wait_for_state(page)
         page.get_by_label("at the service").check()
         page.wait_for_selector("#promise:has-text('are sent')")
-        ready(page)
+        wait_for_state(page)
         for name, title in (("bonafide", "Living face"), ("replay", "Attack")):
-            expected = Pipeline(telling).check(filmed[name]).faces[0].pad
+            expected = Pipeline(difference_export).check(webcam_frames[name]).faces[0].pad
             assert expected is not None
-            assert show(page, filmed[name], f"{name}.png") == title
+            assert show(page, webcam_frames[name], f"{name}.png") == title
             assert score_of(page) == pytest.approx(expected.score, abs=1e-3)
-        assert [one for one in sent if one.startswith("POST")] == ["POST /v1/embed"] * 2
-        assert show(page, filmed["bonafide"], "again.png") == "Living face"
+        assert [request for request in sent if request.startswith("POST")] == ["POST /v1/embed"] * 2
+        assert show(page, webcam_frames["bonafide"], "again.png") == "Living face"
         page.get_by_label("Name").fill("Anna")
         page.get_by_role("button", name="Enrol this face").click()
         page.wait_for_selector("#matched:has-text('This is Anna.')")
 
 
 def test_models_are_delivered_only_after_the_key(
-    browser: Any, telling: Path, recognition: Path, runtime: RuntimeFiles, filmed: dict[str, np.ndarray]
+    browser: Any,
+    difference_export: Path,
+    recognition: Path,
+    runtime: RuntimeFiles,
+    webcam_frames: dict[str, np.ndarray],
 ) -> None:
-    with served(telling, recognition, KEYS, runtime) as address, browser.new_context() as context:
+    with served_page(difference_export, recognition, KEYS, runtime) as address, browser.new_context() as context:
         page = context.new_page()
         page.goto(address)
-        assert "key" in ready(page, "refused")
+        assert "key" in wait_for_state(page, "refused")
         page.get_by_label("Key of the service").fill("not the key of the service")
         page.get_by_role("button", name="Begin").click()
         page.wait_for_selector("#state:has-text('not one of its keys')")
         page.get_by_label("Key of the service").fill(KEY)
         page.keyboard.press("Enter")
-        ready(page)
+        wait_for_state(page)
         assert page.get_by_label("Key of the service").is_hidden()
         assert page.evaluate("document.activeElement.id") == "camera", "the keyboard goes on from there"
-        assert show(page, filmed["bonafide"]).startswith("Living")
+        assert show(page, webcam_frames["bonafide"]).startswith("Living")
 
 
 def test_page_without_runtime_uses_the_service_and_states_it(
-    browser: Any, telling: Path, recognition: Path, tmp_path: Path, filmed: dict[str, np.ndarray]
+    browser: Any, difference_export: Path, recognition: Path, tmp_path: Path, webcam_frames: dict[str, np.ndarray]
 ) -> None:
-    with served(telling, recognition, Keys(), RuntimeFiles(tmp_path)) as address, browser.new_context() as context:
+    with (
+        served_page(difference_export, recognition, Keys(), RuntimeFiles(tmp_path)) as address,
+        browser.new_context() as context,
+    ):
         page = context.new_page()
         page.goto(address)
-        ready(page)
+        wait_for_state(page)
         assert "are sent to the service" in page.inner_text("#promise")
         assert page.get_by_label("in this page").is_disabled()
-        assert show(page, filmed["replay"]).startswith("Attack")
+        assert show(page, webcam_frames["replay"]).startswith("Attack")
 
 
 def test_page_waiting_for_a_key_states_where_pictures_go(
-    browser: Any, telling: Path, recognition: Path, tmp_path: Path
+    browser: Any, difference_export: Path, recognition: Path, tmp_path: Path
 ) -> None:
-    with served(telling, recognition, KEYS, RuntimeFiles(tmp_path)) as address, browser.new_context() as context:
+    with (
+        served_page(difference_export, recognition, KEYS, RuntimeFiles(tmp_path)) as address,
+        browser.new_context() as context,
+    ):
         page = context.new_page()
         page.goto(address)
-        ready(page, "refused")
+        wait_for_state(page, "refused")
         assert "are sent to the service" in page.inner_text("#promise")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from tests.device.web.conftest import as_png, as_webcam, browsing, delivering
+from tests.device.web.conftest import as_png, as_webcam, open_browser, serve_folder
 from tests.documented import ROOT
 from typer.testing import CliRunner
 
@@ -56,25 +56,25 @@ def page(browser: Any, address: str) -> Iterator[Any]:
     with browser.new_context() as context:
         opened = context.new_page()
         opened.goto(address)
-        ready(opened)
+        wait_for_state(opened)
         yield opened
 
 
-def ready(page: Any, kind: str = "ready") -> str:
+def wait_for_state(page: Any, kind: str = "ready") -> str:
     page.wait_for_selector(f"#state[data-kind={kind}]", timeout=PATIENCE)
-    said: str = page.inner_text("#state")
-    return said
+    state: str = page.inner_text("#state")
+    return state
 
 
 def show(page: Any, picture: np.ndarray, name: str = "one.png") -> str:
     """Choose a picture, and return what the page says of it."""
     page.set_input_files("#file", {"name": name, "mimeType": "image/png", "buffer": as_png(picture)})
     page.wait_for_selector(f"#state:has-text('{name} was checked')", timeout=PATIENCE)
-    said: str = page.inner_text("#decision")
-    return said
+    decision: str = page.inner_text("#decision")
+    return decision
 
 
-def grabbed(page: Any, place: str) -> np.ndarray:
+def pixels_of(page: Any, place: str) -> np.ndarray:
     """Return the pixels of what the page shows, with their opacity."""
     content = base64.b64decode(page.evaluate(GRAB, place).partition(",")[2])
     return np.asarray(Image.open(io.BytesIO(content)).convert("RGBA"))
@@ -82,7 +82,7 @@ def grabbed(page: Any, place: str) -> np.ndarray:
 
 def drawn_box(page: Any) -> list[float]:
     """Return the box that is drawn over the picture: the outer edge of what is drawn, less half of its line."""
-    opacity = grabbed(page, "boxes")[..., 3] / 255
+    opacity = pixels_of(page, "boxes")[..., 3] / 255
     half = max(2, opacity.shape[1] / 200)  # the black line, twice as wide as the white one
     ends = list[float]()
     for axis in (0, 1):
@@ -96,13 +96,13 @@ def drawn_box(page: Any) -> list[float]:
 
 
 def score_of(page: Any) -> float:
-    found = re.search(r"Score (0\.\d+)", page.inner_text("#figures"))
-    assert found, page.inner_text("#figures")
-    return float(found[1])
+    match = re.search(r"Score (0\.\d+)", page.inner_text("#figures"))
+    assert match, page.inner_text("#figures")
+    return float(match[1])
 
 
 @pytest.mark.parametrize(
-    ("species", "title", "told"),
+    ("species", "title", "selector"),
     [
         ("bonafide", "Living face", "#matched:has-text('This is Anna.')"),
         ("replay", "Attack", "#state[data-kind=refused]:has-text('no living face')"),
@@ -112,22 +112,22 @@ def test_webcam_tells_live_person_from_replay(
     playwright: Any,
     chromium: str,
     address: str,
-    telling: Path,
-    filmed: dict[str, np.ndarray],
+    difference_export: Path,
+    webcam_frames: dict[str, np.ndarray],
     tmp_path: Path,
     species: str,
     title: str,
-    told: str,
+    selector: str,
 ) -> None:
-    camera = as_webcam(filmed[species], tmp_path / "camera.mjpeg")
-    with browsing(playwright, chromium, *FAKE, f"--use-file-for-fake-video-capture={camera}") as browser:
+    camera = as_webcam(webcam_frames[species], tmp_path / "camera.mjpeg")
+    with open_browser(playwright, chromium, *FAKE, f"--use-file-for-fake-video-capture={camera}") as browser:
         page = browser.new_page()
         page.goto(address)
-        ready(page)
+        wait_for_state(page)
         page.get_by_role("button", name="Start the camera").click()
         page.wait_for_selector(f"#decision:has-text('{title}')", timeout=PATIENCE)
-        frame = np.ascontiguousarray(grabbed(page, "video")[..., :3])
-        (face,) = Pipeline(telling).check(frame).faces
+        frame = np.ascontiguousarray(pixels_of(page, "video")[..., :3])
+        (face,) = Pipeline(difference_export).check(frame).faces
         expected = face.pad
         assert expected is not None
         assert expected.score is not None
@@ -140,7 +140,7 @@ def test_webcam_tells_live_person_from_replay(
         page.screenshot(path=SCREENSHOTS / f"webcam-{species}.png", full_page=True)
         page.get_by_label("Name").fill("Anna")
         page.get_by_role("button", name="Enrol this face").click()
-        page.wait_for_selector(told, timeout=PATIENCE)
+        page.wait_for_selector(selector, timeout=PATIENCE)
         page.get_by_role("button", name="Stop the camera").click()
         page.wait_for_selector("#video", state="hidden")
 
@@ -152,23 +152,23 @@ def test_webcam_tells_live_person_from_replay(
 def test_unusable_picture_shows_the_reason(
     page: Any, photographs: dict[str, np.ndarray], name: str, words: str
 ) -> None:
-    said = show(page, photographs[name])
-    assert said.startswith("No decision")
-    assert words in said
+    message = show(page, photographs[name])
+    assert message.startswith("No decision")
+    assert words in message
     assert page.get_attribute("#verdict", "data-decision") == "no_decision"
 
 
 def test_file_without_a_picture_shows_an_error(page: Any) -> None:
     page.set_input_files("#file", {"name": "notes.png", "mimeType": "image/png", "buffer": b"no picture"})
-    assert "notes.png: is not an image" in ready(page, "refused")
+    assert "notes.png: is not an image" in wait_for_state(page, "refused")
 
 
-def test_page_enrols_and_compares_people_and_refuses_attacks(page: Any, filmed: dict[str, np.ndarray]) -> None:
-    assert show(page, filmed["replay"], "replay.png").startswith("Attack")
+def test_page_enrols_and_compares_people_and_refuses_attacks(page: Any, webcam_frames: dict[str, np.ndarray]) -> None:
+    assert show(page, webcam_frames["replay"], "replay.png").startswith("Attack")
     page.get_by_label("Name").fill("Anna")
     page.get_by_role("button", name="Enrol this face").click()
-    assert "no living face" in ready(page, "refused")
-    assert show(page, filmed["bonafide"], "anna.png").startswith("Living")
+    assert "no living face" in wait_for_state(page, "refused")
+    assert show(page, webcam_frames["bonafide"], "anna.png").startswith("Living")
     page.get_by_role("button", name="Enrol this face").click()
     page.wait_for_selector("#matched:has-text('This is Anna.')")
     assert "similarity 1.000" in page.inner_text("#list")
@@ -177,19 +177,19 @@ def test_page_enrols_and_compares_people_and_refuses_attacks(page: Any, filmed: 
     assert page.inner_text("#matched") == ""
 
 
-def test_picture_never_leaves_the_page(browser: Any, address: str, filmed: dict[str, np.ndarray]) -> None:
-    asked = list[tuple[str, str]]()
+def test_picture_never_leaves_the_page(browser: Any, address: str, webcam_frames: dict[str, np.ndarray]) -> None:
+    requests = list[tuple[str, str]]()
     with browser.new_context() as context:
         page = context.new_page()
-        page.on("request", lambda request: asked.append((request.method, request.url)))
+        page.on("request", lambda request: requests.append((request.method, request.url)))
         page.goto(address)
-        ready(page)
-        before = len(asked)
-        show(page, filmed["bonafide"])
-        assert {url for _, url in asked if not url.startswith((address, "blob:" + address))} == set()
-        assert {method for method, _ in asked} == {"GET"}
+        wait_for_state(page)
+        before = len(requests)
+        show(page, webcam_frames["bonafide"])
+        assert {url for _, url in requests if not url.startswith((address, "blob:" + address))} == set()
+        assert {method for method, _ in requests} == {"GET"}
         # A second worker loads the same files again, and that is all.
-        assert set(asked[before:]) <= set(asked[:before])
+        assert set(requests[before:]) <= set(requests[:before])
 
 
 @pytest.mark.parametrize(
@@ -206,15 +206,19 @@ def test_policy_forbids_unneeded_features(page: Any, attempt: str, directive: st
     assert page.evaluate(VIOLATED, attempt) == [directive, 0]
 
 
-def test_browser_reports_no_error_for_the_page(browser: Any, address: str, filmed: dict[str, np.ndarray]) -> None:
+def test_browser_reports_no_error_for_the_page(
+    browser: Any, address: str, webcam_frames: dict[str, np.ndarray]
+) -> None:
     complaints = list[str]()
     with browser.new_context() as context:
         page = context.new_page()
-        page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+        page.on(
+            "console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None
+        )
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.goto(address)
-        ready(page)
-        assert show(page, filmed["bonafide"]).startswith("Living")
+        wait_for_state(page)
+        assert show(page, webcam_frames["bonafide"]).startswith("Living")
     assert complaints == []
 
 
@@ -224,17 +228,22 @@ def test_browser_reports_no_error_for_the_page(browser: Any, address: str, filme
     ids=["none", "refused"],
 )
 def test_missing_camera_is_reported_and_pictures_still_work(
-    playwright: Any, chromium: str, address: str, filmed: dict[str, np.ndarray], flags: tuple[str, ...], word: str
+    playwright: Any,
+    chromium: str,
+    address: str,
+    webcam_frames: dict[str, np.ndarray],
+    flags: tuple[str, ...],
+    word: str,
 ) -> None:
-    with browsing(playwright, chromium, *flags) as browser:
+    with open_browser(playwright, chromium, *flags) as browser:
         page = browser.new_page()
         page.goto(address)
-        ready(page)
+        wait_for_state(page)
         page.get_by_role("button", name="Start the camera").click()
-        said = ready(page, "refused")
-        assert word in said
-        assert "choose a picture" in said
-        assert show(page, filmed["bonafide"]).startswith("Living")
+        message = wait_for_state(page, "refused")
+        assert word in message
+        assert "choose a picture" in message
+        assert show(page, webcam_frames["bonafide"]).startswith("Living")
 
 
 @pytest.mark.parametrize(
@@ -251,11 +260,11 @@ def test_missing_or_different_model_is_refused(
     copy = tmp_path / "page"
     shutil.copytree(folder, copy)
     damage(copy / "models/pad/onnx/model.onnx")
-    with delivering(copy) as address, browser.new_context() as context:
+    with serve_folder(copy) as address, browser.new_context() as context:
         page = context.new_page()
         page.goto(address)
-        said = ready(page, "refused")
-        assert all(word in said for word in words), said
+        message = wait_for_state(page, "refused")
+        assert all(word in message for word in words), message
         assert page.get_by_role("button", name="Start the camera").is_disabled()
 
 
@@ -265,33 +274,33 @@ def test_page_update_is_cached_as_a_whole(browser: Any, folder: Path, tmp_path: 
     start, index = copy / "page.json", copy / "index.html"
     with browser.new_context() as context:
         page = context.new_page()
-        with delivering(copy) as address:
+        with serve_folder(copy) as address:
             page.goto(address)
-            ready(page)
+            wait_for_state(page)
             page.evaluate("async () => { await navigator.serviceWorker.ready; }")
             contents = json.loads(start.read_text())["contents"]
             start.write_text(start.read_text().replace(contents, "updated"))
             index.write_text(re.sub("<title>.*</title>", "<title>updated</title>", index.read_text()))
             page.goto(address)
-            ready(page)
+            wait_for_state(page)
             page.wait_for_function(
                 "async () => (await caches.keys()).every((name) => name.endsWith('updated'))", timeout=PATIENCE
             )
         page.reload()
-        ready(page)
+        wait_for_state(page)
         assert page.title() == "updated"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1400, 390])
 def test_page_fits_the_screen_and_is_legible(
-    browser: Any, address: str, filmed: dict[str, np.ndarray], width: int, scheme: str
+    browser: Any, address: str, webcam_frames: dict[str, np.ndarray], width: int, scheme: str
 ) -> None:
     with browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme) as context:
         page = context.new_page()
         page.goto(address)
-        ready(page)
-        show(page, filmed["bonafide"])
+        wait_for_state(page)
+        show(page, webcam_frames["bonafide"])
         page.get_by_label("Name").fill("Anna")
         page.get_by_role("button", name="Enrol this face").click()
         page.wait_for_selector("#matched:has-text('Anna')")
@@ -318,36 +327,36 @@ def contrast(page: Any, place: str) -> float:
         }""",
         place,
     )
-    light = sorted(luminance([int(one) for one in re.findall(r"\d+", colour)[:3]]) for colour in colours)
+    light = sorted(luminance([int(number) for number in re.findall(r"\d+", colour)[:3]]) for colour in colours)
     return (light[1] + 0.05) / (light[0] + 0.05)
 
 
 def luminance(colour: list[int]) -> float:
     linear = [
         share / 12.92 if share <= 0.03928 else ((share + 0.055) / 1.055) ** 2.4
-        for share in (one / 255 for one in colour)
+        for share in (value / 255 for value in colour)
     ]
     return float(np.dot((0.2126, 0.7152, 0.0722), linear))
 
 
-def test_page_is_usable_with_the_keyboard(page: Any, filmed: dict[str, np.ndarray]) -> None:
-    show(page, filmed["bonafide"])
+def test_page_is_usable_with_the_keyboard(page: Any, webcam_frames: dict[str, np.ndarray]) -> None:
+    show(page, webcam_frames["bonafide"])
     reached = list[str]()
     page.evaluate("document.activeElement.blur()")
     for _ in range(12):
         page.keyboard.press("Tab")
         reached.append(page.evaluate("document.activeElement.id || document.activeElement.tagName"))
     wanted = ["A", "camera", "file", "name", "BUTTON", "SUMMARY"]
-    assert [one for one in dict.fromkeys(reached) if one in wanted] == wanted
+    assert [element for element in dict.fromkeys(reached) if element in wanted] == wanted
     page.get_by_label("Name").focus()
     page.keyboard.type("Anna")
     page.keyboard.press("Enter")
     page.wait_for_selector("#matched:has-text('This is Anna.')")
 
 
-def test_screen_reader_gets_labels_and_changes(page: Any, filmed: dict[str, np.ndarray]) -> None:
-    show(page, filmed["bonafide"])
-    status = [one.inner_text() for one in page.get_by_role("status").all()]
+def test_screen_reader_gets_labels_and_changes(page: Any, webcam_frames: dict[str, np.ndarray]) -> None:
+    show(page, webcam_frames["bonafide"])
+    status = [element.inner_text() for element in page.get_by_role("status").all()]
     assert any("Living face" in text for text in status)
     assert page.get_by_label("Choose a picture").get_attribute("type") == "file"
     assert page.get_by_role("button", name="Start the camera").get_attribute("aria-pressed") == "false"
@@ -360,12 +369,12 @@ def test_screen_reader_gets_labels_and_changes(page: Any, filmed: dict[str, np.n
 
 
 def test_documented_command_builds_the_page(
-    telling: Path, recognition: Path, runtime: RuntimeFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    difference_export: Path, recognition: Path, runtime: RuntimeFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = (ROOT / "docs" / "device.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```bash\n(.*?)```", page[page.index("## In the browser") :], flags=re.DOTALL)
     _, build, deliver = (shlex.split(line) for line in block.splitlines())
-    for name, exported in (("pad", telling), ("faces", recognition)):
+    for name, exported in (("pad", difference_export), ("faces", recognition)):
         shutil.copytree(exported, tmp_path / "exported" / name)
     monkeypatch.chdir(tmp_path)
     assert runtime.is_there

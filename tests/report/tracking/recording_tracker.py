@@ -9,16 +9,16 @@ from pathlib import Path
 from fedvisage.report.tracking.tracker import End, TrackedRun
 
 
-class Recorded:
+class RecordingTracker:
     """Writes each call with all that it was given as a line; ``BREAK`` names a call that fails."""
 
     BREAK = ""
 
-    def start(self, run: TrackedRun, known: str) -> str:
+    def start(self, run: TrackedRun, earlier_id: str) -> str:
         run.store.mkdir(parents=True, exist_ok=True)
         self.path = run.store / f"{type(self).__name__}.jsonl"
-        self._note("start", [run.name, run.project, dict(run.settings), known])
-        return known or "first"
+        self._note("start", [run.name, run.project, dict(run.settings), earlier_id])
+        return earlier_id or "first"
 
     def log(self, step: int, figures: Mapping[str, float], when: float) -> None:
         self._note("log", [step, dict(figures)])
@@ -29,20 +29,20 @@ class Recorded:
     def end(self, how: End) -> None:
         self._note("end", [how])
 
-    def _note(self, call: str, given: list[object]) -> None:
+    def _note(self, call: str, arguments: list[object]) -> None:
         if call == self.BREAK:
             raise ConnectionError(f"no {call} today")
         with self.path.open("a") as file:
-            file.write(json.dumps([call, *given]) + "\n")
+            file.write(json.dumps([call, *arguments]) + "\n")
 
 
-class BreaksAtStart(Recorded):
+class BreaksAtStart(RecordingTracker):
     BREAK = "start"
 
 
-class BreaksAtLog(Recorded):
+class BreaksAtLog(RecordingTracker):
     BREAK = "log"
 
 
-class BreaksAtEnd(Recorded):
+class BreaksAtEnd(RecordingTracker):
     BREAK = "end"

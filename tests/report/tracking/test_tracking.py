@@ -24,7 +24,7 @@ from fedvisage.runs.train import training_of
 
 NAMED = ("recorded", "at-start", "at-log", "at-end")
 ENTRIES = """[fedvisage.trackers]
-recorded = tests.report.tracking.recording_tracker:Recorded
+recorded = tests.report.tracking.recording_tracker:RecordingTracker
 at-start = tests.report.tracking.recording_tracker:BreaksAtStart
 at-log = tests.report.tracking.recording_tracker:BreaksAtLog
 at-end = tests.report.tracking.recording_tracker:BreaksAtEnd
@@ -46,19 +46,19 @@ def trackers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     extensions._entries.cache_clear()
 
 
-def told(out: Path, kind: str = "Recorded") -> list[list[Any]]:
+def calls_of(out: Path, kind: str = "RecordingTracker") -> list[list[Any]]:
     """Return the calls of a tracker of a run."""
     path = out / "tracking" / f"{kind}.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def rounds(calls: list[list[Any]]) -> list[int]:
+def reported_rounds(calls: list[list[Any]]) -> list[int]:
     """Return which rounds were told; the finished run's figures come last, under the last round's number."""
     return [call[1] for call in calls if call[0] == "log" and "bytes_up" in call[2]]
 
 
 @pytest.fixture(scope="module")
-def tracked(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def tracked_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Return a run with four trackers, of which three break at some time, and what it said."""
     out, heard = tmp_path_factory.mktemp("runs") / "tracked", io.StringIO()
     reporter = Reporter(Console(file=heard, width=1000))
@@ -67,16 +67,16 @@ def tracked(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="module")
-def plain(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plain_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a run without trackers."""
     out = tmp_path_factory.mktemp("plain") / "run"
     run_toy(tree(sets), out)
     return out
 
 
-def test_tracker_receives_start_rounds_result_and_end(tracked: tuple[Path, str]) -> None:
-    out, _ = tracked
-    calls = told(out)
+def test_tracker_receives_start_rounds_result_and_end(tracked_run: tuple[Path, str]) -> None:
+    out, _ = tracked_run
+    calls = calls_of(out)
     assert [call[0] for call in calls] == ["start", *["log"] * ROUNDS, "log", "artefact", "end"]
     lines = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     for line, (_, step, figures) in zip(lines, calls[1:], strict=False):
@@ -94,30 +94,30 @@ def test_tracker_receives_start_rounds_result_and_end(tracked: tuple[Path, str])
 
 
 def test_tracker_receives_no_names_of_people_pictures_or_paths(
-    tracked: tuple[Path, str], sets: Mapping[str, Path]
+    tracked_run: tuple[Path, str], sets: Mapping[str, Path]
 ) -> None:
     """Every name in these sets begins with "secret"; sets lie below one directory."""
-    text = json.dumps(told(tracked[0]))
-    assert "secret" in (tracked[0] / "scores.csv").read_text()
+    text = json.dumps(calls_of(tracked_run[0]))
+    assert "secret" in (tracked_run[0] / "scores.csv").read_text()
     assert "secret" not in text
     assert str(sets["A"].parent) not in text
-    assert "/" not in {key[:1] for call in told(tracked[0]) if call[0] == "log" for key in call[2]}
-    values = [value for call in told(tracked[0]) if call[0] == "log" for value in call[2].values()]
+    assert "/" not in {key[:1] for call in calls_of(tracked_run[0]) if call[0] == "log" for key in call[2]}
+    values = [value for call in calls_of(tracked_run[0]) if call[0] == "log" for value in call[2].values()]
     assert all(isinstance(value, float) for value in values)
 
 
-def test_broken_tracker_is_named_once_and_changes_no_result(tracked: tuple[Path, str], plain: Path) -> None:
-    out, said = tracked
+def test_broken_tracker_is_named_once_and_changes_no_result(tracked_run: tuple[Path, str], plain_run: Path) -> None:
+    out, output = tracked_run
     for name, word in (("at-start", "no start"), ("at-log", "no log"), ("at-end", "no end"), ("gone", "NotThere")):
-        (line,) = [line for line in said.splitlines() if line.startswith(f"warning: {name} ")]
+        (line,) = [line for line in output.splitlines() if line.startswith(f"warning: {name} ")]
         assert word in line
     bare = ("model.safetensors", "ledger.jsonl", "scores.csv")
-    assert settled(out, names=bare) == settled(plain, names=bare)
-    assert "tracking" not in (plain / "recipe.yaml").read_text()
-    assert not (plain / "tracking").exists()
+    assert settled(out, names=bare) == settled(plain_run, names=bare)
+    assert "tracking" not in (plain_run / "recipe.yaml").read_text()
+    assert not (plain_run / "tracking").exists()
 
 
-class Stopped(Reporter):
+class StopsInRoundTwo(Reporter):
     """Has somebody press Ctrl-C when a round is told."""
 
     def advance(self, done: int, total: int, note: str) -> None:
@@ -128,11 +128,11 @@ class Stopped(Reporter):
 def test_stopped_and_resumed_run_reports_each_round_once(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, tracking="recorded", training__rounds=4, runtime__checkpoint_every=3)
     with pytest.raises(KeyboardInterrupt):
-        run_toy(content, tmp_path / "run", reporter=Stopped(Console(file=io.StringIO())))
-    assert told(tmp_path / "run")[-1] == ["end", "stopped"]
+        run_toy(content, tmp_path / "run", reporter=StopsInRoundTwo(Console(file=io.StringIO())))
+    assert calls_of(tmp_path / "run")[-1] == ["end", "stopped"]
     run_toy(content, tmp_path / "run", resume=True)  # from round 0: there is no checkpoint yet
-    calls = told(tmp_path / "run")
-    assert rounds(calls) == [1, 2, 3, 4]
+    calls = calls_of(tmp_path / "run")
+    assert reported_rounds(calls) == [1, 2, 3, 4]
     assert [call[4] for call in calls if call[0] == "start"] == ["", "first"]
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
     run_toy(content, tmp_path / "run", resume=True)
@@ -142,16 +142,16 @@ def test_stopped_and_resumed_run_reports_each_round_once(sets: Mapping[str, Path
 
 @pytest.mark.parametrize("note", ['{"recorded": 3}', '{"recorded": {"run": "x"', '{"at-log": {"run": "a"}}'])
 def test_resuming_a_finished_run_reports_it_to_a_new_tracker(
-    plain: Path, sets: Mapping[str, Path], tmp_path: Path, note: str
+    plain_run: Path, sets: Mapping[str, Path], tmp_path: Path, note: str
 ) -> None:
     content = tree(sets, tracking="recorded")
-    shutil.copytree(plain, tmp_path / "run")
+    shutil.copytree(plain_run, tmp_path / "run")
     (tmp_path / "run/recipe.yaml").write_text(recipes.text_of(recipe_of(content)))  # as if it had not been installed
     (tmp_path / "run/tracking").mkdir()
     (tmp_path / "run/tracking/told.json").write_text(note)
     run_toy(content, tmp_path / "run", resume=True)
-    calls = told(tmp_path / "run")
-    assert rounds(calls) == [1, 2, 3]
+    calls = calls_of(tmp_path / "run")
+    assert reported_rounds(calls) == [1, 2, 3]
     assert calls[-1] == ["end", "finished"]
 
 
@@ -177,21 +177,21 @@ def test_run_that_fails_before_its_first_round_starts_no_tracker(sets: Mapping[s
     content = tree(sets, tracking="recorded", federation__offline=1, federation__give_up_after=1)
     with pytest.raises((RunFailed, UserError)):
         run_toy(content, tmp_path / "run")
-    assert [call[0] for call in told(tmp_path / "run")] in ([], ["start", "log", "end"])
+    assert [call[0] for call in calls_of(tmp_path / "run")] in ([], ["start", "log", "end"])
 
 
 def test_trackers_are_absent_from_orders_and_digests(sets: Mapping[str, Path]) -> None:
-    plain, with_one = recipe_of(tree(sets)), recipe_of(tree(sets, tracking="mlflow"))
-    assert recipes.text_of(without_local_parts(with_one)) == recipes.text_of(without_local_parts(plain))
-    assert training_of(recipes.tree_of(with_one), False) == training_of(recipes.tree_of(plain), False)
+    plain_run, with_one = recipe_of(tree(sets)), recipe_of(tree(sets, tracking="mlflow"))
+    assert recipes.text_of(without_local_parts(with_one)) == recipes.text_of(without_local_parts(plain_run))
+    assert training_of(recipes.tree_of(with_one), False) == training_of(recipes.tree_of(plain_run), False)
 
 
 def test_settings_are_numbers_and_chosen_words(sets: Mapping[str, Path]) -> None:
     content = recipes.tree_of(recipe_of(tree(sets, title="secret title", training__start="secret.safetensors")))
-    found = settings_of(content)
-    assert (found["training.optimizer.lr"], found["training.optimizer.name"]) == (0.01, "adam")
-    assert "secret" not in json.dumps(found)
-    assert not [key for key in found if key.startswith("data")]
+    settings = settings_of(content)
+    assert (settings["training.optimizer.lr"], settings["training.optimizer.name"]) == (0.01, "adam")
+    assert "secret" not in json.dumps(settings)
+    assert not [key for key in settings if key.startswith("data")]
 
 
 def test_values_that_are_no_numbers_are_not_reported() -> None:
