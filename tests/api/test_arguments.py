@@ -1,4 +1,4 @@
-"""Wrong arguments of the Python API: one error that names the argument and says what it accepts."""
+"""Errors of the Python API name the wrong argument and the accepted values."""
 
 from __future__ import annotations
 

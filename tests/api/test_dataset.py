@@ -1,4 +1,4 @@
-"""Images in memory as a dataset: arrays, tensors and torch Datasets, and what is wrong with them."""
+"""Datasets from arrays, tensors and torch Datasets in memory, and refusals of invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The slow libraries load only when something needs them: each test asks a process of its own."""
+"""Slow libraries load only when needed; each test starts its own process."""
 
 from __future__ import annotations
 

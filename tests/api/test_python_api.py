@@ -1,4 +1,4 @@
-"""The Python door: what ``import fedvisage as fv`` gives, used as README and a notebook would."""
+"""The Python API of ``import fedvisage as fv``, used as in the README and notebooks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fedvisage.tasks.scoring import LIMIT
 
 
 def run_python(code: str) -> str:
-    """Run some lines of Python by themselves and return what they print."""
+    """Run code in a new Python process and return its output."""
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
@@ -169,12 +169,14 @@ def test_options_of_a_passed_method_are_validated(sets: Mapping[str, Path]) -> N
 
     mine = replace(fedprox(MODEL), name="mine")
     assert fv.load("demo/fedpad", {"method.mu": 5.0}, method=mine).method.mu == 5.0  # type: ignore[attr-defined]
-    assert fv.load(content(name="moon", temperature=0.4), method=mine).method.name == "mine"  # without the rest
+    assert (
+        fv.load(content(name="moon", temperature=0.4), method=mine).method.name == "mine"
+    )  # options of other methods are dropped
     for changes, recipe in (
         ({"method.mew": 5.0}, content(name="fedpad")),
         ({}, content(name="mine", mew=5.0)),
         ({}, content(name="fedpad", mew=5.0)),
-        ({"method.temperature": 0.4}, content(name="moon")),  # asked for, so it cannot be left out
+        ({"method.temperature": 0.4}, content(name="moon")),  # an explicit change cannot be dropped
     ):
         with pytest.raises(fv.UserError) as caught:
             fv.load(recipe, changes, method=mine)
@@ -199,7 +201,7 @@ def test_changed_method_cannot_take_a_listed_name() -> None:
     with refused("method", "fedpad", "dataclasses.replace"):
         fv.run("demo/fedpad", method=changed)
     assert fv.load("demo/fedpad", method=METHODS["fedpad"]).method.name == "fedpad"
-    assert fv.load("demo/fedpad", method=fedprox(MODEL)).method.name == "fedprox"  # the list's, built again
+    assert fv.load("demo/fedpad", method=fedprox(MODEL)).method.name == "fedprox"  # equal to the listed method
 
 
 def zero_loss(site: fv.Site, batch: fv.Batch) -> torch.Tensor:

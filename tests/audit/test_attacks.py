@@ -1,4 +1,4 @@
-"""Attacks on what a site told, on vectors where the answer is known."""
+"""Attacks on released vectors whose owners are known."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_identities_are_ranked_once_by_their_nearest_face() -> None:
 def test_random_directions_hit_at_the_rate_of_chance() -> None:
     faces, right = gallery(10, 1, 0.0, dimension=3), frozenset({0, 1, 2})
     vectors = RNG.normal(size=(4000, 3)).astype(np.float32)
-    permutations = [Faces(faces.features, RNG.permutation(10)) for _ in range(100)]  # whose face it is is drawn as well
+    permutations = [Faces(faces.features, RNG.permutation(10)) for _ in range(100)]  # the owners are drawn as well
     rates = [
         hit_rate(nearest(vectors[i::100], permuted, 5), [right] * 40, permuted).hits
         for i, permuted in enumerate(permutations)

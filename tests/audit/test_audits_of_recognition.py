@@ -1,4 +1,4 @@
-"""The audits of recognition on a small run: each says something of everything that sites could have told."""
+"""The audits of recognition on a small run."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_report_shows_the_pictures(name: str, records: dict[str, dict[str, Any]]
 
 
 def test_vectors_belong_to_the_people_of_centres_and_cluster_margins() -> None:
-    """Four people on a circle, each of one grey; a vector at 10°, and one at 200° that is near nobody."""
+    """Four people on a circle, each of one grey; one vector at 10°, and one at 200° that is close to no person."""
     turns = np.radians([0, 30, 60, 120])
     centres = np.stack([np.cos(turns), np.sin(turns)], axis=1)
     greys = np.array([0.1, 0.2, 0.4, 0.8])

@@ -1,4 +1,4 @@
-"""Labels can be read off the gradients of plain split learning, and the audit says so."""
+"""Inference of labels from the gradients of plain split learning."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedvisage.audit.audit import audit_run
 
 
 def gradients(labels: np.ndarray, weight: np.ndarray, outputs: np.ndarray) -> torch.Tensor:
-    """Write down (softmax − onehot) W / N."""
+    """Return (softmax − onehot) W / N."""
     probability = np.exp(outputs - outputs.max(1, keepdims=True))
     probability /= probability.sum(1, keepdims=True)
     return torch.from_numpy((probability - np.eye(2)[labels]) @ weight / len(labels))

@@ -1,4 +1,4 @@
-"""The empirical lower bound on ε: below every claim that holds, above every claim that does not."""
+"""The empirical lower bound on ε lies below valid claims and above false ones."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def gaussian(shift: float, sigma: float) -> ClaimTrial:
 
 @pytest.mark.parametrize("sigma", [0.5, 1.0, 4.0])
 def test_bound_is_below_the_true_epsilon_of_gaussian_noise(sigma: float) -> None:
-    """The true one, at δ = 1e-5, by bisection on the closed form; two coordinates each move by 1."""
+    """Find the true ε at δ = 1e-5 by bisection on the closed form; two coordinates each move by 1."""
     low, high = 0.0, 200.0
     while high - low > 1e-6:
         middle = (low + high) / 2
@@ -68,7 +68,7 @@ def test_bound_is_close_to_the_limit_of_the_number_of_releases() -> None:
 
 @pytest.mark.parametrize(("chance", "other"), [(0.5, 0.2), (0.02, 0.02), (0.99, 0.4)])
 def test_bound_is_wrong_at_most_at_its_confidence(chance: float, other: float) -> None:
-    """All pairs of counts, weighed by how likely they are: P[bound > ln(P/P')] ≤ 1 − confidence, here 0.9."""
+    """Sum over all pairs of counts, weighted by their probability: P[bound > ln(P/P')] ≤ 1 − confidence, here 0.9."""
     trials, wrong = 60, 0.0
     for hits in range(trials + 1):
         for others in range(trials + 1):

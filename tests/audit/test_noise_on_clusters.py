@@ -1,4 +1,4 @@
-"""Figure 4: what noise leaves of a cluster's direction, against what noise of that size leaves of any vector."""
+"""Figure 4: cosine between a cluster and its noisy release, compared with the expected cosine under that noise."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SETTINGS = ClusteringSettings(1.3, 1, 50, BUDGET)
 
 
 def mechanism_inputs() -> MechanismInputs:
-    """Everybody within a cap around the first axis, which is a candidate, too."""
+    """Place all people in a cap around the first axis, which is also a candidate."""
     draws = torch.Generator().manual_seed(0)
     axis = torch.eye(DIMENSION)[0]
     own = normalize(axis + 0.15 * torch.randn(PEOPLE, DIMENSION, generator=draws))
@@ -36,7 +36,7 @@ def mechanism_inputs() -> MechanismInputs:
 
 
 def remaining_cosine(length: float, sigma: float) -> float:
-    """Return the cosine that noise of so many dimensions, nearly orthogonal to a vector, leaves of it."""
+    """Return the cosine between a vector and its sum with noise that is nearly orthogonal to it."""
     return length / math.hypot(length, sigma * math.sqrt(DIMENSION))
 
 

@@ -1,4 +1,4 @@
-"""What clusters take of a softmax, beside sums written out."""
+"""Shares of clusters in a softmax, compared with explicit sums."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A decoder sees in tokens what is in them; noise takes it away; the audit writes figures and a picture of it."""
+"""Reconstruction of images from tokens, with and without noise, and the audit's figures and picture."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_audit_tries_every_form_and_the_noise_of_the_run(
 
 
 def test_noise_on_gradients_prevents_label_inference(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    """The same run and the same attack as without noise, which reads all labels."""
+    """Without noise, the same attack on the same run infers all labels."""
     privacy = {"epsilon": 1.0, "delta": 1e-3, "count": "tight", "noise": "derived"}
     content = tree(sets, "fedsis", training__rounds=1, evaluation__every=0, privacy=privacy)
     content["method"]["leakage"] = {"tokens": 1.0, "gradient": 0.1}

@@ -1,7 +1,7 @@
 """Runs on the second of two emulated cards give the model and scores of a CPU, and mix no devices.
 
 The cards compute on the CPU, so the bytes are equal, except for transformers, whose attention uses other functions of
-torch there. The tests replace the device that a recipe stands for, because no recipe can name an emulated one.
+torch there. The tests replace the device of the recipe, because a recipe cannot name an emulated one.
 `test_cards.py` runs this file.
 """
 

@@ -1,4 +1,4 @@
-"""The command line as a person meets it: what it prints, and how it ends."""
+"""Output and exit codes of the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each verb that reads a run ends in one line where the run's files are damaged, and its JSON is JSON."""
+"""Commands report damaged files of a run in one line, and print valid JSON."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(finished_run: Path, tmp_path: Path) -> Path:
 
 
 def call(verb: str, run: Path) -> UserError:
-    """Call a verb on a run, and return the mistake that it names."""
+    """Call a command on a run, and return its error."""
     words = {"predict": [str(run.parent / "picture.png"), "--crop", "none", "--json"], "evaluate": ["--json"]}
     result = CliRunner().invoke(app, [verb, str(run), *words.get(verb, [])])
     assert isinstance(result.exception, UserError), result.exception

@@ -1,4 +1,4 @@
-"""docs/predict.md is run: its commands, with a small model, and what it says that they print."""
+"""The commands of docs/predict.md run with a small model and print the documented lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs of a gallery, as docs/gallery.md shows them."""
+"""The gallery commands of docs/gallery.md."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def photograph() -> np.ndarray:
 
 
 def test_enrolment_checks_pictures_with_exported_models(here: Path, pad: Path, recognition: Path) -> None:
-    """A toy model decides as it does: whatever it says of a face, the verb does the same."""
+    """The command follows the decision of the toy model, whichever it is."""
     Image.fromarray(np.full((240, 240, 3), (120, 110, 90), np.uint8)).save("wall.png")
     picture = photograph()
     Image.fromarray(picture).save("face.png")

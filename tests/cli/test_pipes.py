@@ -1,4 +1,4 @@
-"""A pipe in the place of a file: each command refuses it in one line, and none opens it and waits."""
+"""Each command refuses a pipe as a file in one line, without opening it."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ COMMANDS = (
 
 @contextmanager
 def watch_pipe(pipe: Path) -> Iterator[threading.Event]:
-    """Yield an event that is set if somebody opens the pipe for reading; a reader is fed, and need not wait."""
+    """Yield an event that is set when the pipe is opened for reading; the reader gets a byte, so it does not block."""
     was_opened, is_over = threading.Event(), threading.Event()
 
     def feed() -> None:
         while True:
-            handle = os.open(pipe, os.O_WRONLY)  # returns once somebody reads
+            handle = os.open(pipe, os.O_WRONLY)  # returns when a reader opens the pipe
             if is_over.is_set():
                 return os.close(handle)
             was_opened.set()

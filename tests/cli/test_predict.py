@@ -1,4 +1,4 @@
-"""Predicting on the command line: pictures from many places, in batches, with lines and codes that scripts can read."""
+"""Prediction on the command line: sources of pictures, batches, output and exit codes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def crops(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One face, two of them, one upside down, a grey one, and a wall without any."""
+    """Pictures of one face, two faces, a face upside down, a grey face, and a wall."""
     place = tmp_path_factory.mktemp("photographs")
     face = photograph_person(photographs_of(Identities(images=1, size=112), 0), 112)[0][0]
     single = np.full((240, 480, 3), (120, 110, 90), np.uint8)

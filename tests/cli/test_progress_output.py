@@ -1,4 +1,4 @@
-"""What long verbs say while they work: lines for people, objects for programs, or nothing."""
+"""Progress of long commands: lines of text, JSON objects, or none."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ def test_rendering_reports_json_progress_unless_quiet(tmp_path: Path) -> None:
     objects = call("data", "synth", tmp_path / "objects", *words, "--log-format", "json")
     assert quiet.stdout == objects.stdout
     assert quiet.stderr == ""
-    assert all(row["event"] == "progress" for row in rows(objects.stderr))  # none, if it took no three seconds
+    assert all(
+        row["event"] == "progress" for row in rows(objects.stderr)
+    )  # empty if rendering took less than three seconds
 
 
 def test_server_and_site_report_progress_and_errors_as_json(capfd: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ def face() -> np.ndarray:
 
 @pytest.fixture(scope="session")
 def photographs(face: np.ndarray) -> dict[str, np.ndarray]:
-    """One face, two of them, one upside down, a blurred one, a small one, and a wall without any."""
+    """Pictures of one face, two faces, a face upside down, a blurred face, a small face, and a wall."""
     single = np.full((240, 480, 3), (120, 110, 90), np.uint8)
     small = single.copy()
     single[20:220, 20:220] = cv2.resize(face, (200, 200))

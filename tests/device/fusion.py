@@ -10,7 +10,7 @@ from fedvisage.faces.cropping import record_of
 
 
 def with_margin(exported: Path, copy: Path, margin: float) -> Path:
-    """Copy an export, whose description and graph then name another margin."""
+    """Copy an export and set another margin in its description and graph."""
     shutil.copytree(exported, copy)
     crop = record_of("face", margin=margin)
     write_export(copy, read_config(copy).float32.description.model_copy(update={"crop": crop}))

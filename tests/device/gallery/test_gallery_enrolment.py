@@ -1,4 +1,4 @@
-"""Who comes in, and who is found: attacks and poor pictures first."""
+"""Enrolment and search: attacks and poor pictures are refused, and known people are matched."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_person_is_recognised_on_another_photograph_and_stranger_is_not(gallery:
 
 
 def test_renewable_similarities_estimate_the_cosine(gallery: Gallery) -> None:
-    """1024 signs tell a cosine near 0 with a standard deviation of 0.041: six of them, as a key comes only once."""
+    """1,024 signs estimate a cosine near 0 with a standard deviation of 0.041; allow six of them for one key."""
     tolerance = 0.25 if gallery.collection("default").renewable else 1e-6
     for match in enrolment.search(gallery, ENGINE, "default", embedding(2, 1)):
         cosine = float(embedding(2, 1) @ embedding(int(match.name.split()[1]), 0))
@@ -119,7 +119,7 @@ def test_figures_equal_counts_by_hand(gallery: Gallery) -> None:
     assert (figures.people, figures.mated, figures.unmated) == (4, 4, 20)
     assert figures.not_judged == {"it is an attack": 1, "no face was found": 1}
     assert (figures.rank_one, figures.tpir, figures.fpir) == (1.0, 1.0, 0.0)
-    assert figures.tpir_at_fpir == {0.1: 1.0}  # of 20 searches, one in a hundred cannot be seen
+    assert figures.tpir_at_fpir == {0.1: 1.0}  # 20 searches cannot resolve one in a hundred
     highest = sorted(
         max(match.similarity for match in enrolment.search(gallery, ENGINE, "default", embedding(person, 1)))
         for person in range(10, 30)

@@ -1,4 +1,4 @@
-"""Files that are no gallery, or cannot be written: each is one line that names the file."""
+"""Invalid and unwritable gallery files are reported in one line that names the file."""
 
 from __future__ import annotations
 

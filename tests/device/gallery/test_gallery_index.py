@@ -1,4 +1,4 @@
-"""The index finds exactly whom a plain product and a sort find, however people come and go."""
+"""The index gives the same matches as a matrix product and a sort, after any additions and removals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that is killed at any line of a change leaves a gallery that its owner can open, changed or not."""
+"""A process killed at any line of a change leaves a gallery that opens, with or without the change."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def migrate_gallery(place: Path) -> None:
 
 
 def lines_of(change: Callable[[Path], None], place: Path) -> list[int]:
-    """Do something, and return when each line of the code that writes was passed for the last time."""
+    """Make a change, and return the number of the last pass of each line of the writing code."""
     passed, last = 0, dict[tuple[str, int], int]()
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -87,7 +87,7 @@ def lines_of(change: Callable[[Path], None], place: Path) -> list[int]:
 
 
 def kill_at(line: int, change: Callable[[Path], None], place: Path) -> None:
-    """Do something in a child process that is killed before it passes its n-th line."""
+    """Make a change in a child process that is killed before its n-th line."""
     child = os.fork()
     if child:
         assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
@@ -110,7 +110,7 @@ def kill_at(line: int, change: Callable[[Path], None], place: Path) -> None:
 
 
 def kill_at_every_line(change: Callable[[Path], None], template: Path, check: Callable[[Path], None]) -> None:
-    """Do something again and again, killed at a later line each time, then to its end, and check what is left."""
+    """Make a change repeatedly, killed at each line in turn and finally completed; check each resulting gallery."""
     whole = template.with_name("whole")
     shutil.copytree(template, whole)
     lines = lines_of(change, whole)

@@ -1,4 +1,4 @@
-"""A gallery that was edited without its key is refused, and so is an older copy of the whole file."""
+"""An edit without the key and an older copy of the file are refused."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def run_sql(path: Path, *statements: str) -> None:
 
 
 def read_everything(path: Path, key: bytes = KEY) -> None:
-    """Use every collection in every way that reads people."""
+    """Read the people of every collection in each way."""
     with open_gallery(path, key) as gallery:
         for collection in gallery.collections():
             gallery.everybody(collection.name)
@@ -247,7 +247,7 @@ def test_unwritable_counter_prevents_the_change(path: Path) -> None:
 
 
 def test_torn_counter_keeps_the_previous_state(path: Path) -> None:
-    """The last line that was written is half there, as after a crash of the machine: the gallery is one ahead."""
+    """After a crash the last line is half written, so the gallery is one state ahead."""
     (counter,) = (path.parent / "counters").iterdir()
     lines = counter.read_bytes().splitlines(keepends=True)
     newest = lines.index(max(lines))

@@ -1,4 +1,4 @@
-"""The gallery's file: who is enrolled, found, turned to another key, and gone."""
+"""The gallery's file: enrolment, search, key rotation and deletion."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def gallery(tmp_path: Path) -> Iterator[Gallery]:
 
 
 def bytes_of(folder: Path) -> bytes:
-    """The bytes of all files of a database."""
+    """Return the bytes of all files of a database."""
     return b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
 
 
@@ -85,7 +85,7 @@ def test_templates_of_another_model_are_refused_until_reenrolment(gallery: Galle
     gallery.search("default", faces(0), MODEL)
     with refused("default", "anna, bob", "sha256:aaaaaaaaaaaa", "sha256:bbbbbbbbbbbb", error=ModelChanged):
         gallery.search("default", faces(0), NEWER)
-    assert gallery.enrol("default", "bob", faces(5), NEWER)[2] == 1  # his old template is gone
+    assert gallery.enrol("default", "bob", faces(5), NEWER)[2] == 1  # the old template was replaced
     assert gallery.similarity("default", "bob", faces(5)[0], NEWER).similarity == pytest.approx(1, abs=1e-6)
     with refused("default", "anna", error=ModelChanged):
         gallery.search("default", faces(5), NEWER)
@@ -111,7 +111,7 @@ def test_collections_are_separate(gallery: Gallery) -> None:
 
 @pytest.mark.parametrize("compact", [False, True])
 def test_deleted_person_leaves_no_bytes_in_the_file(gallery: Gallery, compact: bool) -> None:
-    """Every window of 12 bytes of their rows is looked for in all of the database's files."""
+    """Search all files of the database for every 12-byte window of the person's rows."""
     for number in range(40):
         gallery.enrol("default", f"person {number}", faces(number, 2), MODEL)
     plain = sqlite3.connect(gallery.path)
@@ -164,7 +164,7 @@ def test_only_the_new_key_opens_after_rotation(gallery: Gallery) -> None:
     (old,) = sqlite3.connect(gallery.path).execute("SELECT key FROM persons LIMIT 1").fetchone()
     key = new_key()
     assert gallery.turn_key(key) == 2
-    gallery.enrol("default", "bob", faces(1), MODEL)  # the one that turned it goes on
+    gallery.enrol("default", "bob", faces(1), MODEL)  # the process that rotated the key can still write
     with refused("door.gallery", "key", error=WrongKey):
         Gallery(gallery.path, KEY)
     with Gallery(gallery.path, key) as again:

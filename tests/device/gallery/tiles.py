@@ -1,4 +1,4 @@
-"""An engine whose faces are tiles: small enough to compute by hand, with every answer that a real one can give.
+"""An engine whose faces are tiles, with every answer that a real engine can give.
 
 A picture is a row of tiles of 16 pixels; black ones are background. A tile's numbers are its embedding, one that is red
 is an attack, one that is green cannot be judged.
