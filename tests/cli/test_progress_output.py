@@ -70,9 +70,7 @@ def test_rendering_reports_json_progress_unless_quiet(tmp_path: Path) -> None:
     objects = call("data", "synth", tmp_path / "objects", *words, "--log-format", "json")
     assert quiet.stdout == objects.stdout
     assert quiet.stderr == ""
-    assert all(
-        row["event"] == "progress" for row in rows(objects.stderr)
-    )  # empty if rendering took less than three seconds
+    assert all(row["event"] == "progress" for row in rows(objects.stderr))  # empty below three seconds
 
 
 def test_server_and_site_report_progress_and_errors_as_json(capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Adapted models: statistics counted again without torch are those that torch counts; gated ones are exported whole."""
+"""Adaptation of exports without torch gives the statistics of torch, and gated models are exported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from fedvisage.tasks.pad.evaluation import sources_of
 
 
 def crops(count: int = 80) -> np.ndarray:
-    """Return noise of two kinds, darker than what the sites have."""
+    """Return noise of two kinds, darker than the sites' images."""
     rng = np.random.default_rng(0)
     noise = rng.integers(0, 255, (count, SIZE, SIZE, 3)) // np.where(np.arange(count) % 2, 2, 4)[:, None, None, None]
     return noise.astype(np.uint8)
@@ -45,7 +45,7 @@ def crops(count: int = 80) -> np.ndarray:
 
 @pytest.fixture
 def open_gate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let everything through: a model of one round knows hardly anything."""
+    """Let the gate accept every adaptation, because a model of one round is too weak for it."""
     for name in ("RAREST_CLASS", "LOST_CLASS"):
         monkeypatch.setattr(gate, name, 0.0)
     monkeypatch.setattr(gate, "LEAST_AGREEMENT", -1.0)

@@ -1,4 +1,4 @@
-"""The pipeline judged on a rendered copy of Replay-Attack, whose people enrol, come back, and are attacked."""
+"""Assessment of the pipeline on a rendered copy of Replay-Attack with enrolments, returns and attacks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def with_threshold(directory: Path, value: float) -> Exported:
-    """Return a model with another threshold: untrained ones have none that is of use."""
+    """Return a model with another threshold, because that of an untrained model is useless."""
     model = Exported.open(directory)
     point = model.description.threshold
     assert point is not None

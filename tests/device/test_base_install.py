@@ -1,4 +1,4 @@
-"""The base installation, which brings no torch: exported models work, and training names the extra that it needs."""
+"""The base installation without torch: exported models work, and training names its missing extra."""
 
 from __future__ import annotations
 

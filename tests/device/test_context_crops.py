@@ -1,4 +1,4 @@
-"""Crops with a wider margin: the same pixels from imports, devices and the page, and no decision without context."""
+"""Crops with a wider margin: equal pixels in imports, devices and the page, and no decision without context."""
 
 from __future__ import annotations
 

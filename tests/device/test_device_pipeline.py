@@ -1,4 +1,4 @@
-"""The pipeline on pictures: boxes, quality, decisions, embeddings, and what is not asked of an attack."""
+"""The pipeline on pictures: boxes, quality, decisions and embeddings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Photographs = dict[str, np.ndarray]
 
 
 def with_decision(pad: Path, decision: str) -> Exported:
-    """Return the model with a threshold beside which every face is of one kind."""
+    """Return the model with a threshold that gives every face one decision."""
     model = Exported.open(pad)
     point = model.description.threshold
     assert point is not None

@@ -1,4 +1,4 @@
-"""Two pages are run, devices and system evaluation; and exported models predict what runs predict."""
+"""The code of two pages runs, and exports and runs predict equally."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_export_and_run_compare_equally(place: Path, recognition_run: Path, reco
     )
     expected = {match.pop("path"): match for match in with_run["matches"]}
     assert sorted(match["path"] for match in without["matches"]) == sorted(expected)
-    for match in without["matches"]:  # near ties may stand the other way round
+    for match in without["matches"]:  # near ties may be in another order
         same = expected[match.pop("path")]
         assert match.pop("similarity") == pytest.approx(same.pop("similarity"), abs=1e-4)
         assert match == same

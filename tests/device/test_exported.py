@@ -1,4 +1,4 @@
-"""An exported directory may come from anywhere: what is not as it says is refused in one line, before it is run."""
+"""An untrusted export that differs from its description is refused in one line before it runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def edit_config(directory: Path, change: Change) -> None:
 
 
 def replace_graph(directory: Path, content: bytes) -> None:
-    """Put another graph in, with the digest that it really has."""
+    """Replace the graph and record its digest."""
     (directory / GRAPH).write_bytes(content)
     entry = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     edit_config(directory, lambda config: config["float32"].update(file=entry))
@@ -119,7 +119,7 @@ SECRET = b"sixteen bytes ok"
 
 @pytest.fixture
 def spying_export(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return an export whose graph names a file of the working directory, with a digest that fits."""
+    """Return an export whose graph reads a file of the working directory, with a matching digest."""
     (tmp_path / "keys.txt").write_bytes(SECRET)
     monkeypatch.chdir(tmp_path)
     model = onnx.load(copy / GRAPH)
@@ -132,7 +132,7 @@ def spying_export(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_onnx_runtime_itself_reads_external_data(spying_export: Path) -> None:
-    """Without this, the tests below would pass for a graph that does no harm."""
+    """Show that the graph is harmful: otherwise the tests below would prove nothing."""
     model = onnx.load(spying_export / GRAPH, load_external_data=False)
     model.graph.node.add(op_type="Identity", input=["secret"], output=["revealed"])
     model.graph.output.append(helper.make_tensor_value_info("revealed", TensorProto.UINT8, [16]))
@@ -202,7 +202,7 @@ def test_device_needs_only_description_and_graph(copy: Path) -> None:
 
 
 def make_everybody_live(config: dict[str, Any]) -> None:
-    """Let the curves state that no attack is accepted at the lowest threshold, where everything passes as live."""
+    """Let the curves claim that no attack is accepted at a threshold that accepts everything."""
     curves = config["curves"]
     rates = len(curves["thresholds"])
     curves["thresholds"] = [-99.0 + number for number in range(rates)]
@@ -301,7 +301,7 @@ def test_graph_without_metadata_is_refused(copy: Path) -> None:
 
 
 def constant_graph(copy: Path, kind: int, shape: list[Any], value: float) -> bytes:
-    """Return a graph that says of itself what the copy's does, has such an input, and answers one constant."""
+    """Return a graph with the copy's metadata and the given input that returns a constant."""
     props = onnx.load(copy / GRAPH).metadata_props
     images = helper.make_tensor_value_info("images", kind, shape)
     outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch"]) for name in ("score", "logit")]

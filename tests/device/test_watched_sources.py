@@ -1,4 +1,4 @@
-"""Where frames to watch come from: a picture, a folder in order of names, a video; what is none is said."""
+"""Sources of frames: a picture, a folder in the order of names, and a video; others are refused."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_stream_is_requested_by_rtsp() -> None:
 
 def test_missing_stream_is_named_without_its_password(capfd: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # nobody listens there
+        closed.bind(("127.0.0.1", 0))  # without a listener
         address = f"127.0.0.1:{closed.getsockname()[1]}/door"
         with refused(f"RTSP://{address}", "opened"):
             next(frames_of(f"RTSP://user:secret@{address}"))

@@ -1,4 +1,4 @@
-"""A finished run that several tests look at."""
+"""A finished run for several tests."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a federation may look like to its operator, for tests of the console: usual, and with words meant to harm."""
+"""States of a federation for tests of the console: a usual one, and one with hostile text."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def usual() -> FederationState:
 
 
 def hostile() -> FederationState:
-    """Return one in which every text that comes from elsewhere is an attack on a page or a terminal."""
+    """Return a state in which every foreign text attacks a page or a terminal."""
     harmless = usual()
     status, details = dict(harmless.status), dict(next(iter(harmless.details.values())))
     (run, *_), word = status["runs"], EVIL

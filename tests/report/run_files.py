@@ -1,4 +1,4 @@
-"""Run directories with made-up but plausible files, for the tests of reports."""
+"""Run directories with invented but plausible files, for tests of reports."""
 
 import json
 from collections.abc import Sequence

@@ -246,7 +246,7 @@ def test_directory_without_metrics_is_refused(tmp_path: Path) -> None:
 
 
 def test_data_is_identified_by_its_digest(tmp_path: Path) -> None:
-    """One target's name, two sets: nothing is paired, and it is said; another name for one set is paired."""
+    """Equal names of different sets are not paired, with a note; different names of one set are paired."""
     small, large, again = (
         small_run(tmp_path / "small", "fedpad", "M", 0, 0.1, digest="one-set"),
         small_run(tmp_path / "large", "fused", "M", 0, 0.2, digest="two-set"),
@@ -399,7 +399,7 @@ def test_labels_have_the_title_of_the_method_and_differing_keys(tmp_path: Path) 
 
 @pytest.mark.parametrize("groups", [2, 9])
 def test_terminal_tables_fit_its_width(tmp_path: Path, groups: int) -> None:
-    """Each column as wide as its widest word, three spaces between: words that need more would be broken."""
+    """Columns as wide as their widest word with three spaces between them must fit the terminal."""
     runs = [
         small_run(tmp_path / f"{rounds}-{seed}", "fedpad", "M", seed, 0.1 + 0.01 * rounds * seed, rounds=rounds)
         for rounds in range(groups)

@@ -1,4 +1,4 @@
-"""The operator's page: what it says of a federation, and that no word on it does anything."""
+"""The operator's page: its content, and that its text is inert."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drawings and TensorBoard files: what they hold, and that they can be drawn again."""
+"""Content of drawings and TensorBoard files, and redrawing."""
 
 import os
 import re
@@ -213,7 +213,7 @@ def test_event_files_hold_each_round_and_are_not_doubled(tmp_path: Path) -> None
     scalars = events_of(write_events(run))
     rows = read_run(run).rounds
     assert scalars["loss/O", 4] == pytest.approx(rows[3]["loss"]["O"])
-    assert ("loss/C", 3) not in scalars  # it was offline
+    assert ("loss/C", 3) not in scalars  # the site was offline
     assert scalars["sites_failed", 3] == 1
     assert scalars["target/hter", 4] == pytest.approx(read_run(run).metrics["hter"])
 

@@ -1,4 +1,4 @@
-"""The report page: complete, self-contained, safe with hostile names, and drawn from files alone."""
+"""The report page: completeness, hostile names, and damaged files."""
 
 import json
 import re
@@ -246,7 +246,7 @@ def test_too_few_features_are_reported(finished_run: Path, tmp_path: Path) -> No
 
 @pytest.fixture
 def run_with_images(finished_run: Path, tmp_path: Path) -> Path:
-    """Return a run whose target's images are in a set beside it, of rendered people by its own words."""
+    """Return a run beside the set of its target's images, whose source says that people are rendered."""
     run, scores = shutil.copytree(finished_run, tmp_path / "run"), read_scores(finished_run / "scores.csv")
     with Writer(tmp_path / "M", name="M", size=16, source="synthetic test") as out:
         for index in range(len(scores)):
@@ -305,7 +305,7 @@ def test_rendered_people_are_shown_by_default(
 
 
 def test_photographs_are_shown_only_on_request(run_with_images: Path) -> None:
-    """The same set with a source that is an import's: another digest is another set, so that is noted anew."""
+    """Give the set the source of an import."""
     place = run_with_images.parent / "M"
     note = json.loads((place / "set.json").read_text())
     (place / "set.json").write_text(json.dumps(note | {"source": "folder phones crop=face"}))

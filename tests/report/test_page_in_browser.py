@@ -1,4 +1,4 @@
-"""The report in a browser: nothing reaches beyond a phone's edge, and no card leaves a hole."""
+"""Layout of the report in a browser, on phones and wide screens."""
 
 import html
 import json
@@ -37,7 +37,7 @@ document.getElementById("page").addEventListener("load", event => {{
 
 
 def measure(page: Path, width: int, tmp_path: Path) -> dict[str, int]:
-    """Lay a page out at a width and say how wide it is, and what does not fit."""
+    """Return the size of a page laid out at a width, and the number of holes and cut tables."""
     frame = tmp_path / "frame.html"
     frame.write_text(MEASURE.format(width=width, page=html.escape(page.read_text(encoding="utf-8"))), encoding="utf-8")
     options = (

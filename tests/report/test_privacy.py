@@ -1,4 +1,4 @@
-"""The privacy page: every release and its cost, what that covers, and what it does not."""
+"""The privacy page: every release, its cost and its coverage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A page says what a run's protections promise, and where it is a simulation that promises nothing."""
+"""Sentences of the report on the protections of a run, and on simulations without protection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An installation with the extra ``report``, which brings no torch: it reports on runs and compares them."""
+"""An installation with the extra ``report`` and without torch reports on runs and compares them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables: numbers as people read them, names made harmless."""
+"""Tables: formatted numbers and escaped names."""
 
 from typing import Any
 

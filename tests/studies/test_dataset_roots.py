@@ -1,4 +1,4 @@
-"""Studies on a folder of datasets: what is found, imported, listed as missing, and that the papers' studies run so."""
+"""Studies on a folder of datasets: imports, missing datasets, and the papers' studies."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ STUDY = {
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Small copies of the four datasets, in folders whose names say nothing."""
+    """Return small copies of the four datasets, in folders with arbitrary names."""
     folder = tmp_path_factory.mktemp("root")
     for name, kind in LETTERS.items():
         write_small_copy(kind, folder / f"copy of {name}")
@@ -60,7 +60,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def larger_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Copies of the four with as many people as studies need that divide datasets finely."""
+    """Return copies of the four with enough people for studies that divide datasets finely."""
     folder = tmp_path_factory.mktemp("peopled")
     for kind in LETTERS.values():
         write_small_copy(kind, folder / kind, 8)
@@ -74,7 +74,7 @@ def write_study(study: Mapping[str, Any], folder: Path) -> Path:
 
 
 def conduct(path: Path, out: Path, root: Path, **options: Any) -> tuple[dict[str, Any], list[str]]:
-    """Conduct a study and return its table with all that was said."""
+    """Conduct a study and return its table and output."""
     stream = io.StringIO()
     reporter = Reporter(Console(file=stream, width=1000))
     table = run_study(path, out, out.parent / "cache", reporter.say, root=root, **options)
@@ -126,7 +126,7 @@ def test_existing_sets_are_reused_and_finished_cells_predict_the_hours(
 
 
 def test_sets_below_the_root_are_used_if_imported_with_the_same_options(root: Path, tmp_path: Path) -> None:
-    """One is at the root's own level, one in a folder of sets; one has other frames and is told of."""
+    """One set is at the root's own level, one in a folder of sets; one has other frames and is reported."""
     here = tmp_path / "root"
     here.mkdir()
     for name, place, frames in (("C", "first", 2), ("I", "sets/second", 2), ("M", "sets/third", 1)):
@@ -161,7 +161,7 @@ def test_missing_datasets_are_listed_with_remedies_before_starting(root: Path, t
     assert command[:4] == ["fedvisage", "data", "import", "msu-mfsd"]
     assert "C" not in lines
     assert not out.exists()
-    # The command that it gives makes the set that the study takes.
+    # The suggested command creates the set that the study accepts.
     command[command.index("DIRECTORY")] = str(root / "copy of M")
     assert CliRunner().invoke(app, command[1:]).exit_code == 0
     with refused("root", "3 sets or files"):
@@ -228,7 +228,7 @@ def test_sets_folder_without_a_root_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_entries_of_a_protocol_become_recipe_entries(name: str, tmp_path: Path) -> None:
-    """Compared with what is printed for people to put into a recipe."""
+    """Compare with the printed entries for a recipe."""
     study = {"title": "P", "recipe": {**RECIPE, "evaluation": {}}, "protocol": name, "rows": {"A": {}}, "seeds": [0]}
     cells = cells_of(load_study(write_study(study, tmp_path)), tmp_path)
     assert [cell.target for cell in cells] == list(PROTOCOLS[name].folds)
@@ -303,7 +303,7 @@ def test_study_of_a_paper_runs_on_dataset_copies(
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_benchmarks_below_a_root_are_imported_as_columns(tmp_path: Path) -> None:
-    """People who train are prepared sets, known by their names; the benchmarks are small copies as they are sent."""
+    """Training people are prepared sets, identified by name; the benchmarks are small copies in their original form."""
     root = tmp_path / "root"
     for kind in ("rfw", "ijb-b", "ijb-c"):
         write_small_copy(kind, root / kind)

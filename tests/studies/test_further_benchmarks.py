@@ -1,4 +1,4 @@
-"""Further benchmarks of a study: every cell is judged on them, and their figures are columns of its table."""
+"""Further benchmarks of a study: evaluation of every cell, and columns of the table."""
 
 from __future__ import annotations
 

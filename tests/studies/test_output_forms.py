@@ -1,4 +1,4 @@
-"""A study's table as CSV, LaTeX and a page: the same figures in every form, and figures that are drawn from rows."""
+"""The table of a study as CSV, LaTeX and a page, and drawings of its rows."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_latex_notes_follow_the_table() -> None:
 
 @pytest.fixture(scope="module")
 def output(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study whose rows set one number, with a name that a page must not take for its own words."""
+    """Return the output of a study whose rows set one number and whose title contains HTML."""
     root = tmp_path_factory.mktemp("forms")
     recipe: dict[str, Any] = {key: value for key, value in tree(sets).items() if key != "data"}
     recipe["training"] |= {"rounds": 2, "local": {"batches": 1}}
@@ -129,7 +129,7 @@ def test_curve_shows_the_spread_over_seeds(output: Path) -> None:
 
 
 def make_table(study: Study, rows: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """Return what a study's table says of AUC: for each row one figure at each target."""
+    """Return a table with the AUC of each row at each target."""
     return {
         "rows": {
             row: {
@@ -142,7 +142,7 @@ def make_table(study: Study, rows: Mapping[str, Sequence[float]]) -> dict[str, A
 
 
 def test_rows_without_a_number_have_a_point_per_target(output: Path) -> None:
-    """Where the points lie is read from the drawing itself, whose axis is linear."""
+    """Read the places of the points from the drawing, whose axis is linear."""
     names = ("FedPAD", "FedGPAD", "rate 1", "rate 2", "rate 3")
     toy = load_study(output.parent / "study.yaml")
     study = toy.model_copy(update={"rows": dict.fromkeys(names, next(iter(toy.rows.values()))), "targets": ["O", "C"]})
@@ -165,7 +165,7 @@ def test_rows_without_a_number_have_a_point_per_target(output: Path) -> None:
 
 
 def test_single_row_of_a_method_is_a_point_beside_curves(output: Path) -> None:
-    """As FedFR's Figure 4 has its first model beside two methods; where points lie is read from the drawing."""
+    """FedFR's Figure 4 shows its first model in this way; read the places of the points from the drawing."""
     toy = load_study(output.parent / "study.yaml")
     values = {"Start, 1": 20.0, "FedAvg, 1": 30.0, "FedAvg, 10": 40.0, "FedAvg, 40": 50.0, "two of 3": 1.0}
     study = toy.model_copy(update={"rows": dict.fromkeys(values, next(iter(toy.rows.values())))})

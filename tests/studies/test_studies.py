@@ -1,4 +1,4 @@
-"""The shipped studies and recipes: they are valid, quote what they should, and run end to end."""
+"""The shipped studies and recipes are valid, quote the printed figures, and run end to end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "recipes" / "studies"
 STUDIES = [path for path in sorted(FOLDER.glob("*.yaml")) if not path.stem.endswith("-size")]
 DEMO_ONLY = {"fedsis-leakage-demo"}
-"""Lengths to which tokens are cut belong to a network: a paper's own start would have to be looked at first."""
+"""Lengths of cut tokens depend on the network, so a study at paper size would need other ones."""
 DEMOS = [path for path in STUDIES if path.stem.endswith("-demo") and path.stem not in DEMO_ONLY]
 RECIPES = sorted(path for folder in ("demo", "paper", "real") for path in (ROOT / "recipes" / folder).glob("*.yaml"))
 OWN_ROWS = {
@@ -109,7 +109,7 @@ def test_every_recipe_is_valid(path: Path) -> None:
 
 
 def without_start(changes: list[str]) -> list[str]:
-    """Return a row's changes without the file of weights that a demo has not."""
+    """Return a row's changes without the file of weights, which a demo does not have."""
     begins = "training.start=" in "".join(change for change in changes if change != "training.start=null")
     return [
         change
@@ -139,7 +139,9 @@ def test_every_printed_row_is_quoted_at_every_target(path: Path) -> None:
     study = load_study(path)
     for name, row in study.rows.items():
         missing = [target for target in study.targets if not quoted_figures(study.paper, row.quotes or name, target)]
-        own = name in OWN_ROWS or path.stem.startswith(("claims-", "unseen-"))  # judged on what nothing was printed of
+        own = name in OWN_ROWS or path.stem.startswith(
+            ("claims-", "unseen-")
+        )  # their benchmarks have no printed figures
         assert missing == (study.targets if own else []), name
 
 
@@ -165,7 +167,7 @@ def test_footnotes_mark_the_inconsistent_printed_averages() -> None:
         ("2022,", "34.31", "34.21,"),  # FedGPAD's Table III, Single
         ("2021,", "41.61", "40.44,"),
         ("2021,", "36.66", "34.21,"),
-        ("2021,", "67.07", "70.36,"),  # the same rows later
+        ("2021,", "67.07", "70.36,"),  # the same rows in a later table
         ("2023,", "1,", "3.91", "3.87,"),
         ("2023,", "2,", "6.43", "6.52,"),  # FedSIS, its Tables 1 and 2
         ("2023,", "6,", "6.43", "6.52,"),
@@ -180,7 +182,7 @@ def test_footnotes_mark_the_inconsistent_printed_averages() -> None:
 
 
 def test_printed_mean_is_independent_of_the_order_of_targets() -> None:
-    """Added up in another order, Single + TTA's AUC came to 69.70 instead of 69.69."""
+    """Another order of summation gave Single + TTA an AUC of 69.70 instead of 69.69."""
     tables = load_study(FOLDER / "adaptation.yaml").paper
     orders = itertools.permutations("OCIM")
     assert len({quoted_mean(tables, "Single + TTA", order)["auc"] for order in orders}) == 1

@@ -1,4 +1,4 @@
-"""Studies: the grid, the table, and that a finished cell is never run again."""
+"""Studies: the grid, the table, and reuse of finished cells."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_row_can_quote_another_printed_name(grid: dict[str, Any], tmp_path: Path
 def test_costs_have_their_own_units_and_no_printed_column(
     grid: dict[str, Any], tmp_path: Path, sets: Mapping[str, Path]
 ) -> None:
-    """Bytes are those of the ledger."""
+    """Compare the bytes with the ledger."""
     small = {**grid, "rows": {"FedPAD": {}}, "seeds": [0], "targets": ["A"], "figures": ["eer", "megabytes_up"]}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(small))
     run_study(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", unheard)
@@ -152,7 +152,7 @@ def test_costs_have_their_own_units_and_no_printed_column(
 def test_own_published_and_printed_figures_have_separate_columns(
     grid: dict[str, Any], tmp_path: Path, sets: Mapping[str, Path]
 ) -> None:
-    """What was printed stands under its own rule and under no other; members have figures as published, too."""
+    """Printed figures appear only under their own rule; members also have published figures."""
     printed = {**PAPER, "columns": ["published.hter_target_eer", "auc"]}
     small = {
         **grid,

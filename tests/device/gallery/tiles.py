@@ -1,7 +1,7 @@
 """An engine whose faces are tiles, with every answer that a real engine can give.
 
-A picture is a row of tiles of 16 pixels; black ones are background. A tile's numbers are its embedding, one that is red
-is an attack, one that is green cannot be judged.
+A picture is a row of tiles of 16 pixels; black ones are background. A tile's numbers are its embedding. A red
+tile is an attack, and a green tile has no decision.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RED, GREEN = (250, 0, 0), (0, 250, 0)
 
 @dataclass(frozen=True)
 class Tiles:
-    """The engine; another digest stands for another model."""
+    """The engine; the digest identifies the model."""
 
     model: EmbeddingModel | None = field(default_factory=lambda: EmbeddingModel("sha256:" + "a" * 64, 0.9, "fmr=1e-3"))
     pad_digest: str | None = "sha256:" + "c" * 64
@@ -63,7 +63,7 @@ def tiles(image: Image) -> list[tuple[int, Image]]:
 
 
 def tile_of(person: int, photograph: int = 0, colour: tuple[int, int, int] | None = None) -> Image:
-    """A person's tile: their own noise, and a little of the photograph's."""
+    """Return a person's tile: the person's noise and weaker noise of the photograph."""
     own = np.random.default_rng(person).integers(40, 216, (TILE, TILE, 3))
     rest = np.random.default_rng((person, photograph + 1)).integers(-15, 16, own.shape)
     tile = (own + rest).astype(np.uint8)
@@ -73,5 +73,5 @@ def tile_of(person: int, photograph: int = 0, colour: tuple[int, int, int] | Non
 
 
 def row_of(*row: Image) -> Image:
-    """A picture with tiles beside each other, and background behind them."""
+    """Return a picture of tiles in a row, with a background tile at the end."""
     return np.concatenate([*row, np.zeros((TILE, TILE, 3), np.uint8)], axis=1)

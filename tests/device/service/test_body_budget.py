@@ -1,4 +1,4 @@
-"""The budget of bytes of unanswered requests: it is charged before a body is read, and released in all cases."""
+"""The byte budget of open requests is charged before a body is read, and always released."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make_service(**limits: Any) -> RequestGuard:
 
 @dataclass
 class Request:
-    """A request whose body is sent part by part; each part is sent when the service has asked for it."""
+    """A request whose body is sent in parts; the service requests each part."""
 
     guard: RequestGuard
     length: int | None = None

@@ -1,4 +1,4 @@
-"""The service's answers and refusals, over the engine of tiles and a real gallery."""
+"""Answers and refusals of the service with the engine of tiles and a real gallery."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_collection_is_deleted_under_every_normal_form(client: TestClient) -> No
 
 @dataclass(frozen=True)
 class Interrupted(Tiles):
-    """An engine during whose evaluation another request is answered."""
+    """An engine that makes another change during its evaluation."""
 
     meanwhile: Callable[[], object] = lambda: None
 

@@ -1,4 +1,4 @@
-"""Who may do what at the service: hosts, origins, keys, scopes, and the audit log."""
+"""Access control of the service: hosts, origins, keys, scopes, and the audit log."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_service_without_keys_requires_its_header_for_changes(
     added = client_without_keys.post(
         "/api/v1/recognition/faces?subject=bob", headers={"x-api-key": "any"}, files=form["files"]
     )
-    assert added.status_code == 422, added.text  # the picture is sent as file there
+    assert added.status_code == 422, added.text  # this route expects the picture in the field "file"
     assert client_without_keys.post("/v1/collections/default/search", files=form["files"]).status_code == 200
 
 

@@ -1,4 +1,4 @@
-"""Requests of all kinds that nobody should send: each gets an answer of the service's own form, and nothing else moves.
+"""Hostile requests of all kinds: each gets an answer in the form of the service, and no other file changes.
 
 The first hundred are part of the normal tier, 2,000 of the slow one.
 """
@@ -57,7 +57,7 @@ def _audit(event: str, details: tuple[Any, ...]) -> None:
         WRITTEN.append(f"{event} {details[0]}")
 
 
-sys.addaudithook(_audit)  # what is added cannot be taken away: it looks only while it is told to
+sys.addaudithook(_audit)  # hooks cannot be removed, so the hook checks WATCHING
 
 
 @contextmanager
@@ -91,7 +91,7 @@ def draw_value(rng: np.random.Generator, picture: bytes) -> Any:
 
 
 def draw_body(rng: np.random.Generator, picture: bytes) -> dict[str, Any]:
-    """A body of some kind, and words about it that may be wrong."""
+    """Draw a body of some kind, possibly with wrong headers."""
     damaged = damage(rng, picture)
     names = [
         "image",

@@ -47,7 +47,7 @@ PATIENCE = 600
 
 @dataclass(frozen=True)
 class Slow(Tiles):
-    """An engine that begins, and ends when it is told to."""
+    """An engine that signals its start and waits for permission to end."""
 
     begun: threading.Event = field(default_factory=threading.Event)
     go_on: threading.Event = field(default_factory=threading.Event)
@@ -61,7 +61,7 @@ class Slow(Tiles):
 
 
 def ask(port: int, answers: list[int]) -> threading.Thread:
-    """Send a picture from a thread, which notes the answer's status."""
+    """Send a picture from a thread that records the status of the answer."""
 
     def send() -> None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
@@ -168,7 +168,7 @@ def test_service_serves_https_with_its_certificate(tmp_path: Path) -> None:
     ("proxies", "statuses"), [((), [403, 200, 429]), (("127.0.0.1", "10.0.0.0/8"), [200, 403, 200])]
 )
 def test_named_proxy_alone_sets_client_and_scheme(proxies: tuple[str, ...], statuses: list[int]) -> None:
-    """The requests come from three clients, of whom each may send one, and have an origin on HTTPS, HTTP, and none."""
+    """Three clients send one request each, which the rate allows, with an HTTPS origin, an HTTP origin, and without one."""
     limits, answers = Limits(rate=0.001, burst=1), list[int]()
     service = build(Tiles(), limits=limits, hosts=["door.example"])
     with serve_in_thread(server_of(service, "127.0.0.1", 0, proxies=proxies)) as port:

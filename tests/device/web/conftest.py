@@ -1,4 +1,4 @@
-"""The page in a real browser: what is needed for that, or why it is skipped."""
+"""Fixtures for tests of the page in a real browser; they skip where a requirement is missing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SCREEN = (480, 640)
 
 @pytest.fixture(scope="session")
 def runtime() -> RuntimeFiles:
-    """Return the files that compute in a page, if somebody has fetched them."""
+    """Return the runtime files of the page, or skip if they were not fetched."""
     files = RuntimeFiles()
     if not files.is_there:
         pytest.skip(f"the files of {files.package.name} are not there; {ADVICE}, or make web")
@@ -47,7 +47,7 @@ def runtime() -> RuntimeFiles:
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    """Return the path of the system's Chromium, if there is one that can be driven."""
+    """Return the path of the system's Chromium, or skip."""
     pytest.importorskip("playwright", reason='playwright is not installed; install "fedvisage[dev]"')
     path = shutil.which("chromium") or shutil.which("chromium-browser")
     if path is None:
@@ -57,7 +57,7 @@ def chromium() -> str:
 
 @pytest.fixture(scope="module")
 def playwright(chromium: str) -> Iterator[Playwright]:
-    """Lend what drives browsers: one for all of a module, because a thread can hold only one."""
+    """Yield the browser driver of a module; a thread can hold only one."""
     from playwright.sync_api import sync_playwright
 
     assert chromium
@@ -67,7 +67,7 @@ def playwright(chromium: str) -> Iterator[Playwright]:
 
 @contextmanager
 def open_browser(playwright: Playwright, chromium: str, *flags: str) -> Iterator[Browser]:
-    """Lend a browser without a window, with flags of its command line."""
+    """Yield a headless browser with command-line flags."""
     arguments = ["--no-sandbox", "--disable-gpu", *flags]
     browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
     try:
@@ -78,13 +78,13 @@ def open_browser(playwright: Playwright, chromium: str, *flags: str) -> Iterator
 
 @pytest.fixture(scope="module")
 def browser(playwright: Playwright, chromium: str) -> Iterator[Browser]:
-    """Lend a browser that has no camera."""
+    """Yield a browser without a camera."""
     with open_browser(playwright, chromium) as launched:
         yield launched
 
 
 class _Plain(http.server.SimpleHTTPRequestHandler):
-    """A web server that knows nothing of the page, and says nothing."""
+    """A plain web server without a log."""
 
     def log_message(self, *_: object) -> None:
         pass
@@ -92,7 +92,7 @@ class _Plain(http.server.SimpleHTTPRequestHandler):
 
 @contextmanager
 def serve_folder(folder: Path) -> Iterator[str]:
-    """Deliver a folder from localhost, as any web server would, and lend its address."""
+    """Serve a folder on localhost and yield its address."""
     server = http.server.ThreadingHTTPServer(("localhost", 0), functools.partial(_Plain, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -106,7 +106,7 @@ def serve_folder(folder: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def webcam_frames() -> dict[str, np.ndarray]:
-    """A webcam's frames of a rendered person, and of a replay of that person."""
+    """Return webcam frames of a rendered person and of a replay of that person."""
     spec = parse_synthesis("O subjects=1 videos=1 frames=1 species=replay")
     (videos,) = plan_videos(spec)
     frames = film(videos, find_domain("O"), 360).split(videos)
@@ -119,7 +119,7 @@ def webcam_frames() -> dict[str, np.ndarray]:
 
 
 class Difference(nn.Module):
-    """A model that tells two crops: how much more a crop is like the first one than like the second."""
+    """A model that scores how much closer a crop is to the first crop than to the second."""
 
     def __init__(self, first: np.ndarray, second: np.ndarray) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class Difference(nn.Module):
 
 @pytest.fixture(scope="session")
 def difference_export(webcam_frames: dict[str, np.ndarray], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return an exported model that tells the person from the replay: 2 and -2, and a threshold of 0.5 between them."""
+    """Return an export that scores the person 2 and the replay -2, with a threshold of 0.5."""
     detect, out = make_detector(), tmp_path_factory.mktemp("telling") / "pad"
     crops = [crop_face(webcam_frames[name], detect(webcam_frames[name]), 64).image for name in ("bonafide", "replay")]
     written(out, "pad", Difference(*crops), 64, 0.5)
@@ -144,7 +144,7 @@ def difference_export(webcam_frames: dict[str, np.ndarray], tmp_path_factory: py
 
 @pytest.fixture(scope="session")
 def trained_export(pad: Path, webcam_frames: dict[str, np.ndarray], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the exported model of a run, with a threshold between what it says of the person and of the replay."""
+    """Return the export of a run, with a threshold between its scores of the person and the replay."""
     logits = [Pipeline(pad).check(frame).faces[0].pad.logit for frame in webcam_frames.values()]
     return with_threshold(pad, tmp_path_factory.mktemp("trained") / "pad", float(np.mean(logits)))
 
@@ -169,7 +169,7 @@ def folder(
 
 @pytest.fixture(scope="module")
 def address(folder: Path) -> Iterator[str]:
-    """Lend the address of the folder, delivered."""
+    """Serve the folder and yield its address."""
     with serve_folder(folder) as where:
         yield where
 
@@ -182,7 +182,7 @@ def as_png(picture: np.ndarray) -> bytes:
 
 
 def as_webcam(picture: np.ndarray, path: Path, frames: int = 10) -> Path:
-    """Write what Chromium takes for a camera: a film of one picture, as JPEGs behind each other."""
+    """Write a file for Chromium's fake camera: one picture as a sequence of JPEGs."""
     with path.open("wb") as file:
         for _ in range(frames):
             Image.fromarray(picture).save(file, "JPEG", quality=95, subsampling=0)
@@ -190,6 +190,6 @@ def as_webcam(picture: np.ndarray, path: Path, frames: int = 10) -> Path:
 
 
 def page_of(folder: Path) -> dict[str, object]:
-    """Return what a folder says of itself."""
+    """Return the description of a page's folder."""
     description: dict[str, object] = json.loads((folder / "page.json").read_text())
     return description

@@ -1,4 +1,4 @@
-"""The page's files: what is in a folder, what is refused, and what the service says with each."""
+"""The files of the page: folders, refusals, and headers of the service."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def archive_of(parts: dict[str, bytes]) -> bytes:
 
 
 def package_of(archive: bytes) -> Package:
-    """Return what is known of an archive."""
+    """Return the digests of an archive and its files."""
     integrity = f"sha512-{base64.b64encode(hashlib.sha512(archive).digest()).decode()}"
     files = {name: (f"package/dist/{name}", hashlib.sha256(part).hexdigest()) for name, part in PARTS.items()}
     return replace(ONNX, integrity=integrity, files=files)

@@ -1,4 +1,4 @@
-"""The page's own check of graphs, in Node: the same exports pass as in Python, and none that names another file."""
+"""The page's check of graphs in Node accepts the same exports as Python, and refuses external data."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ try {
 
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Lay the page's modules where Node takes them for modules."""
+    """Copy the page's modules to a folder that Node treats as modules."""
     if shutil.which("node") is None:
         pytest.skip("node is not installed; install the system's package nodejs")
     place = tmp_path_factory.mktemp("page")

@@ -1,4 +1,4 @@
-"""In the page the same pictures have the same faces, numbers and decisions as in Python."""
+"""The page and Python give equal faces, scores and decisions."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def address(trained_export: Path, recognition: Path, runtime: RuntimeFiles, tmp_
 
 @pytest.fixture(scope="module")
 def page(browser: Any, address: str) -> Iterator[Any]:
-    # Questions of a test are code from outside, which the page's policy refuses; its own tests are elsewhere.
+    # The page's policy, which other tests cover, would refuse the code of these tests.
     with browser.new_context(bypass_csp=True) as context:
         opened = context.new_page()
         opened.goto(address)

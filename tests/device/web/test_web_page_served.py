@@ -1,4 +1,4 @@
-"""The page as the service delivers it: behind keys, and asking the service only if that is chosen."""
+"""The page of the service: keys, and pictures sent to the service only on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page as a person uses it, in the system's Chromium: camera, files, people, refusals, and what leaves it."""
+"""Use of the page in Chromium: camera, files, people, refusals, and network requests."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def wait_for_state(page: Any, kind: str = "ready") -> str:
 
 
 def show(page: Any, picture: np.ndarray, name: str = "one.png") -> str:
-    """Choose a picture, and return what the page says of it."""
+    """Choose a picture, and return the page's decision."""
     page.set_input_files("#file", {"name": name, "mimeType": "image/png", "buffer": as_png(picture)})
     page.wait_for_selector(f"#state:has-text('{name} was checked')", timeout=PATIENCE)
     decision: str = page.inner_text("#decision")
@@ -75,13 +75,13 @@ def show(page: Any, picture: np.ndarray, name: str = "one.png") -> str:
 
 
 def pixels_of(page: Any, place: str) -> np.ndarray:
-    """Return the pixels of what the page shows, with their opacity."""
+    """Return the displayed pixels with their opacity."""
     content = base64.b64decode(page.evaluate(GRAB, place).partition(",")[2])
     return np.asarray(Image.open(io.BytesIO(content)).convert("RGBA"))
 
 
 def drawn_box(page: Any) -> list[float]:
-    """Return the box that is drawn over the picture: the outer edge of what is drawn, less half of its line."""
+    """Return the box drawn over the picture: its outer edge, less half of the line."""
     opacity = pixels_of(page, "boxes")[..., 3] / 255
     half = max(2, opacity.shape[1] / 200)  # the black line, twice as wide as the white one
     ends = list[float]()
@@ -188,7 +188,7 @@ def test_picture_never_leaves_the_page(browser: Any, address: str, webcam_frames
         show(page, webcam_frames["bonafide"])
         assert {url for _, url in requests if not url.startswith((address, "blob:" + address))} == set()
         assert {method for method, _ in requests} == {"GET"}
-        # A second worker loads the same files again, and that is all.
+        # A second worker only loads the same files again.
         assert set(requests[before:]) <= set(requests[:before])
 
 
@@ -314,7 +314,7 @@ def test_page_fits_the_screen_and_is_legible(
 
 
 def contrast(page: Any, place: str) -> float:
-    """Return the contrast of an element's words with what is behind them, as WCAG 2 defines it."""
+    """Return the contrast of an element's text with its background, as WCAG 2 defines it."""
     colours = page.evaluate(
         """(place) => {
           let element = document.querySelector(place);

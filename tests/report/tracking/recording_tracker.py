@@ -1,4 +1,4 @@
-"""A tracker that keeps what it was told, and can break at a call; installed as other packages install theirs."""
+"""A tracker that records its calls and can fail at one of them, installed by an entry point."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedvisage.report.tracking.tracker import End, TrackedRun
 
 
 class RecordingTracker:
-    """Writes each call with all that it was given as a line; ``BREAK`` names a call that fails."""
+    """Write each call and its arguments as a line; ``BREAK`` names a call that fails."""
 
     BREAK = ""
 

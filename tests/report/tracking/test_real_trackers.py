@@ -1,4 +1,4 @@
-"""MLflow and W&B as they are, where they are installed: both are extras, and heavy ones."""
+"""The real MLflow and W&B, where they are installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def tracked_run(sets: Mapping[str, Path], tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """Run with one tracker, stopped by nobody; its store lies outside of the run."""
+    """Run to the end with one tracker, whose store is outside of the run."""
     pytest.importorskip(request.param)
     tracking = {"to": [request.param], "project": "faces", "directory": str(tmp_path / "store")}
     run_toy(tree(sets, tracking=tracking), tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Trackers: what they are told, what they are never told, and that a run does not depend on them."""
+"""Trackers: the values that they receive, the names that they never receive, and their independence of the run."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def calls_of(out: Path, kind: str = "RecordingTracker") -> list[list[Any]]:
 
 
 def reported_rounds(calls: list[list[Any]]) -> list[int]:
-    """Return which rounds were told; the finished run's figures come last, under the last round's number."""
+    """Return the reported rounds; the figures of the finished run come last, with the number of the last round."""
     return [call[1] for call in calls if call[0] == "log" and "bytes_up" in call[2]]
 
 
 @pytest.fixture(scope="module")
 def tracked_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Return a run with four trackers, of which three break at some time, and what it said."""
+    """Return a run with four trackers, of which three fail, and its output."""
     out, heard = tmp_path_factory.mktemp("runs") / "tracked", io.StringIO()
     reporter = Reporter(Console(file=heard, width=1000))
     run_toy(tree(sets, tracking={"to": [*NAMED, "gone"], "project": "faces"}), out, reporter=reporter)
@@ -118,7 +118,7 @@ def test_broken_tracker_is_named_once_and_changes_no_result(tracked_run: tuple[P
 
 
 class StopsInRoundTwo(Reporter):
-    """Has somebody press Ctrl-C when a round is told."""
+    """Simulate Ctrl-C when round two is reported."""
 
     def advance(self, done: int, total: int, note: str) -> None:
         if done == 2:
