@@ -31,3 +31,11 @@ def photographs(face: np.ndarray) -> dict[str, np.ndarray]:
         "small": small,
         "wall": np.full((240, 480, 3), (120, 110, 90), np.uint8),
     }
+
+
+@pytest.fixture(scope="session")
+def scene(face: np.ndarray) -> np.ndarray:
+    """Return a face of 100 pixels in a room with grain."""
+    room = np.random.default_rng(0).integers(90, 130, (480, 640, 3)).astype(np.uint8)
+    room[150:290, 260:400] = cv2.resize(face, (140, 140), interpolation=cv2.INTER_CUBIC)
+    return room

@@ -46,14 +46,6 @@ console.log(JSON.stringify(crops));
 """
 
 
-@pytest.fixture(scope="module")
-def scene(face: np.ndarray) -> np.ndarray:
-    """A face of 100 pixels in a room with grain."""
-    room = np.random.default_rng(0).integers(90, 130, (480, 640, 3)).astype(np.uint8)
-    room[150:290, 260:400] = cv2.resize(face, (140, 140), interpolation=cv2.INTER_CUBIC)
-    return room
-
-
 def with_crop_margin(pad: Path, margin: float) -> Exported:
     exported = Exported.open(pad)
     crop = record_of("face", margin=margin)

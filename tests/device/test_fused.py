@@ -41,14 +41,6 @@ def command(*words: object) -> Any:
 
 
 @pytest.fixture(scope="module")
-def scene(face: np.ndarray) -> np.ndarray:
-    """A face of 100 pixels in a room with grain."""
-    room = np.random.default_rng(0).integers(90, 130, (480, 640, 3)).astype(np.uint8)
-    room[150:290, 260:400] = cv2.resize(face, (140, 140), interpolation=cv2.INTER_CUBIC)
-    return room
-
-
-@pytest.fixture(scope="module")
 def members(pad: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """One network at crops of two margins, twice at the wider one."""
     root = tmp_path_factory.mktemp("members")

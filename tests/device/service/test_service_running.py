@@ -168,7 +168,7 @@ def test_service_serves_https_with_its_certificate(tmp_path: Path) -> None:
     ("proxies", "statuses"), [((), [403, 200, 429]), (("127.0.0.1", "10.0.0.0/8"), [200, 403, 200])]
 )
 def test_named_proxy_alone_sets_client_and_scheme(proxies: tuple[str, ...], statuses: list[int]) -> None:
-    """Three clients send one request each, which the rate allows, with an HTTPS origin, an HTTP origin, and without one."""
+    """Three clients send one request each, with an HTTPS origin, an HTTP origin, and without an origin."""
     limits, answers = Limits(rate=0.001, burst=1), list[int]()
     service = build(Tiles(), limits=limits, hosts=["door.example"])
     with serve_in_thread(server_of(service, "127.0.0.1", 0, proxies=proxies)) as port:
