@@ -51,7 +51,7 @@ def test_what_is_no_list_of_pairs_is_refused_by_line(
 
 
 def test_a_list_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with refused("none.txt", "read"):
+    with refused("none.txt", "exist"):
         read_pairs(tmp_path / "none.txt")
     (tmp_path / "model").write_bytes(b"\xff\xfe\x00\x01")
     with refused("model", "text"):

@@ -246,6 +246,7 @@ class CommitsAgain:
     def __init__(self, sites: Sequence[SiteWorker], wire: Any, blocked: Path) -> None:
         self._inner, self._blocked = wire(sites), blocked
         self.names, self.call, self.restore = self._inner.names, self._inner.call, self._inner.restore
+        self.uncommitted = self._inner.uncommitted
 
     def commit(self, generation: int) -> Any:
         if generation == 1:

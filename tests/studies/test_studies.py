@@ -19,8 +19,8 @@ from fedvisage.studies.study import load_study, printing_errors, quoted_figures,
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "recipes" / "studies"
 STUDIES = [path for path in sorted(FOLDER.glob("*.yaml")) if not path.stem.endswith("-size")]
-DEMO_ONLY = {"fedsis-leakage-demo"}
-"""Lengths of cut tokens depend on the network, so a study at paper size would need other ones."""
+DEMO_ONLY = {"fedsis-leakage-demo", "unseen-cameras-demo", "unseen-media-demo"}
+"""Lengths of cut tokens depend on the network, and unseen media are rendered, so there are no studies at paper size."""
 DEMOS = [path for path in STUDIES if path.stem.endswith("-demo") and path.stem not in DEMO_ONLY]
 RECIPES = sorted(path for folder in ("demo", "paper", "real") for path in (ROOT / "recipes" / folder).glob("*.yaml"))
 OWN_ROWS = {

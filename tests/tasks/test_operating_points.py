@@ -175,7 +175,7 @@ def test_points_without_support_are_refused_with_the_rate_that_has_it(run: Path,
     ):
         error = refusal(*words, "--at", "bpcer=1%")
         check_output(f"fedvisage: {error}", "--at", "bpcer=1%", "300", "90", "bpcer=3.4%")
-    with refused("--at", "300"):
+    with refused("at", "300"):
         fv.open(run, at="bpcer=1%")
 
 
@@ -230,5 +230,5 @@ def test_a_recognition_model_keeps_curves_over_all_pairs_with_people_and_pairs_o
         assert exact - 1e-9 <= rate <= 1.1 * exact + 1e-9
     model = fv.open(tmp_path / "run", at="fmr=20%")
     assert set(model.threshold.estimates) == {"FMR", "FNMR"}
-    with refused("--at", "30,000"):
+    with refused("at", "30,000"):
         fv.open(tmp_path / "run", at="fmr=1e-4")

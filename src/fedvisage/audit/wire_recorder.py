@@ -43,7 +43,7 @@ class Recorder:
     wire: LocalTransport
     names: tuple[str, ...] = ()
     answers: list[RecordedReply] = field(default_factory=list)
-    uncommitted: Mapping[str, str] = LocalTransport.uncommitted
+    uncommitted: Mapping[str, str] = field(default_factory=dict)
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
         """Forward orders and replies, and keep a copy of each reply's message."""

@@ -155,7 +155,7 @@ def link_outwards(path: Path) -> None:
     [
         (coloured, "in colour"),
         (too_wide, "different aspect ratio"),
-        (of_sixteen_bits, "colour mode I;16"),
+        (of_sixteen_bits, "8 bits"),
         (broken, "not an image"),
         (link_outwards, "to outside the folder"),
     ],
