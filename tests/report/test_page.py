@@ -167,6 +167,7 @@ def test_damaged_file_of_a_report_is_named(
 
 
 def test_unfinished_run_names_the_way_to_resume(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").touch()
     with refused(tmp_path, "--resume"):
         write_report(tmp_path)
     with refused("absent", "directory"):

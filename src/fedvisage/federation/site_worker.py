@@ -299,6 +299,8 @@ class LocalTransport:
         return {name: worker.commit(generation) for name, worker in self.site_workers.items()}
 
     def restore(self, generations: Mapping[str, int]) -> None:
-        """Restore every site."""
+        """Restore every site, after a check of all, so that a refused resume changes nothing."""
+        for name, worker in self.site_workers.items():
+            worker.store.check(generations[name])
         for name, worker in self.site_workers.items():
             worker.restore(generations[name])

@@ -281,7 +281,7 @@ class SiteStore:
             return state
         if self._dirty:
             return read_tensors(self._working)[0]
-        return self._read(self._path(self.generation)) if self.generation else {}
+        return self._read(self.generation) if self.generation else {}
 
     def save(self, kept: Mapping[str, Tensor]) -> None:
         """Store copies of the state until the next visit.
@@ -338,11 +338,11 @@ class SiteStore:
         names = {"site": self.owner.site, "run": self.owner.run, "recipe": self.owner.recipe}
         return {"generation": f"{generation:06d}", **{key: name for key, name in names.items() if name}}
 
-    def _check_names(self, path: Path, values: Mapping[str, Any]) -> None:
+    def _check_names(self, path: Path, values: Mapping[str, Any], generation: int) -> None:
         """Refuse the file of another site, run, recipe or generation."""
         if not values and self.owner.unnamed:
             return
-        for key, name in self._names(self.generation).items():
+        for key, name in self._names(generation).items():
             if values.get(key) != name:
                 actual = f"{key} {values[key]}" if key in values else f"a run of an earlier version, without a {key}"
                 remedy = f"restore this site's own file, or {START_ANEW}"
@@ -363,20 +363,23 @@ class SiteStore:
         for path in sorted(self.directory.glob("generation-*.safetensors"))[:-kept]:
             path.unlink()
 
-    def restore(self, generation: int) -> None:
-        """Return to a generation that the server's checkpoint names, and delete later ones."""
-        self._working.unlink(missing_ok=True)
-        self.state_cache.clear(self.directory)
-        self.generation, self._dirty = generation, False
-        current = self._path(generation)
-        if generation and not current.exists():
+    def check(self, generation: int) -> None:
+        """Refuse a generation whose file is missing or cannot be used; nothing changes."""
+        if generation and not self._path(generation).exists():
             raise RunFailed(
                 f"{self.directory}: generation {generation} of this site's private state is missing; {START_ANEW}"
             )
         if generation:
-            self._read(current)  # a file that cannot be used is refused before the run continues
+            self._read(generation)
+
+    def restore(self, generation: int) -> None:
+        """Return to a generation that the server's checkpoint names, and delete later ones."""
+        self.check(generation)
+        self._working.unlink(missing_ok=True)
+        self.state_cache.clear(self.directory)
+        self.generation, self._dirty = generation, False
         for path in self.directory.glob("generation-*.safetensors"):
-            if path > current:
+            if path > self._path(generation):
                 path.unlink()
 
     def take_over(self, directory: Path, owner: Owner, generation: int) -> None:
@@ -388,9 +391,10 @@ class SiteStore:
             self.commit(generation)
         self.restore(generation)
 
-    def _read(self, path: Path) -> dict[str, Tensor]:
+    def _read(self, generation: int) -> dict[str, Tensor]:
+        path = self._path(generation)
         state, values = read_sealed(path, LOST)
-        self._check_names(path, values)
+        self._check_names(path, values, generation)
         return state
 
     @property
