@@ -53,7 +53,7 @@ def _closed(work: Callable[[], None], out: Connection) -> None:
         out.send_bytes(type(error).__name__.encode())
 
 
-def said(work: Callable[[], None]) -> str:
+def run_closed(work: Callable[[], None]) -> str:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_closed, args=(work, theirs))
@@ -67,8 +67,8 @@ def said(work: Callable[[], None]) -> str:
 
 def test_closed_process_cannot_reach_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOSED_FILE", str(tmp_path / "written"))
-    found = {work.__name__: said(work) for work in (connect, begin_a_process, fork, write, take_memory, compute)}
-    assert found == {
+    actual = {work.__name__: run_closed(work) for work in (connect, begin_a_process, fork, write, take_memory, compute)}
+    assert actual == {
         "connect": "PermissionError",
         "begin_a_process": "PermissionError",
         "fork": "PermissionError",

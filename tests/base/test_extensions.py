@@ -58,7 +58,7 @@ print(run.metrics["method"])
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def installed_package(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of a process that has the package, installed from its directory."""
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
     (source / "pyproject.toml").write_text(PROJECT)
@@ -71,12 +71,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join([str(target), os.environ.get("PYTHONPATH", "")])}
 
 
-def called(*words: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def run_command(*words: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "fedvisage", *words], capture_output=True, text=True, env=env)
 
 
 def test_an_installed_method_and_model_are_run_by_their_names(
-    installed: dict[str, str], sets: Mapping[str, Path], tmp_path: Path
+    installed_package: dict[str, str], sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
@@ -84,28 +84,30 @@ def test_an_installed_method_and_model_are_run_by_their_names(
         content = tree(sets, training__rounds=1) | {"method": section | {"network": {"width": 8}}}
         (tmp_path / f"{name}.json").write_text(json.dumps(content))
         words = [str(script), str(tmp_path / f"{name}.json"), str(tmp_path / name)]
-        found = subprocess.run([sys.executable, *words], capture_output=True, text=True, env=installed)
-        assert found.stdout.split() == ["False", name], found.stderr
+        actual = subprocess.run([sys.executable, *words], capture_output=True, text=True, env=installed_package)
+        assert actual.stdout.split() == ["False", name], actual.stderr
 
 
-def test_an_installed_package_is_not_loaded_for_help(installed: dict[str, str]) -> None:
+def test_an_installed_package_is_not_loaded_for_help(installed_package: dict[str, str]) -> None:
     shown = "from fedvisage.cli import app; app(['--help'], standalone_mode=False)"
     code = f"import sys; {shown}; print('tiny' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=installed)
-    assert found.stdout.splitlines()[-1] == "False"
+    actual = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=installed_package)
+    assert actual.stdout.splitlines()[-1] == "False"
 
 
-def test_an_installed_importer_is_a_layout(installed: dict[str, str], tmp_path: Path) -> None:
-    found = called("data", "import", "nothing", str(tmp_path / "in"), str(tmp_path / "out"), env=installed)
-    assert found.returncode == 2
-    assert "holds nothing" in found.stderr
-    wrong = called("data", "import", "else", str(tmp_path / "in"), str(tmp_path / "out"), env=installed)
+def test_an_installed_importer_is_a_layout(installed_package: dict[str, str], tmp_path: Path) -> None:
+    actual = run_command(
+        "data", "import", "nothing", str(tmp_path / "in"), str(tmp_path / "out"), env=installed_package
+    )
+    assert actual.returncode == 2
+    assert "holds nothing" in actual.stderr
+    wrong = run_command("data", "import", "else", str(tmp_path / "in"), str(tmp_path / "out"), env=installed_package)
     assert ", nothing," in wrong.stderr
 
 
 @pytest.mark.parametrize(("name", "word"), [("broken", "loaded"), ("wrong", "Method")])
-def test_invalid_entry_point_is_reported_by_name(installed: dict[str, str], name: str, word: str) -> None:
+def test_invalid_entry_point_is_reported_by_name(installed_package: dict[str, str], name: str, word: str) -> None:
     code = f"import fedvisage as fv; fv.load({{'method': '{name}'}})"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=installed)
-    assert f"entry point fedvisage.methods: {name}" in found.stderr
-    assert word in found.stderr
+    actual = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=installed_package)
+    assert f"entry point fedvisage.methods: {name}" in actual.stderr
+    assert word in actual.stderr

@@ -45,9 +45,9 @@ TENSORS = {
 
 def test_tensors_round_trip(tmp_path: Path) -> None:
     write_tensors(tmp_path / "t.safetensors", TENSORS, "some text")
-    found, text = read_tensors(tmp_path / "t.safetensors")
+    actual, text = read_tensors(tmp_path / "t.safetensors")
     assert text == "some text"
-    assert {name: (value.dtype, value.tolist()) for name, value in found.items()} == {
+    assert {name: (value.dtype, value.tolist()) for name, value in actual.items()} == {
         name: (value.dtype, value.tolist()) for name, value in TENSORS.items()
     }
 

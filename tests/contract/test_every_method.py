@@ -102,10 +102,10 @@ def test_training_moves_every_delivered_part(method: Method, finished: Path, set
     recipe = recipe_of(contract(sets, method), method)
     with seed_global_rng(recipe.runtime.seed, "initial weights"):
         first = method.network(recipe)
-    found = load_file(finished / "model.safetensors")
+    actual = load_file(finished / "model.safetensors")
     for part in method.finished:
         for name, before in first[part].named_parameters():
-            after = next(value for key, value in found.items() if key.endswith(f"{part}.{name}"))
+            after = next(value for key, value in actual.items() if key.endswith(f"{part}.{name}"))
             assert not torch.equal(before, after), f"{part}.{name} is as it was at first"
 
 
@@ -140,14 +140,14 @@ def test_a_run_stopped_after_every_round_and_resumed_equals_an_uninterrupted_one
 ) -> None:
     content = contract(sets, method)
     for stop in range(1, ROUNDS + 1):
-        cut_off = replace(method, server=stopping(method, stop))
+        cut_off = replace(method, server=stop_after(method, stop))
         with pytest.raises(Interrupted):
             run_toy(content, tmp_path / "parts", resume=True, method=cut_off)
     run_toy(content, tmp_path / "parts", resume=True, method=method)
     assert settled(tmp_path / "parts") == settled(finished)
 
 
-def stopping(method: Method, after: int) -> Callable[[Server], Iterator[None]]:
+def stop_after(method: Method, after: int) -> Callable[[Server], Iterator[None]]:
     """Return the method's program, cut off when a round's checkpoint has been written."""
 
     def server(s: Server) -> Iterator[None]:
@@ -160,7 +160,7 @@ def stopping(method: Method, after: int) -> Callable[[Server], Iterator[None]]:
 
 
 def test_only_declared_fields_cross_the_wire(method: Method, recorded: Recorded, sets: Mapping[str, Path]) -> None:
-    allowed = declared(method, recipe_of(contract(sets, method), method))
+    allowed = declared_fields(method, recipe_of(contract(sets, method), method))
     assert {name for _, message in recorded.sent for name in message} == allowed
 
 
@@ -187,12 +187,12 @@ def calls_of(method: Method) -> list[Call]:
     return [*method.calls.values(), *(Call(lambda site, message: {}, group) for group in uploads.values())]
 
 
-def declared(method: Method, recipe: Recipe) -> set[str]:
+def declared_fields(method: Method, recipe: Recipe) -> set[str]:
     """Return the names of all tensors that the declarations allow."""
-    network, found = method.network(recipe), set()
+    network, actual = method.network(recipe), set()
     for upload in (upload for call in calls_of(method) for upload in call.uploads):
-        found |= set(declared_of(upload, network)) or {upload.name}
-    return found
+        actual |= set(declared_of(upload, network)) or {upload.name}
+    return actual
 
 
 def declared_of(upload: Upload, network: nn.ModuleDict) -> Iterator[str]:
@@ -204,11 +204,11 @@ def declared_of(upload: Upload, network: nn.ModuleDict) -> Iterator[str]:
 
 def canaries_of(path: Path) -> list[bytes]:
     """Return what would betray an image: its names, its pixels, and its pixels as the network sees them."""
-    found = PreparedSet.open(path)
-    texts = [text.encode() for row in ("item", "subject", "video") for text in set(getattr(found.rows, row).tolist())]
-    images = torch.from_numpy(np.array(found.images)).permute(0, 3, 1, 2)
+    actual = PreparedSet.open(path)
+    texts = [text.encode() for row in ("item", "subject", "video") for text in set(getattr(actual.rows, row).tolist())]
+    images = torch.from_numpy(np.array(actual.images)).permute(0, 3, 1, 2)
     seen = prepare(images, "rgb+hsv", torch.device("cpu"))
-    rows = [np.asarray(found.images)[:, 0].reshape(len(found), -1), images[:, 0, 0].numpy(), seen[:, 0, 0].numpy()]
+    rows = [np.asarray(actual.images)[:, 0].reshape(len(actual), -1), images[:, 0, 0].numpy(), seen[:, 0, 0].numpy()]
     return [b"secret-", *texts, *(line.tobytes() for kind in rows for line in kind)]
 
 
@@ -230,17 +230,17 @@ def test_one_site_trains_as_if_alone(name: str, sets: Mapping[str, Path], tmp_pa
     content = tree(sets, name, data__sites={"A": str(sets["A"])}, **ALONE)
     run_toy(content, tmp_path / "run")
     expected = trained_alone(recipe_of(content), sets["A"], "all" if METHODS[name].pooled else "A")
-    found = load_file(tmp_path / "run" / "model.safetensors")
-    for key, value in found.items():
+    actual = load_file(tmp_path / "run" / "model.safetensors")
+    for key, value in actual.items():
         assert torch.equal(value, expected[key.split("/")[-1].removeprefix("model.")]), key
 
 
 def trained_alone(recipe: Recipe, path: Path, name: str) -> Mapping[str, Tensor]:
     """Train one model on one set with a plain loop that knows nothing of a federation."""
-    found = PreparedSet.open(path)
-    chosen = found.rows.split == "train"
-    images = torch.from_numpy(np.array(found.images)[chosen]).permute(0, 3, 1, 2)
-    labels = torch.from_numpy(found.rows.label[chosen]).float()
+    actual = PreparedSet.open(path)
+    chosen = actual.rows.split == "train"
+    images = torch.from_numpy(np.array(actual.images)[chosen]).permute(0, 3, 1, 2)
+    labels = torch.from_numpy(actual.rows.label[chosen]).float()
     with seed_global_rng(recipe.runtime.seed, "initial weights"):
         model = resnet18.network(recipe)["model"].train()
     resolve_compute("cpu", "fp32").place(model)
@@ -272,8 +272,8 @@ def test_single_site_run_equals_its_own_call(method: Method, sets: Mapping[str, 
     content = tree(sets, method, data__sites={"A": str(sets["A"])}, **ALONE)
     run_toy(content, tmp_path / "run", method=method)
     expected = called_alone(method, recipe_of(content, method), sets["A"], "all" if method.pooled else "A")
-    found = load_file(tmp_path / "run" / "model.safetensors")
-    for key, value in found.items():
+    actual = load_file(tmp_path / "run" / "model.safetensors")
+    for key, value in actual.items():
         assert torch.equal(value, expected[key.split("/")[-1]]), key
 
 

@@ -40,11 +40,11 @@ NULL: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
 
 def recipe(sets: Mapping[str, Path], algorithm: str, model: str, **changes: Any) -> dict[str, Any]:
     """FedAvg's sites count alike here, as AFL's do at first."""
-    found = combined(sets, algorithm, model, **changes)
-    found["method"]["network"] |= ARCH.get(model, {})
+    actual = combined(sets, algorithm, model, **changes)
+    actual["method"]["network"] |= ARCH.get(model, {})
     if algorithm != "afl":
-        found["method"].setdefault("weight", "uniform")
-    return found
+        actual["method"].setdefault("weight", "uniform")
+    return actual
 
 
 @pytest.fixture(scope="module", params=PARAMETERS)
@@ -88,10 +88,10 @@ def test_fednova_with_equal_steps_is_fedavg_to_rounding(
     """Its sites send one step's length, in float32; the first round is compared, before rounding errors grow."""
     for name in ("fednova", "fedavg"):
         run_toy(recipe(sets, name, model, training__rounds=1), tmp_path / name)
-    found, expected = (load_file(tmp_path / name / "model.safetensors") for name in ("fednova", "fedavg"))
-    assert found.keys() == expected.keys()
+    actual, expected = (load_file(tmp_path / name / "model.safetensors") for name in ("fednova", "fedavg"))
+    assert actual.keys() == expected.keys()
     for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, rtol=2e-6, atol=1e-7)
+        torch.testing.assert_close(actual[name], value, rtol=2e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize(("norms", "sites"), [("shared", 3), ("private", 1)])
@@ -103,21 +103,21 @@ def test_fedbn_without_private_layers_is_fedavg(
     few = {name: str(of_task(sets[name], task)) for name in SITES[:sites]}
     run_toy(recipe(sets, "fedavg", kind, data__sites=few), tmp_path / "fedavg")
     run_toy(recipe(sets, "fedbn", kind, data__sites=few, method__norms=norms), tmp_path / "fedbn")
-    expected, found = (load_file(tmp_path / name / "model.safetensors") for name in ("fedavg", "fedbn"))
-    assert any(name.startswith("norms.") for name in found)
-    assert digest_of(rejoined(kind, recipe(sets, "fedbn", kind), found)) == digest_of(expected)
+    expected, actual = (load_file(tmp_path / name / "model.safetensors") for name in ("fedavg", "fedbn"))
+    assert any(name.startswith("norms.") for name in actual)
+    assert digest_of(join_parts(kind, recipe(sets, "fedbn", kind), actual)) == digest_of(expected)
 
 
-def rejoined(kind: str, content: Mapping[str, Any], parts: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def join_parts(kind: str, content: Mapping[str, Any], parts: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return FedBN's tensors under the names that they have in the model's own parts."""
     net = separate_norms(MODELS[kind])(recipe_of(content))
     places = [name for name, module in net.named_modules() if isinstance(module, LayerReference)]
-    found = {}
+    actual = {}
     for key, value in parts.items():
         part, _, rest = key.partition(".")
         place, _, name = rest.partition(".")
-        found[f"{places[int(place)]}.{name}" if part == "norms" else key] = value
-    return found
+        actual[f"{places[int(place)]}.{name}" if part == "norms" else key] = value
+    return actual
 
 
 def test_fedpad_with_a_null_server_step_is_fedpad(sets: Mapping[str, Path], tmp_path: Path) -> None:

@@ -63,15 +63,15 @@ def test_averaging_method_without_its_own_term_is_fedpad(
     assert weights[0.5] != fedpad_weights
 
 
-def rejoined(parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def join_parts(parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return FedBN's two parts under the names that they have in FedPAD's one."""
     whole = resnet18(ResNet18(width=8), "rgb+hsv")
     names = [name for name, module in whole.named_modules() if isinstance(module, nn.BatchNorm2d)]
-    found = {}
+    actual = {}
     for key, value in parts.items():
         part, place, rest = key.split(".", 2)
-        found[f"model.{names[int(place)]}.{rest}" if part == "norms" else key] = value
-    return found
+        actual[f"model.{names[int(place)]}.{rest}" if part == "norms" else key] = value
+    return actual
 
 
 @pytest.mark.parametrize(("norms", "sites"), [("shared", 3), ("private", 1)])
@@ -82,4 +82,4 @@ def test_fedbn_without_private_layers_is_fedpad(
     run_toy(tree(sets, data__sites=few, training__rounds=2), tmp_path / "fedpad")
     run_toy(tree(sets, "fedbn", data__sites=few, training__rounds=2, method__norms=norms), tmp_path / "fedbn")
     expected = load_file(tmp_path / "fedpad" / "model.safetensors")
-    assert digest_of(rejoined(load_file(tmp_path / "fedbn" / "model.safetensors"))) == digest_of(expected)
+    assert digest_of(join_parts(load_file(tmp_path / "fedbn" / "model.safetensors"))) == digest_of(expected)

@@ -13,7 +13,7 @@ ONE_BATCH = ({"encoder_update": "gradient"}, {"batches": 1})
 EACH_BATCH = ({"encoder_update": "average"}, {"batches": 3})
 
 
-def trained(content: dict[str, Any], out: Path) -> bytes:
+def train_to_bytes(content: dict[str, Any], out: Path) -> bytes:
     run_toy_once(content, out)
     return weights(out)
 
@@ -32,7 +32,7 @@ def test_fedsis_with_one_site_and_one_block_is_central_training(
     for content in (split, central):
         content["method"]["blocks"] = {"first": block, "last": block}
     split["method"] |= options
-    assert trained(split, tmp_path / "split") == trained(central, tmp_path / "central")
+    assert train_to_bytes(split, tmp_path / "split") == train_to_bytes(central, tmp_path / "central")
 
 
 @pytest.mark.parametrize(("options", "local"), [ONE_BATCH, EACH_BATCH])
@@ -41,23 +41,23 @@ def test_festa_with_one_site_is_central_training_of_vit_h(
 ) -> None:
     split, central = recipes(sets, "festa", "vit-h", local)
     split["method"] |= options
-    assert trained(split, tmp_path / "split") == trained(central, tmp_path / "central")
+    assert train_to_bytes(split, tmp_path / "split") == train_to_bytes(central, tmp_path / "central")
 
 
 def test_fedavg_on_vit_h_with_one_site_is_central_training(sets: Mapping[str, Path], tmp_path: Path) -> None:
     split, central = recipes(sets, "fedavg-vit-h", "vit-h", {"batches": 2})
-    assert trained(split, tmp_path / "split") == trained(central, tmp_path / "central")
+    assert train_to_bytes(split, tmp_path / "split") == train_to_bytes(central, tmp_path / "central")
 
 
 @pytest.mark.parametrize("name", ["fedprox-vit-h", "moon-vit-h"])
 def test_vit_methods_without_their_own_term_are_fedavg_on_vit_h(
     sets: Mapping[str, Path], tmp_path: Path, name: str
 ) -> None:
-    found = {}
+    actual = {}
     for mu in (0, 1):
         content = tree(sets, name, training__rounds=2)
         content["method"]["mu"] = mu
-        found[mu] = trained(content, tmp_path / f"{mu}")
-    fedavg = trained(tree(sets, "fedavg-vit-h", training__rounds=2), tmp_path / "fedavg")
-    assert found[0] == fedavg
-    assert found[1] != fedavg
+        actual[mu] = train_to_bytes(content, tmp_path / f"{mu}")
+    fedavg = train_to_bytes(tree(sets, "fedavg-vit-h", training__rounds=2), tmp_path / "fedavg")
+    assert actual[0] == fedavg
+    assert actual[1] != fedavg

@@ -35,7 +35,7 @@ def honest(draws: np.random.Generator) -> Message:
     }
 
 
-def planted(value: float, reason: str) -> Wrong:
+def plant(value: float, reason: str) -> Wrong:
     def wrong(message: Message, name: str, draws: np.random.Generator) -> str:
         flat = message[name].to(torch.float64).reshape(-1)
         flat[int(draws.integers(len(flat)))] = value
@@ -45,7 +45,7 @@ def planted(value: float, reason: str) -> Wrong:
     return wrong
 
 
-def missing(message: Message, name: str, draws: np.random.Generator) -> str:
+def drop_tensor(message: Message, name: str, draws: np.random.Generator) -> str:
     del message[name]
     return "is missing"
 
@@ -81,14 +81,14 @@ def oversize(message: Message, name: str, draws: np.random.Generator) -> str:
 
 
 FLOATS: list[Wrong] = [
-    planted(float("nan"), "is not finite"),
-    planted(float("inf"), "is not finite"),
-    planted(float("-inf"), "is not finite"),
-    planted(1e38, "above the limit"),
-    planted(-1.01 * LARGEST_MAGNITUDE, "above the limit"),
+    plant(float("nan"), "is not finite"),
+    plant(float("inf"), "is not finite"),
+    plant(float("-inf"), "is not finite"),
+    plant(1e38, "above the limit"),
+    plant(-1.01 * LARGEST_MAGNITUDE, "above the limit"),
 ]
-COUNTS: list[Wrong] = [planted(-1, "negative count"), planted(2.0**60, "count above")]
-ANY: list[Wrong] = [missing, extra, other_type, broadcastable, empty]
+COUNTS: list[Wrong] = [plant(-1, "negative count"), plant(2.0**60, "count above")]
+ANY: list[Wrong] = [drop_tensor, extra, other_type, broadcastable, empty]
 
 
 def spoil(message: Message, draws: np.random.Generator) -> tuple[str, str]:
@@ -96,9 +96,9 @@ def spoil(message: Message, draws: np.random.Generator) -> tuple[str, str]:
     name = str(draws.choice(sorted(message)))
     wrongs = ANY + (FLOATS if message[name].is_floating_point() else COUNTS)
     if name == "examples":
-        wrongs = [*wrongs, planted(0, "must be from 1"), planted(10**9, "must be from 1")]
+        wrongs = [*wrongs, plant(0, "must be from 1"), plant(10**9, "must be from 1")]
     if name == "tokens":
         wrongs = [*wrongs, oversize]
     if name.endswith("running_var"):
-        wrongs = [*wrongs, planted(-0.01, "is a negative variance")]
+        wrongs = [*wrongs, plant(-0.01, "is a negative variance")]
     return name, wrongs[int(draws.integers(len(wrongs)))](message, name, draws)

@@ -163,13 +163,13 @@ def test_clustering_uses_each_persons_own_features_under_the_lent_model(heard: H
 
     def directions(path: Path, split: str, images: int, people: int | None = None) -> Tensor:
         view = View.of(PreparedSet.open(path), split)
-        found = []
+        actual = []
         for person in view.identities[:people]:
             own = np.flatnonzero(view.subjects == person)[:images]
             with torch.no_grad():
                 features = normalize(net(prepare(view.batch(own).images, "rgb", torch.device("cpu"))))
-            found.append(normalize(features.sum(0), dim=0))
-        return torch.stack(found)
+            actual.append(normalize(features.sum(0), dim=0))
+        return torch.stack(actual)
 
     centres = directions(Path(recipe.data.sites["A"]), "train", 99)
     candidates = directions(Path(recipe.data.public or ""), "train", 4)

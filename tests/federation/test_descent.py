@@ -42,7 +42,7 @@ def loss_of(net: nn.Module) -> Callable[[Batch], Tensor]:
     return lambda part: binary_cross_entropy_with_logits(net(part.images).squeeze(1), part.labels)
 
 
-def stepped(micro_batch: int | None) -> tuple[list[Tensor], Tensor]:
+def train_step(micro_batch: int | None) -> tuple[list[Tensor], Tensor]:
     net = network()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9)
     trained = site(micro_batch=micro_batch, optimizer={"clip_norm": 0.01})
@@ -52,14 +52,14 @@ def stepped(micro_batch: int | None) -> tuple[list[Tensor], Tensor]:
 
 @pytest.mark.parametrize("micro_batch", [2, 3, 6])
 def test_parts_step_like_the_whole_batch(micro_batch: int) -> None:
-    (whole, one), (parts, other) = stepped(None), stepped(micro_batch)
+    (whole, one), (parts, other) = train_step(None), train_step(micro_batch)
     assert torch.allclose(one, other)
-    for expected, found in zip(whole, parts, strict=True):
-        assert torch.allclose(expected, found, atol=1e-7)
+    for expected, actual in zip(whole, parts, strict=True):
+        assert torch.allclose(expected, actual, atol=1e-7)
 
 
 def test_micro_batch_limit_above_the_batch_changes_no_byte() -> None:
-    assert all(torch.equal(one, other) for one, other in zip(stepped(None)[0], stepped(COUNT)[0], strict=True))
+    assert all(torch.equal(one, other) for one, other in zip(train_step(None)[0], train_step(COUNT)[0], strict=True))
 
 
 def test_parts_are_of_similar_size_and_keep_all_fields() -> None:

@@ -52,11 +52,11 @@ def test_fixed_number_of_batches_wraps_around_a_small_view(sets: Mapping[str, Pa
 
 def test_features_are_those_of_the_stored_images_in_both_modes(sets: Mapping[str, Path], tmp_path: Path) -> None:
     site = site_of(sets, tmp_path)
-    found = site.embed(site.net["model"].train(), site.data)
+    actual = site.embed(site.net["model"].train(), site.data)
     assert site.net["model"].training
     images = site.data.batch(torch.arange(len(site.data)).numpy()).images.float() / 255
     with torch.no_grad():
-        assert torch.allclose(found, site.net["model"].eval()(images), atol=1e-5)
+        assert torch.allclose(actual, site.net["model"].eval()(images), atol=1e-5)
 
 
 def test_public_features_are_computed_once_per_lent_model(sets: Mapping[str, Path], tmp_path: Path) -> None:

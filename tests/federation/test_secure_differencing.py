@@ -153,7 +153,7 @@ def test_after_a_restart_a_round_can_only_be_summed_over_the_same_survivors(
 # A server that lies.
 
 
-def lied(call: str, change: Any) -> type[KitTransport]:
+def lying_transport(call: str, change: Any) -> type[KitTransport]:
     """Return a wire on which the server changes what it sends site A."""
 
     class Lying(KitTransport):
@@ -170,7 +170,7 @@ def why(run: Path, site: str = "A") -> str:
     return next(reason for name, reason in failed.items() if name.startswith(site))
 
 
-def substituted(message: Message) -> None:
+def substitute_keys(message: Message) -> None:
     """Put keys of the server's own in the place of B's and C's."""
     roster = message["roster"].clone()
     for place in (1, 2):
@@ -181,7 +181,11 @@ def substituted(message: Message) -> None:
 
 
 def test_substituted_keys_are_refused(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
-    run_toy(secure(sets), tmp_path / "run", wire=partial(lied(SHARES, substituted), kits=kits, memory=tmp_path))
+    run_toy(
+        secure(sets),
+        tmp_path / "run",
+        wire=partial(lying_transport(SHARES, substitute_keys), kits=kits, memory=tmp_path),
+    )
     assert why(tmp_path / "run").startswith("secure: a message of site B is not signed")
     assert uploads_of(tmp_path / "run", "masked") == ["B", "C"]
 
@@ -192,7 +196,7 @@ def test_keys_with_credentials_of_another_site_are_refused(
     def swapped(message: Message) -> None:
         message["roster"], message["signatures"] = (message[key][[0, 2, 1]] for key in ("roster", "signatures"))
 
-    run_toy(secure(sets), tmp_path / "run", wire=partial(lied(SHARES, swapped), kits=kits, memory=tmp_path))
+    run_toy(secure(sets), tmp_path / "run", wire=partial(lying_transport(SHARES, swapped), kits=kits, memory=tmp_path))
     assert "message of site B is not signed" in why(tmp_path / "run")
 
 

@@ -43,7 +43,7 @@ class Together:
         return protocol.unmask_sum(total, self.roster, self.present, survivors, shares, self.threshold)
 
 
-def together(
+def key_exchange(
     count: int, threshold: int, draws: np.random.Generator, present: Collection[int] | None = None
 ) -> Together:
     secrets = [Secrets.draw(draws.bytes) for _ in range(count)]
@@ -53,7 +53,7 @@ def together(
     return Together(secrets, roster, here, envelopes, threshold)
 
 
-def some(of: Collection[int], at_least: int, draws: np.random.Generator) -> list[int]:
+def draw_subset(of: Collection[int], at_least: int, draws: np.random.Generator) -> list[int]:
     """Draw the survivors of some sites, at least ``at_least`` of them."""
     count = int(draws.integers(at_least, len(of) + 1))
     return sorted(draws.choice(sorted(of), size=count, replace=False).tolist())
@@ -67,21 +67,21 @@ def total_of(rows: list[Words]) -> Words:
 def test_sum_of_the_survivors_is_exact(count: int) -> None:
     draws = np.random.default_rng(count)
     threshold = int(draws.integers(max(2, count // 2), count + 1))
-    present = some(range(count), threshold, draws)
-    survivors = some(present, threshold, draws)
-    answering = some(survivors, threshold, draws)
-    house = together(count, threshold, draws, present)
+    present = draw_subset(range(count), threshold, draws)
+    survivors = draw_subset(present, threshold, draws)
+    answering = draw_subset(survivors, threshold, draws)
+    house = key_exchange(count, threshold, draws, present)
     numbers = {site: draws.integers(0, 2**64, SIZE, dtype=np.uint64) for site in present}
     total = total_of([house.masked(site, numbers[site]) for site in survivors])
-    found = house.opened(total, survivors, answering)
-    assert found.tolist() == total_of([numbers[site] for site in survivors]).tolist()
+    actual = house.opened(total, survivors, answering)
+    assert actual.tolist() == total_of([numbers[site] for site in survivors]).tolist()
 
 
 @pytest.mark.parametrize("count", [2, 3, 7, 20])
 def test_fewer_shares_than_the_threshold_reveal_nothing(count: int) -> None:
     draws = np.random.default_rng(count)
     threshold = count // 2 + 1
-    house = together(count, threshold, draws)
+    house = key_exchange(count, threshold, draws)
     total = total_of([house.masked(site, np.zeros(SIZE, np.uint64)) for site in range(count)])
     with failed(CannotOpen, f"{threshold - 1} shares", f"{threshold} needed"):
         house.opened(total, range(count), range(threshold - 1))
@@ -89,7 +89,7 @@ def test_fewer_shares_than_the_threshold_reveal_nothing(count: int) -> None:
 
 def test_a_false_share_gives_no_sum_rather_than_a_wrong_one() -> None:
     draws = np.random.default_rng(0)
-    house = together(5, 3, draws)
+    house = key_exchange(5, 3, draws)
     total = total_of([house.masked(site, np.zeros(SIZE, np.uint64)) for site in range(4)])
     shares = {
         site: protocol.shares_to_reveal(house.secrets[site], house.roster, site, house.envelopes[site], range(4))
@@ -103,7 +103,7 @@ def test_a_false_share_gives_no_sum_rather_than_a_wrong_one() -> None:
 
 def test_other_shares_replace_an_unreadable_envelope() -> None:
     draws = np.random.default_rng(1)
-    house = together(4, 2, draws)
+    house = key_exchange(4, 2, draws)
     house.envelopes[0][2] = draws.bytes(protocol.ENVELOPE)
     numbers = [draws.integers(0, 2**64, SIZE, dtype=np.uint64) for _ in range(4)]
     total = total_of([house.masked(site, numbers[site]) for site in range(4)])
@@ -111,7 +111,7 @@ def test_other_shares_replace_an_unreadable_envelope() -> None:
 
 
 def test_a_site_never_reveals_both_shares_of_another() -> None:
-    house = together(4, 2, np.random.default_rng(2))
+    house = key_exchange(4, 2, np.random.default_rng(2))
     for survivors in ([0, 1], [0, 1, 2, 3]):
         rows = protocol.shares_to_reveal(house.secrets[0], house.roster, 0, house.envelopes[0], survivors)
         for sender, row in enumerate(rows):
@@ -129,7 +129,7 @@ def bytes_of(numbers: Words) -> np.ndarray:
 
 def test_single_uploads_and_incomplete_sums_look_uniform() -> None:
     draws = np.random.default_rng(3)
-    house = together(4, 3, draws)
+    house = key_exchange(4, 3, draws)
     small = protocol.encode("w", torch.from_numpy(draws.normal(size=40_000) * 0.05))
     assert chisquare(bytes_of(small)).pvalue < 1e-100
     uploads = [house.masked(site, small) for site in range(4)]
@@ -181,10 +181,10 @@ def test_rounding_stays_within_its_bound_and_counters_are_exact() -> None:
         for site in range(3)
     ]
     encoded = [protocol.encode_all(upload, 1.0, torch.tensor(0.25 * site)) for site, upload in enumerate(uploads)]
-    found, loss = protocol.decode_mean(np.sum(encoded, axis=0, dtype=np.uint64), uploads[0], 3)
+    actual, loss = protocol.decode_mean(np.sum(encoded, axis=0, dtype=np.uint64), uploads[0], 3)
     plain = torch.stack([upload["w"] for upload in uploads]).mean(dim=0)
-    assert float((found["w"] - plain).abs().max()) <= 2.0**-33 + 1e-12
-    assert int(found["n"]) == 8
+    assert float((actual["w"] - plain).abs().max()) <= 2.0**-33 + 1e-12
+    assert int(actual["n"]) == 8
     assert loss == 0.25
 
 
@@ -192,9 +192,9 @@ def test_the_largest_values_of_the_most_sites_do_not_overflow() -> None:
     largest = {"w": torch.tensor([LARGEST_MAGNITUDE, -LARGEST_MAGNITUDE]), "n": torch.tensor(protocol.MOST_COUNT - 1)}
     one = protocol.encode_all(largest, 1.0, torch.tensor(LARGEST_MAGNITUDE))
     total = one * np.uint64(protocol.MOST_SITES)
-    found, _ = protocol.decode_mean(total, largest, protocol.MOST_SITES)
-    assert found["w"].tolist() == [LARGEST_MAGNITUDE, -LARGEST_MAGNITUDE]
-    assert int(found["n"]) == protocol.MOST_COUNT - 1
+    actual, _ = protocol.decode_mean(total, largest, protocol.MOST_SITES)
+    assert actual["w"].tolist() == [LARGEST_MAGNITUDE, -LARGEST_MAGNITUDE]
+    assert int(actual["n"]) == protocol.MOST_COUNT - 1
     with pytest.raises(RefusedMessage, match=r"^n: .*count"):
         protocol.encode("n", torch.tensor(protocol.MOST_COUNT))
 

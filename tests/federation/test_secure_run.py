@@ -149,7 +149,7 @@ def test_resumed_secure_run_equals_an_uninterrupted_one(sets: Mapping[str, Path]
     assert settled(tmp_path / "parts") == settled(tmp_path / "whole")
 
 
-def spoilt(call: str, change: Any) -> type[LocalTransport]:
+def spoiling_transport(call: str, change: Any) -> type[LocalTransport]:
     class Hostile(LocalTransport):
         def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
             for reply in super().call(orders):
@@ -163,7 +163,7 @@ def fewer_rows(message: Message) -> Message:
     return {name: value[:-1] for name, value in message.items()}
 
 
-def doubled(message: Message) -> Message:
+def double_masked(message: Message) -> Message:
     return {name: value.double() for name, value in message.items()}
 
 
@@ -173,26 +173,26 @@ def doubled(message: Message) -> Message:
         (KEYS, fewer_rows, "refused: public: has shape (2, 32)"),
         (SHARES, fewer_rows, "refused: sealed: has 2 rows"),
         ("train", fewer_rows, "refused: masked: has shape"),
-        ("train", doubled, "refused: masked: has type torch.float64"),
+        ("train", double_masked, "refused: masked: has type torch.float64"),
     ],
 )
 def test_a_broken_part_of_a_sum_is_refused_by_field_and_reason(
     call: str, change: Any, reason: str, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    run_toy(secure(sets), tmp_path / "run", wire=spoilt(call, change))
+    run_toy(secure(sets), tmp_path / "run", wire=spoiling_transport(call, change))
     assert read_lines(tmp_path / "run" / "rounds.jsonl")[0]["failed"]["B"].startswith(reason)
 
 
 def test_a_false_share_ends_the_round_without_a_sum(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = secure(sets, federation={"secure": DERIVED, "give_up_after": 1})
     with failed(RunFailed, "site 1", "opened"):
-        run_toy(content, tmp_path / "run", wire=spoilt(UNMASK, lambda m: {"shares": m["shares"] ^ 1}))
+        run_toy(content, tmp_path / "run", wire=spoiling_transport(UNMASK, lambda m: {"shares": m["shares"] ^ 1}))
 
 
 def test_implausible_masked_numbers_end_the_round_without_a_sum(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = secure(sets, federation={"secure": DERIVED, "give_up_after": 1})
     with failed(RunFailed, "A, B, C", "count"):
-        run_toy(content, tmp_path / "run", wire=spoilt("train", lambda m: {"masked": m["masked"] + 2**61}))
+        run_toy(content, tmp_path / "run", wire=spoiling_transport("train", lambda m: {"masked": m["masked"] + 2**61}))
 
 
 def changed(sets: Mapping[str, Path], tmp_path: Path, call: str, change: Any) -> str:
@@ -238,8 +238,8 @@ def test_site_refuses_malformed_steps_of_a_sum(
     sets: Mapping[str, Path],
     tmp_path: Path,
 ) -> None:
-    found = changed(sets, tmp_path, call, lambda message: message.update({field: value}))
-    assert found.startswith(reason)
+    actual = changed(sets, tmp_path, call, lambda message: message.update({field: value}))
+    assert actual.startswith(reason)
 
 
 def test_key_of_low_order_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:

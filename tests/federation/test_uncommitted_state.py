@@ -39,7 +39,7 @@ class FullDisk(LocalTransport):
 
 
 @pytest.fixture(scope="module")
-def printed(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def run_and_output(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Return a run with a full disk, and the lines that its operator saw."""
     out, screen = tmp_path_factory.mktemp("full") / "run", io.StringIO()
     content = tree(sets, "fedgpad", training__rounds=4, training__optimizer__state="kept")
@@ -47,28 +47,28 @@ def printed(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) 
     return out, screen.getvalue()
 
 
-def test_rounds_record_the_site_that_could_not_commit(printed: tuple[Path, str]) -> None:
-    rows = [json.loads(line) for line in (printed[0] / "rounds.jsonl").read_text().splitlines()]
+def test_rounds_record_the_site_that_could_not_commit(run_and_output: tuple[Path, str]) -> None:
+    rows = [json.loads(line) for line in (run_and_output[0] / "rounds.jsonl").read_text().splitlines()]
     assert [row.get("uncommitted") for row in rows] == [None, {"B": REASON}, {"B": REASON}, None]
     assert [row["counted"] for row in rows] == [["A", "B", "C"]] * 4, "its uploads count"
     assert [row["failed"] for row in rows] == [{}] * 4
 
 
-def test_run_prints_the_site_that_could_not_commit(printed: tuple[Path, str]) -> None:
-    rounds = [line for line in printed[1].splitlines() if line.startswith("round ")]
+def test_run_prints_the_site_that_could_not_commit(run_and_output: tuple[Path, str]) -> None:
+    rounds = [line for line in run_and_output[1].splitlines() if line.startswith("round ")]
     assert [f"B could not store its private state: {REASON}" in line for line in rounds] == [False, True, True, False]
-    assert "note: B lost its private state of rounds 2, 3, which it could not store" in printed[1].splitlines()
+    assert "note: B lost its private state of rounds 2, 3, which it could not store" in run_and_output[1].splitlines()
 
 
-def test_metrics_count_the_rounds_that_a_site_could_not_commit(printed: tuple[Path, str]) -> None:
-    attendance = json.loads((printed[0] / "metrics.json").read_text())["attendance"]
+def test_metrics_count_the_rounds_that_a_site_could_not_commit(run_and_output: tuple[Path, str]) -> None:
+    attendance = json.loads((run_and_output[0] / "metrics.json").read_text())["attendance"]
     assert attendance["uncommitted"] == {"B": [2, 3]}
     assert attendance["rounds"] == {"A": 4, "B": 4, "C": 4}
 
 
-def test_report_shows_the_site_that_could_not_commit(printed: tuple[Path, str]) -> None:
-    write_report(printed[0])
-    page = (printed[0] / "report.html").read_text()
+def test_report_shows_the_site_that_could_not_commit(run_and_output: tuple[Path, str]) -> None:
+    write_report(run_and_output[0])
+    page = (run_and_output[0] / "report.html").read_text()
     assert page.count(f"could not store its private state: {REASON}") == 2
     assert "B lost its private state of rounds 2, 3" in page
 

@@ -21,8 +21,8 @@ FOR_SGD = ("scaffold", "fednova")
 
 def small(model: str) -> dict[str, Any]:
     """Return what a recipe says of a model's network so that it is narrow."""
-    found = MODELS[model].options.model_fields["network"].annotation
-    known = getattr(found, "model_fields", {})
+    actual = MODELS[model].options.model_fields["network"].annotation
+    known = getattr(actual, "model_fields", {})
     sizes = {key: value for key, value in (NETWORK | FACES | {"arch": TINY}).items() if key in known}
     if model == "adapters":
         sizes |= {"arch": TRANSFORMER, "rank": 2}
@@ -36,14 +36,14 @@ def small(model: str) -> dict[str, Any]:
 def combined(sets: Mapping[str, Path], algorithm: str, model: str, **changes: Any) -> dict[str, Any]:
     """Return a recipe of two rounds; sites step by SGD, so that all algorithms can be compared."""
     bare = "fedavg" if MODELS[model].task == "recognition" else "fedpad"
-    found = tree(sets, bare)
-    found["method"] = {"name": algorithm, "model": model, "network": small(model)}
-    found["training"] |= {"rounds": 2, "optimizer": {"name": "sgd", "lr": 0.02}}
-    found["training"].pop("pretrain", None)
+    actual = tree(sets, bare)
+    actual["method"] = {"name": algorithm, "model": model, "network": small(model)}
+    actual["training"] |= {"rounds": 2, "optimizer": {"name": "sgd", "lr": 0.02}}
+    actual["training"].pop("pretrain", None)
     for key, value in changes.items():
         *parents, last = key.split("__")
-        section = found
+        section = actual
         for parent in parents:
             section = section.setdefault(parent, {})
         section[last] = value
-    return found
+    return actual

@@ -46,18 +46,18 @@ def test_only_adapters_and_head_cross_the_wire_and_the_frozen_network_is_in_the_
     sets: Mapping[str, Path], published: Path, tmp_path: Path
 ) -> None:
     run_toy(content(sets, published), tmp_path / "run")
-    found, given = load_file(tmp_path / "run" / "model.safetensors"), load_file(published)
-    frozen = {name.removeprefix("adapters.frozen."): v for name, v in found.items() if ".frozen." in name}
+    actual, given = load_file(tmp_path / "run" / "model.safetensors"), load_file(published)
+    frozen = {name.removeprefix("adapters.frozen."): v for name, v in actual.items() if ".frozen." in name}
     assert frozen.keys() == {name for name in given if not name.startswith("head.")}
     assert all(torch.equal(value, given[name]) for name, value in frozen.items())
-    small = sum(value.numel() * 4 for name, value in found.items() if ".frozen." not in name)
+    small = sum(value.numel() * 4 for name, value in actual.items() if ".frozen." not in name)
     rows = rows_of(tmp_path / "run")
     assert {row["bytes"] for row in rows if row["field"] == "weights"} == {small}
     down = [row for row in rows if row["direction"] == "down"]
     assert {row["field"] for row in down} == {"adapters", "head"}
     assert max(row["bytes"] for row in down) <= small
-    learned = [name for name in found if name.endswith(".b")]
-    assert all(bool(found[name].any()) for name in learned)
+    learned = [name for name in actual if name.endswith(".b")]
+    assert all(bool(actual[name].any()) for name in learned)
 
 
 def test_a_finished_model_needs_no_other_file(sets: Mapping[str, Path], published: Path, tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_rank_zero_is_a_linear_probe_of_frozen_features(
     asked["training"] |= {"augment": {}, "local": {"epochs": 1}, "optimizer": {"name": "sgd", "lr": 0.1}}
     asked["data"]["sites"] = {"A": asked["data"]["sites"]["A"]}
     run_toy(asked, tmp_path / "run")
-    found = load_file(tmp_path / "run" / "model.safetensors")
+    actual = load_file(tmp_path / "run" / "model.safetensors")
     view = View.of(PreparedSet.open(sets["A"]), "train")
     whole = timm_network(TimmNetwork(arch=TRANSFORMER), Input(size=32, colour="rgb"), outputs=0).eval()
     load_weights(whole, published)
@@ -97,9 +97,9 @@ def test_rank_zero_is_a_linear_probe_of_frozen_features(
         wrong = torch.sigmoid(features @ weight + bias) - labels
         weight = weight - 0.1 * (wrong[:, None] * features).mean(0)
         bias = bias - 0.1 * wrong.mean()
-    torch.testing.assert_close(found["head.weight"][0].double(), weight, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(found["head.bias"].double(), bias.reshape(1), rtol=1e-4, atol=1e-5)
-    assert not any("low_rank" in name for name in found)
+    torch.testing.assert_close(actual["head.weight"][0].double(), weight, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(actual["head.bias"].double(), bias.reshape(1), rtol=1e-4, atol=1e-5)
+    assert not any("low_rank" in name for name in actual)
 
 
 def open_initial(asked: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -125,9 +125,9 @@ def test_protections_treat_adapters_like_any_upload(
     protection: dict[str, Any], sets: Mapping[str, Path], published: Path, tmp_path: Path
 ) -> None:
     run_toy(content(sets, published, **protection), tmp_path / "run")
-    found = load_file(tmp_path / "run" / "model.safetensors")
-    assert all(torch.isfinite(value).all() for value in found.values())
-    assert any(bool(value.any()) for name, value in found.items() if name.endswith(".b"))
+    actual = load_file(tmp_path / "run" / "model.safetensors")
+    assert all(torch.isfinite(value).all() for value in actual.values())
+    assert any(bool(value.any()) for name, value in actual.items() if name.endswith(".b"))
 
 
 def test_resumed_run_ends_in_the_same_bytes(sets: Mapping[str, Path], published: Path, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_a_model_can_be_sent_to_a_worker_process(name: str) -> None:
     assert copied.least_identities == model.least_identities
 
 
-def marked(algorithm: str, model: str) -> Any:
+def parameter_of(algorithm: str, model: str) -> Any:
     """Return a pair of parameters with the mark of the tier that tries it."""
     marks = ()
     if (model, algorithm) in SELDOM:
@@ -79,14 +79,14 @@ def marked(algorithm: str, model: str) -> Any:
     return pytest.param(algorithm, model, marks=marks)
 
 
-@pytest.mark.parametrize(("algorithm", "model"), [marked(*pair) for pair in PAIRS])
+@pytest.mark.parametrize(("algorithm", "model"), [parameter_of(*pair) for pair in PAIRS])
 def test_two_rounds_end_in_finite_weights_and_figures(
     algorithm: str, model: str, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     content = combined(sets, algorithm, model)
     metrics = run_toy(content, tmp_path / "run")
-    found = load_file(tmp_path / "run" / "model.safetensors")
-    assert all(torch.isfinite(value).all() for value in found.values())
+    actual = load_file(tmp_path / "run" / "model.safetensors")
+    assert all(torch.isfinite(value).all() for value in actual.values())
     assert (metrics["method"], metrics["task"], metrics["rounds"]) == (algorithm, MODELS[model].task, 2)
     rows = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
     assert [row["failed"] for row in rows] == [{}, {}]
@@ -255,13 +255,13 @@ def test_a_recipe_names_an_algorithm_and_its_model_and_its_resolved_text_names_t
     method: dict[str, Any], model: str
 ) -> None:
     first = recipe_of(section(**method))
-    found = find(first.method)
-    assert found is (METHODS[method["name"]] if len(method) == 1 else on(method["name"], model))
-    assert found.task == MODELS[model].task
+    actual = find(first.method)
+    assert actual is (METHODS[method["name"]] if len(method) == 1 else on(method["name"], model))
+    assert actual.task == MODELS[model].task
     again = recipe_of(yaml.safe_load(recipes.text_of(first)))
     assert again == first
     assert recipes.text_of(again) == recipes.text_of(first)
-    assert find(again.method) is found
+    assert find(again.method) is actual
     network = first.method.network  # type: ignore[attr-defined]
     for key, value in (FACE if model == "sphere20" and FACE in method.values() else {}).items():
         assert getattr(network, key) == value
@@ -344,9 +344,9 @@ def test_an_adaptive_step_has_a_rate_that_fits_it_unless_the_recipe_has_one() ->
     for name in ("sgd", "adam", "yogi"):
         content = section(name="fedpad")
         content["training"]["server_optimizer"] = {"name": name}
-        found = recipe_of(content).training.server_optimizer
-        assert found is not None
-        rates[name] = found.lr
+        actual = recipe_of(content).training.server_optimizer
+        assert actual is not None
+        rates[name] = actual.lr
     assert rates == {"sgd": 1.0, "adam": 0.01, "yogi": 0.01}
 
 

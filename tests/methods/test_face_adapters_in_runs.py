@@ -44,11 +44,11 @@ def test_only_adapters_cross_the_wire_and_the_model_needs_no_other_file(
     own.write_bytes(start.read_bytes())
     run_toy(content(sets, own), tmp_path / "run")
     own.unlink()
-    found, given = load_file(tmp_path / "run" / "model.safetensors"), load_file(start)
-    frozen = {name.replace("model.frozen.", "model."): v for name, v in found.items() if ".frozen." in name}
+    actual, given = load_file(tmp_path / "run" / "model.safetensors"), load_file(start)
+    frozen = {name.replace("model.frozen.", "model."): v for name, v in actual.items() if ".frozen." in name}
     assert frozen.keys() == given.keys()
     assert all(torch.equal(value, given[name]) for name, value in frozen.items())
-    learned = {name: value for name, value in found.items() if ".frozen." not in name}
+    learned = {name: value for name, value in actual.items() if ".frozen." not in name}
     assert all(".low_rank." in name for name in learned)
     assert all(bool(value.any()) for name, value in learned.items() if name.endswith(".b"))
     rows = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]

@@ -112,24 +112,24 @@ def test_a_pass_that_loses_its_quorum_changes_nothing(sets: Mapping[str, Path], 
 
 def test_growth_opens_spare_neurons_and_trains_each(sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(fedma_tree(sets, {"matching": {"growth": {"spare": 4}}}), tmp_path / "run")
-    found = load_file(tmp_path / "run" / "model.safetensors")
-    opened = [int(found[f"{name}.0.weight"].flatten(1).any(dim=1).sum()) for name in LAYERS]
+    actual = load_file(tmp_path / "run" / "model.safetensors")
+    opened = [int(actual[f"{name}.0.weight"].flatten(1).any(dim=1).sum()) for name in LAYERS]
     assert opened[-1] == 1
     assert all(
         8 * factor < count <= 8 * factor + 4 for factor, count in zip((1, 2, 4, 4, 8, 8, 8), opened, strict=False)
     )
     for name, following in pairwise(LAYERS):
-        used = found[f"{following}.0.weight"].transpose(0, 1).flatten(1).any(dim=1)
-        assert torch.equal(used, found[f"{name}.0.weight"].flatten(1).any(dim=1))
+        used = actual[f"{following}.0.weight"].transpose(0, 1).flatten(1).any(dim=1)
+        assert torch.equal(used, actual[f"{name}.0.weight"].flatten(1).any(dim=1))
 
 
 def test_sites_with_their_own_initial_weights_share_a_network_after_the_round(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    found = {}
+    actual = {}
     for initial in ("own", "shared"):
         run_toy(fedma_tree(sets, {"matching": {"initial": initial}}), tmp_path / initial)
-        found[initial] = [
+        actual[initial] = [
             line["digest"]
             for line in read_lines(tmp_path / initial / "ledger.jsonl")
             if line["round"] == 2
@@ -137,8 +137,8 @@ def test_sites_with_their_own_initial_weights_share_a_network_after_the_round(
             and line["call"] == LAYERS[0]
             and line["field"] == LAYERS[0]
         ]
-    assert len(set(found["own"])) == len(set(found["shared"])) == 1
-    assert found["own"] != found["shared"]
+    assert len(set(actual["own"])) == len(set(actual["shared"])) == 1
+    assert actual["own"] != actual["shared"]
 
 
 def test_start_from_a_file_excludes_initial_weights_of_sites(sets: Mapping[str, Path]) -> None:

@@ -23,7 +23,7 @@ def test_the_model_is_the_stack_of_plain_regressions_on_frozen_features(
 ) -> None:
     content = tree(sets, "fedstackfpad", training__rounds=1, input__colour="rgb")
     run_toy(content, tmp_path / "run")
-    found = load_file(tmp_path / "run" / "model.safetensors")
+    actual = load_file(tmp_path / "run" / "model.safetensors")
     recipe = recipe_of(content)
     with seed_global_rng(recipe.runtime.seed, "initial weights"):
         body = find(recipe.method).network(recipe)["body"].eval()
@@ -35,7 +35,7 @@ def test_the_model_is_the_stack_of_plain_regressions_on_frozen_features(
         known[site] = normalise_features(features), torch.from_numpy(view.labels.astype(int)), view.subjects
         planes[site] = logistic(*known[site][:2], 1e-2)
     for row, site in enumerate(SITES):
-        torch.testing.assert_close(found["heads.weight"][row].double(), planes[site].weight, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(actual["heads.weight"][row].double(), planes[site].weight, rtol=1e-3, atol=1e-4)
     stacks = []
     for own, site in enumerate(SITES):
         features, labels, subjects = known[site]
@@ -45,7 +45,7 @@ def test_the_model_is_the_stack_of_plain_regressions_on_frozen_features(
             logits[one, own] = logistic(features[other], labels[other], 1e-2).logits(features[one].double())
         stacks.append(logistic(torch.cat([logits, logits.mean(1, keepdim=True)], dim=1), labels, 1e-2))
     expected = torch.stack([plane.weight for plane in stacks]).mean(0)
-    torch.testing.assert_close(found["stack.weight"][0].double(), expected, rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(actual["stack.weight"][0].double(), expected, rtol=1e-2, atol=1e-3)
 
 
 def test_site_gets_two_calls_and_sends_two_classifiers(sets: Mapping[str, Path], tmp_path: Path) -> None:

@@ -46,12 +46,12 @@ def later(site: Site) -> Site:
 
 def batches(images: Tensor, flips: list[list[bool]]) -> list[Batch]:
     at, labels = np.arange(len(images)), torch.ones(len(images))
-    found = []
+    actual = []
     for row in flips:
         mirrored = torch.tensor(row)
         shown = torch.where(mirrored[:, None, None, None], images.flip(-1), images)
-        found.append(Batch(shown, labels, None, np.array(["bonafide"] * len(images)), None, at, mirrored))
-    return found
+        actual.append(Batch(shown, labels, None, np.array(["bonafide"] * len(images)), None, at, mirrored))
+    return actual
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -100,9 +100,9 @@ def test_frozen_features_are_those_of_a_pass_over_the_batch(sets: Mapping[str, P
     for batch in site.batches_of(view, epochs=2):
         assert batch.mirrored is not None
         mirrored += int(batch.mirrored.sum())
-        found = site.held["global"].features(batch)
-        assert not found.requires_grad
-        torch.testing.assert_close(found, plain(batch.images), rtol=1e-4, atol=1e-5)
+        actual = site.held["global"].features(batch)
+        assert not actual.requires_grad
+        torch.testing.assert_close(actual, plain(batch.images), rtol=1e-4, atol=1e-5)
     assert mirrored
 
 

@@ -33,9 +33,9 @@ def content(sets: Mapping[str, Path], start: Path, **changes: Any) -> dict[str, 
 
 
 def distance(run: Path, start: Path) -> float:
-    found, given = load_file(run / "model.safetensors"), load_file(start)
+    actual, given = load_file(run / "model.safetensors"), load_file(start)
     names = [name for name in given if name.endswith((".weight", ".bias"))]
-    return float(torch.stack([(found[name] - given[name]).square().sum() for name in names]).sum().sqrt())
+    return float(torch.stack([(actual[name] - given[name]).square().sum() for name in names]).sum().sqrt())
 
 
 def test_l2sp_holds_the_model_near_its_start_and_weight_zero_changes_nothing(

@@ -42,10 +42,10 @@ def test_training_starts_from_the_named_weights_at_every_site(
 ) -> None:
     """At this learning rate no weight moves, so the average is the start."""
     run_toy(content_of(sets, name, weights), tmp_path / "run")
-    given, found = load_file(weights), load_file(tmp_path / "run" / "model.safetensors")
-    assert torch.equal(found["blocks.1.mlp.fc1.weight"], given["blocks.1.mlp.fc1.weight"])
+    given, actual = load_file(weights), load_file(tmp_path / "run" / "model.safetensors")
+    assert torch.equal(actual["blocks.1.mlp.fc1.weight"], given["blocks.1.mlp.fc1.weight"])
     for key in ("patch_embed.proj.weight", "patch_embed.backbone.stem.conv.weight"):
-        assert torch.equal(found[f"tokenizer.{key}"], given[key])
+        assert torch.equal(actual[f"tokenizer.{key}"], given[key])
 
 
 def test_a_centrally_trained_model_is_a_start_for_split_training(sets: Mapping[str, Path], tmp_path: Path) -> None:
@@ -54,9 +54,9 @@ def test_a_centrally_trained_model_is_a_start_for_split_training(sets: Mapping[s
     start = tmp_path / "central" / "model.safetensors"
     still = {"training__optimizer": STILL, "training__rounds": 1}
     run_toy(tree(sets, "fedsis", **still, training__start=str(start)), tmp_path / "split")
-    given, found = load_file(start), load_file(tmp_path / "split" / "model.safetensors")
+    given, actual = load_file(start), load_file(tmp_path / "split" / "model.safetensors")
     learned = [key for key in given if "running" not in key and "tracked" not in key]
-    assert all(torch.allclose(given[key], found[key], atol=1e-7) for key in learned)
+    assert all(torch.allclose(given[key], actual[key], atol=1e-7) for key in learned)
 
 
 def test_two_sources_of_initial_weights_are_refused(sets: Mapping[str, Path], tmp_path: Path, weights: Path) -> None:

@@ -34,9 +34,9 @@ def content(sets: Mapping[str, Path], **changes: Any) -> dict[str, Any]:
     """Return FedSIS with noise, in which four rounds of two batches are almost three passes over 24 images."""
     settings: dict[str, Any] = {"training__rounds": 4, "training__local": {"batches": 2}, "evaluation__every": 0}
     settings |= {"privacy": {"epsilon": EPSILON, "delta": DELTA, "count": "tight", "noise": "derived"}}
-    found = tree(sets, "fedsis", **settings | changes)
-    found["method"] |= {"leakage": CLIP, "unify_every": 2}
-    return found
+    actual = tree(sets, "fedsis", **settings | changes)
+    actual["method"] |= {"leakage": CLIP, "unify_every": 2}
+    return actual
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +48,10 @@ def finished(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory)
 
 def test_long_rows_are_clipped_and_short_rows_are_unchanged() -> None:
     drawn = np.random.default_rng(0).normal(size=(5, 3, 4)) * np.array([0.01, 0.1, 1, 10, 0])[:, None, None]
-    found = leakage.clip_rows(torch.from_numpy(drawn), 0.7).numpy()
+    actual = leakage.clip_rows(torch.from_numpy(drawn), 0.7).numpy()
     lengths = np.sqrt((drawn**2).sum((1, 2)))
     expected = np.where(lengths > 0.7, 0.7 / np.maximum(lengths, 1e-30), 1.0)[:, None, None] * drawn
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
 def test_row_that_is_not_finite_becomes_zero() -> None:
@@ -115,9 +115,9 @@ def test_further_batches_of_a_paid_pass_are_free(finished: Path) -> None:
 
 
 def test_site_parts_stay_fixed_and_the_others_learn(sets: Mapping[str, Path], finished: Path) -> None:
-    found = load_file(finished / "model.safetensors")
+    actual = load_file(finished / "model.safetensors")
     initial = initial_weights(sets, finished.parent / "initial")
-    assert {key.split(".")[0] for key in found if not torch.equal(found[key], initial[key])} == {"blocks", "adapter"}
+    assert {key.split(".")[0] for key in actual if not torch.equal(actual[key], initial[key])} == {"blocks", "adapter"}
 
 
 def initial_weights(sets: Mapping[str, Path], out: Path) -> Mapping[str, torch.Tensor]:
@@ -135,11 +135,11 @@ def initial_weights(sets: Mapping[str, Path], out: Path) -> Mapping[str, torch.T
 
 def with_another_image(path: Path, to: Path, index: int) -> Path:
     """Copy a set, with one training image darkened and the label kept."""
-    found = PreparedSet.open(path)
-    images = np.array(found.images)
+    actual = PreparedSet.open(path)
+    images = np.array(actual.images)
     images[index] //= 3
-    rows = found.rows
-    with Writer(to, name=found.name, size=found.size, source="noise", depth=True) as out:
+    rows = actual.rows
+    with Writer(to, name=actual.name, size=actual.size, source="noise", depth=True) as out:
         out.add(
             images,
             label=rows.label.tolist(),
@@ -149,7 +149,7 @@ def with_another_image(path: Path, to: Path, index: int) -> Path:
             frame=rows.frame.tolist(),
             split=rows.split.tolist(),
             item=rows.item.tolist(),
-            depth=np.array(found.depth),
+            depth=np.array(actual.depth),
         )
     return to
 

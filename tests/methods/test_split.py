@@ -48,13 +48,13 @@ def rounds_of(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
 
 
-def visited(content: dict[str, Any], number: int) -> set[str]:
+def visiting_sites(content: dict[str, Any], number: int) -> set[str]:
     """Return who takes part in a round and is there, as the recipe draws it."""
     settings = Federation.model_validate(content.get("federation", {}))
     return set(select_sites(SITES, settings, 0, number)) - draw_offline(SITES, settings, 0, number)
 
 
-def breaking(call: str, site: str, number: int) -> Call:
+def failing_call(call: str, site: str, number: int) -> Call:
     """Return a call of FedSIS that breaks at one site in one round."""
     whole = fedsis.METHOD.calls[call]
 
@@ -66,16 +66,16 @@ def breaking(call: str, site: str, number: int) -> Call:
     return replace(whole, run=run)
 
 
-def broken(call: str, site: str, number: int) -> Method:
+def method_failing_at(call: str, site: str, number: int) -> Method:
     """Return FedSIS, of which a site breaks in a call of a round."""
-    return replace(fedsis.METHOD, calls={**fedsis.METHOD.calls, call: breaking(call, site, number)})
+    return replace(fedsis.METHOD, calls={**fedsis.METHOD.calls, call: failing_call(call, site, number)})
 
 
 class Interrupted(Exception):
     """The power went off."""
 
 
-def stopping(program: Program, after: int) -> Program:
+def stop_after(program: Program, after: int) -> Program:
     """Return a server program that is cut off when a round's checkpoint has been written."""
 
     def server(s: Server) -> Iterator[None]:
@@ -87,7 +87,7 @@ def stopping(program: Program, after: int) -> Program:
     return server
 
 
-def changed(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> set[str]:
+def changed_parts(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> set[str]:
     """Return the parts in which two models differ."""
     return {key.split(".")[0] for key in first if not torch.equal(first[key], second[key])}
 
@@ -101,7 +101,7 @@ def test_site_adopts_the_latest_average_if_it_lacks_it(
     run_toy(content, tmp_path / "run")
     expected, latest, has = set(), 0, dict[str, int]()
     for number in range(1, 8):
-        there = visited(content, number)
+        there = visiting_sites(content, number)
         expected |= {(number, name) for name in there if has.get(name) != latest}
         has |= dict.fromkeys(there, latest)
         if there and (number % 2 == 0 or number == 7):
@@ -112,7 +112,7 @@ def test_site_adopts_the_latest_average_if_it_lacks_it(
 
 
 def test_only_sites_with_a_whole_visit_are_averaged(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    run_toy(recipe(sets, 2, unify_every=2), tmp_path / "run", method=broken("finish", "B", 2))
+    run_toy(recipe(sets, 2, unify_every=2), tmp_path / "run", method=method_failing_at("finish", "B", 2))
     uploads = {(line["round"], line["site"]) for line in ledger(tmp_path / "run") if line["field"] == "weights"}
     assert uploads == {(2, "A"), (2, "C")}
     assert rounds_of(tmp_path / "run")[1]["failed"] == {"B": "the power went off"}
@@ -125,20 +125,22 @@ def test_only_completed_replies_of_a_lost_site_count(
     """Before B sends a gradient the round is that of A and C; after it, the encoder has learned from all three."""
     run_toy(recipe(sets, 1), tmp_path / "all")
     run_toy(recipe(sets, 1, data__sites={name: str(sets[name]) for name in "AC"}), tmp_path / "others")
-    run_toy(recipe(sets, 1), tmp_path / "lost", method=broken(call, "B", 1))
+    run_toy(recipe(sets, 1), tmp_path / "lost", method=method_failing_at(call, "B", 1))
     everyone, others, lost = (load_file(tmp_path / name / "model.safetensors") for name in ("all", "others", "lost"))
     buffers = {key for key in lost if "running" in key or "tracked" in key}
     encoder = {key for key in lost if key.startswith(("blocks", "adapter"))} - buffers
     reference = everyone if heard else others
     assert all(torch.equal(lost[key], reference[key]) for key in encoder)
-    assert changed(everyone, others) == set(fedsis.METHOD.finished)
+    assert changed_parts(everyone, others) == set(fedsis.METHOD.finished)
 
 
 def test_a_lost_visit_is_forgotten_at_its_site(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """B breaks at the end of round 2 and has what it had after round 1; in round 3 it learns on from there."""
     own = {}
     for rounds in (1, 2):
-        run_toy(recipe(sets, rounds, unify_every=10), tmp_path / f"{rounds}", method=broken("finish", "B", 2))
+        run_toy(
+            recipe(sets, rounds, unify_every=10), tmp_path / f"{rounds}", method=method_failing_at("finish", "B", 2)
+        )
         newest = sorted((tmp_path / f"{rounds}" / "sites" / "B").glob("generation-*"))[-1]
         own[rounds] = load_file(newest)
     assert own[1].keys() == own[2].keys()
@@ -178,10 +180,10 @@ def test_impossible_reply_fails_its_site_only(
     whole = fedsis.METHOD.calls["tokens"]
 
     def lying(site: Site, message: Message) -> Message:
-        found = whole.run(site, message)
+        actual = whole.run(site, message)
         if site.name == "B":
-            found[field] = torch.tensor(value) if field == "left" else found["tokens"][:1].repeat(value, 1, 1)
-        return found
+            actual[field] = torch.tensor(value) if field == "left" else actual["tokens"][:1].repeat(value, 1, 1)
+        return actual
 
     calls = {**fedsis.METHOD.calls, "tokens": replace(whole, run=lying)}
     run_toy(recipe(sets, 1), tmp_path / "run", method=replace(fedsis.METHOD, calls=calls))
@@ -193,13 +195,13 @@ def test_impossible_reply_fails_its_site_only(
 
 @pytest.mark.parametrize("update", ["gradient", "average"])
 def test_without_a_quorum_the_encoder_stays(sets: Mapping[str, Path], tmp_path: Path, update: str) -> None:
-    found = []
+    actual = []
     for rounds in (1, 2):
         content = recipe(sets, rounds, unify_every=1, federation={"quorum": 3})
         content["method"]["encoder_update"] = update
-        run_toy(content, tmp_path / f"{rounds}", method=broken("finish", "B", 2))
-        found.append(load_file(tmp_path / f"{rounds}" / "model.safetensors"))
-    assert changed(*found) == {"adapter"}
+        run_toy(content, tmp_path / f"{rounds}", method=method_failing_at("finish", "B", 2))
+        actual.append(load_file(tmp_path / f"{rounds}" / "model.safetensors"))
+    assert changed_parts(*actual) == {"adapter"}
     assert "no quorum" in rounds_of(tmp_path / "2")[1]["failed"]
 
 
@@ -258,7 +260,7 @@ def test_run_with_lost_sites_resumes_to_the_same_bytes(
     content["method"] |= {"encoder_update": update, "wire": wire}
     run_toy(content, tmp_path / "whole")
     for stop in (1, 3):
-        cut_off = replace(fedsis.METHOD, server=stopping(fedsis.METHOD.server, stop))
+        cut_off = replace(fedsis.METHOD, server=stop_after(fedsis.METHOD.server, stop))
         with pytest.raises(Interrupted):
             run_toy(content, tmp_path / "parts", resume=True, method=cut_off)
     run_toy(content, tmp_path / "parts", resume=True)

@@ -31,7 +31,7 @@ def test_ledger_counts_bytes_in_both_directions(sets: Mapping[str, Path], tmp_pa
     """A batch is tokens and a gradient up, a pseudo-class token and a gradient down; ``left`` takes eight bytes."""
     run_toy(recipe(sets, form, training__rounds=1), tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
-    found = {
+    actual = {
         (direction, field): [
             line["bytes"]
             for line in lines
@@ -39,7 +39,7 @@ def test_ledger_counts_bytes_in_both_directions(sets: Mapping[str, Path], tmp_pa
         ]
         for direction, field in (("up", "tokens"), ("down", "pseudo"), ("up", "gradient"), ("down", "gradient"))
     }
-    assert found == {
+    assert actual == {
         ("up", "tokens"): [bytes_of(TOKENS, form)] * 2,
         ("down", "pseudo"): [bytes_of(VECTORS, form)] * 2,
         ("up", "gradient"): [bytes_of(VECTORS, form)] * 2,
@@ -49,11 +49,11 @@ def test_ledger_counts_bytes_in_both_directions(sets: Mapping[str, Path], tmp_pa
 
 def test_fewer_bits_train_nearly_the_same_model(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """After one plain gradient step of every part the models differ by much less than the step."""
-    found = {}
+    actual = {}
     for form in FORMS:
         changes = {"training__optimizer": {"name": "sgd", "lr": 0.1}, "training__rounds": 1}
         run_toy(recipe(sets, form, **changes), tmp_path / form)
-        found[form] = load_file(tmp_path / form / "model.safetensors")
+        actual[form] = load_file(tmp_path / form / "model.safetensors")
     still = {"training__optimizer": {"name": "sgd", "lr": 1e-12}, "training__rounds": 1}
     run_toy(recipe(sets, "fp32", **still), tmp_path / "start")
     start = load_file(tmp_path / "start" / "model.safetensors")
@@ -62,6 +62,6 @@ def test_fewer_bits_train_nearly_the_same_model(sets: Mapping[str, Path], tmp_pa
     def apart(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> float:
         return sum(float((one[name] - other[name]).square().sum()) for name in weights) ** 0.5
 
-    moved = apart(found["fp32"], start)
-    assert 0 < apart(found["bf16"], found["fp32"]) < 0.05 * moved
-    assert 0 < apart(found["int8"], found["fp32"]) < 0.1 * moved
+    moved = apart(actual["fp32"], start)
+    assert 0 < apart(actual["bf16"], actual["fp32"]) < 0.05 * moved
+    assert 0 < apart(actual["int8"], actual["fp32"]) < 0.1 * moved

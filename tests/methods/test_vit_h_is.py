@@ -46,17 +46,17 @@ def live_at(found: Member, depth: int) -> Tensor:
 
 
 def test_all_blocks_are_the_mean_probability_over_the_range(sets: Mapping[str, Path]) -> None:
-    found = member(recipe(sets, blocks={"first": 2, "last": 3}, inference={"blocks": "all"}))
+    actual = member(recipe(sets, blocks={"first": 2, "last": 3}, inference={"blocks": "all"}))
     with torch.inference_mode():
-        expected = (live_at(found, 2) + live_at(found, 3)) / 2
-        torch.testing.assert_close(torch.sigmoid(vit_h_is.predict(found)), expected)
+        expected = (live_at(actual, 2) + live_at(actual, 3)) / 2
+        torch.testing.assert_close(torch.sigmoid(vit_h_is.predict(actual)), expected)
 
 
 def test_one_draw_equals_the_prediction_of_one_block(sets: Mapping[str, Path]) -> None:
-    found = member(recipe(sets, inference={"draws": 1}), count=40)
+    actual = member(recipe(sets, inference={"draws": 1}), count=40)
     with torch.inference_mode():
-        single = torch.stack([live_at(found, depth) for depth in range(1, DEPTH + 1)])
-        nearest = (torch.sigmoid(vit_h_is.predict(found)) - single).abs().min(dim=0)
+        single = torch.stack([live_at(actual, depth) for depth in range(1, DEPTH + 1)])
+        nearest = (torch.sigmoid(vit_h_is.predict(actual)) - single).abs().min(dim=0)
         assert nearest.values.max() < 1e-5
         assert set(nearest.indices.tolist()) == set(range(DEPTH))
 
@@ -87,11 +87,11 @@ def test_draws_are_uniform_over_the_range(sets: Mapping[str, Path]) -> None:
 
 @pytest.mark.parametrize("depth", range(1, DEPTH + 1))
 def test_only_the_sampled_depth_is_computed(sets: Mapping[str, Path], depth: int) -> None:
-    found = member(recipe(sets))
+    actual = member(recipe(sets))
     seen: list[int] = []
-    for number, block in enumerate(found.net["blocks"].children(), start=1):
+    for number, block in enumerate(actual.net["blocks"].children(), start=1):
         block.register_forward_hook(lambda module, inputs, output, number=number: seen.append(number))
-    vit_h_is.pseudo_class_token(found.net, found.net["tokenizer"](found.images), depth)
+    vit_h_is.pseudo_class_token(actual.net, actual.net["tokenizer"](actual.images), depth)
     assert seen == list(range(1, depth + 1))
 
 
@@ -100,17 +100,17 @@ def test_blocks_beyond_the_range_are_not_built(sets: Mapping[str, Path]) -> None
 
 
 def test_features_are_the_mean_input_of_the_head(sets: Mapping[str, Path]) -> None:
-    found = member(recipe(sets, blocks={"first": 3, "last": 3}))
+    actual = member(recipe(sets, blocks={"first": 3, "last": 3}))
     with torch.inference_mode():
-        two = found.net["head"](vit_h_is.features(found))
-        torch.testing.assert_close(torch.softmax(two, dim=1)[:, 1], live_at(found, 3))
+        two = actual.net["head"](vit_h_is.features(actual))
+        torch.testing.assert_close(torch.softmax(two, dim=1)[:, 1], live_at(actual, 3))
 
 
 def test_spread_equals_that_of_single_predictions(sets: Mapping[str, Path]) -> None:
-    found = member(recipe(sets, blocks={"first": 2}, inference={"blocks": "all"}))
+    actual = member(recipe(sets, blocks={"first": 2}, inference={"blocks": "all"}))
     with torch.inference_mode():
-        single = torch.stack([live_at(found, depth) for depth in (2, 3, 4)])
-        torch.testing.assert_close(vit_h_is.draw_spread(found), single.std(dim=0, correction=0))
+        single = torch.stack([live_at(actual, depth) for depth in (2, 3, 4)])
+        torch.testing.assert_close(vit_h_is.draw_spread(actual), single.std(dim=0, correction=0))
         one = member(recipe(sets, inference={"draws": 1}))
         assert vit_h_is.draw_spread(one).max() < 1e-6
 

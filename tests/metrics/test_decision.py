@@ -37,10 +37,10 @@ def test_similarity_bin_equals_that_of_a_twentyfold_score() -> None:
 def test_all_pairs_are_counted_once() -> None:
     faces = people(1, 30, 20)  # more than a block
     similarity, same = pairs_of(faces)
-    found = within_counts(faces)
-    assert found.sum(axis=1).tolist() == [int((~same).sum()), int(same.sum())]
+    actual = within_counts(faces)
+    assert actual.sum(axis=1).tolist() == [int((~same).sum()), int(same.sum())]
     edge = round((0.25 + 1) * BINS / 2)
-    assert abs(found[0][edge:].sum() - (similarity[~same] >= 0.25).sum()) <= 2  # sums round otherwise
+    assert abs(actual[0][edge:].sum() - (similarity[~same] >= 0.25).sum()) <= 2  # sums round otherwise
     local, strangers = people(2, 3, 4), people(3, 5, 2)
     both = pair_counts(local, strangers)
     assert both.sum(axis=1).tolist() == [12 * 10, 3 * 6]
@@ -50,14 +50,14 @@ def test_all_pairs_are_counted_once() -> None:
 def test_threshold_is_the_lowest_edge_within_the_impostor_rate() -> None:
     rng = np.random.default_rng(4)
     sites = [(rng.uniform(-1, 0.6, 700).astype(np.float32), rng.uniform(0, 1, 90).astype(np.float32)) for _ in range(3)]
-    found = threshold_at_fmr([np.stack([count_similarities(i), count_similarities(g)]) for i, g in sites], 0.01)
+    actual = threshold_at_fmr([np.stack([count_similarities(i), count_similarities(g)]) for i, g in sites], 0.01)
     impostor, genuine = (np.concatenate([site[row] for site in sites]) for row in (0, 1))
     fine = [edge for edge in SIMILARITIES if (impostor >= edge).mean() <= 0.01]
-    assert found is not None
-    assert found.value == fine[0]
-    assert found.far == (impostor >= fine[0]).mean()
-    assert found.frr == pytest.approx((genuine < fine[0]).mean())
-    assert "0.01" in found.rule
+    assert actual is not None
+    assert actual.value == fine[0]
+    assert actual.far == (impostor >= fine[0]).mean()
+    assert actual.frr == pytest.approx((genuine < fine[0]).mean())
+    assert "0.01" in actual.rule
 
 
 def test_impostors_within_and_across_groups_have_separate_rates() -> None:
@@ -66,11 +66,11 @@ def test_impostors_within_and_across_groups_have_separate_rates() -> None:
     similarity, same = pairs_of(faces)
     alike = np.array([group[a] == group[b] for a, b in combinations(range(len(faces)), 2)])
     inside = [within_counts(faces.take(group == one)) for one in range(3)]
-    found = tar_by_impostors(within_counts(faces), inside, [0.01, 1e-9])
+    actual = tar_by_impostors(within_counts(faces), inside, [0.01, 1e-9])
     for kind, chosen in (("within groups", alike & ~same), ("across groups", ~alike)):
         edge = next(edge for edge in SIMILARITIES if (similarity[chosen] >= edge).mean() <= 0.01)
-        assert list(found[kind]) == [0.01]  # there are fewer pairs than the other rate needs
-        assert found[kind][0.01] == pytest.approx((similarity[same] >= edge).mean(), abs=0.01)
+        assert list(actual[kind]) == [0.01]  # there are fewer pairs than the other rate needs
+        assert actual[kind][0.01] == pytest.approx((similarity[same] >= edge).mean(), abs=0.01)
 
 
 def test_without_enough_impostors_there_is_no_threshold() -> None:
@@ -96,5 +96,5 @@ def test_hard_negatives_are_those_near_any_local_face(threshold: float) -> None:
     near = [max(float(face @ other) for other in local.features) for face in public.features]
     sure = [number for number, value in enumerate(near) if value > threshold + 1e-6]
     possible = [number for number, value in enumerate(near) if value > threshold - 1e-6]
-    found = hard_negatives(public.features, local.features, threshold).tolist()
-    assert set(sure) <= set(found) <= set(possible)
+    actual = hard_negatives(public.features, local.features, threshold).tolist()
+    assert set(sure) <= set(actual) <= set(possible)

@@ -47,7 +47,7 @@ def test_perfect_separation_scores_one_everywhere() -> None:
 def test_all_probes_search_both_galleries_and_figures_are_averaged(mode: str) -> None:
     faces = people(1, 60, 6)
     probe = np.tile([False, False, False, True, True, True], 60)
-    found = identification(faces, probe, (0.1,), mode)[0.1]  # type: ignore[arg-type]
+    actual = identification(faces, probe, (0.1,), mode)[0.1]  # type: ignore[arg-type]
     shares = []
     for half in (0, 1):
         enrolled = np.arange(60) % 2 == half
@@ -64,7 +64,7 @@ def test_all_probes_search_both_galleries_and_figures_are_averaged(mode: str) ->
             top = np.sort(others[~mated].max(axis=1))[::-1]
             line = top[round(0.1 * len(top))]
             shares.append(((scores[own] > line) & (scores[own] > others[mated].max(axis=1))).mean())
-    assert found == pytest.approx(np.mean(shares), abs=0.012)  # a tie of roundings moves one of 90 probes
+    assert actual == pytest.approx(np.mean(shares), abs=0.012)  # a tie of roundings moves one of 90 probes
 
 
 def test_figures_are_missing_without_probes_or_genuine_pairs() -> None:
@@ -77,14 +77,14 @@ def test_a_sites_figures_are_those_that_its_pairs_can_show() -> None:
     rng = np.random.default_rng(2)
     training, test = people(3, 5, 6), people(3, 5, 4)
     strangers = Faces(people(4, 10, 5).features, rng.integers(100, 110, 50))
-    found = figures_of_site(training, test, strangers, (1e-6, 1e-2, 1e-1), (1e-5, 1e-1), "published")
-    assert found.counts == (5 * 6, 20 * 50, 20, 50)
-    assert found.tar[1e-6] is None
-    assert found.tpir[1e-5] is None
+    actual = figures_of_site(training, test, strangers, (1e-6, 1e-2, 1e-1), (1e-5, 1e-1), "published")
+    assert actual.counts == (5 * 6, 20 * 50, 20, 50)
+    assert actual.tar[1e-6] is None
+    assert actual.tpir[1e-5] is None
     scores = test.features @ strangers.features.T
     line = np.sort(scores.ravel())[::-1][round(0.1 * scores.size)]
     pairs = [(a, b) for a in range(20) for b in range(a) if test.identity[a] == test.identity[b]]
-    assert found.tar[1e-1] == pytest.approx(np.mean([test.features[a] @ test.features[b] > line for a, b in pairs]))
+    assert actual.tar[1e-1] == pytest.approx(np.mean([test.features[a] @ test.features[b] > line for a, b in pairs]))
     nobody = figures_of_site(training, test.take(np.zeros(20, bool)), strangers, (1e-1,), (1e-1,), "published")
     assert nobody.tar == {1e-1: None}
     assert nobody.tpir == {1e-1: None}

@@ -14,7 +14,7 @@ from fedvisage.metrics.similarity import Faces, label_features
 FPIRS = (0.02, 0.1, 0.3)
 
 
-def joined(*parts: Faces) -> Faces:
+def join_faces(*parts: Faces) -> Faces:
     return Faces(np.concatenate([one.features for one in parts]), np.concatenate([one.identity for one in parts]))
 
 
@@ -22,7 +22,7 @@ def scene(seed: int) -> tuple[Faces, Faces, Faces]:
     """Return two galleries and probes: of both galleries' identities and of strangers."""
     known, strangers = tied_faces(seed, list(range(12)), 6), tied_faces(seed + 9, list(range(20, 40)), 3)
     entries = known.take(np.arange(72) % 6 == 0)
-    probes = joined(known.take(np.arange(72) % 6 > 0), strangers)
+    probes = join_faces(known.take(np.arange(72) % 6 > 0), strangers)
     order = np.random.default_rng(seed).permutation(len(probes))
     return entries.take(np.arange(5)), entries.take(np.arange(5, 12)), probes.take(order)
 
@@ -60,10 +60,10 @@ def nist(gallery: Faces, probes: Faces, fpir: float) -> float:
 @pytest.mark.parametrize("seed", range(4))
 def test_published_reading_counts_similarities_of_joined_galleries(seed: int) -> None:
     first, second, probes = scene(seed)
-    found = identify([first, second], probes, FPIRS, "published")
-    gallery = joined(first, second)
-    assert [one.tpir for one in found] == [{fpir: published(gallery, probes, fpir) for fpir in FPIRS}]
-    assert (found[0].mated, found[0].unmated) == (60, 60)
+    actual = identify([first, second], probes, FPIRS, "published")
+    gallery = join_faces(first, second)
+    assert [one.tpir for one in actual] == [{fpir: published(gallery, probes, fpir) for fpir in FPIRS}]
+    assert (actual[0].mated, actual[0].unmated) == (60, 60)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -71,8 +71,8 @@ def test_nist_reading_counts_searches_of_each_gallery(seed: int, monkeypatch: py
     monkeypatch.setattr(similarity, "ROWS", 7)
     monkeypatch.setattr(similarity, "COLUMNS", 4)
     first, second, probes = scene(seed)
-    found = identify([first, second], probes, FPIRS, "nist")
-    for gallery, one in zip((first, second), found, strict=True):
+    actual = identify([first, second], probes, FPIRS, "nist")
+    for gallery, one in zip((first, second), actual, strict=True):
         assert one.tpir == pytest.approx({fpir: nist(gallery, probes, fpir) for fpir in FPIRS})
         assert one.mated + one.unmated == len(probes)
         assert one.mated == 5 * len(gallery)
@@ -90,15 +90,15 @@ def test_the_readings_differ_where_a_stranger_beats_the_mate() -> None:
 
 def test_a_search_keeps_mate_and_best_rival_of_every_probe() -> None:
     first, second, probes = scene(0)
-    gallery = joined(second, first)  # not in order of identity
-    found, matrix = search(gallery, probes, 5), all_similarities(probes, gallery)
-    for row, whose, mate, rival in zip(matrix, probes.identity, found.mate, found.rival, strict=True):
+    gallery = join_faces(second, first)  # not in order of identity
+    actual, matrix = search(gallery, probes, 5), all_similarities(probes, gallery)
+    for row, whose, mate, rival in zip(matrix, probes.identity, actual.mate, actual.rival, strict=True):
         mine = gallery.identity == whose
         assert mate == (row[mine][0] if mine.any() else -np.inf)
         assert rival == row[~mine].max()
     others = matrix[probes.identity[:, None] != gallery.identity]
-    assert found.strangers == len(others)
-    assert found.highest.tolist() == sorted(others, reverse=True)[:5]
+    assert actual.strangers == len(others)
+    assert actual.highest.tolist() == sorted(others, reverse=True)[:5]
 
 
 def test_unmeasurable_figures_are_refused() -> None:
@@ -114,7 +114,7 @@ def test_unmeasurable_figures_are_refused() -> None:
         with refused("evaluation.fpir", "0.001", "below"):
             identify([first], probes, [0.001], mode)
         with refused("gallery", "identity 0", "twice"):
-            identify([joined(first, first)], probes, FPIRS, mode)
+            identify([join_faces(first, first)], probes, FPIRS, mode)
         with refused("probes", "mate"):
             identify([second], probes.take(probes.identity >= 20), FPIRS, mode)
     with refused("probes", "all"):
@@ -131,6 +131,6 @@ def test_galleries_joined_for_the_published_reading_must_not_overlap() -> None:
 
 def test_threshold_decides_hits() -> None:
     first, _, probes = scene(1)
-    found: Identification = identify([first], probes, [0.1], "published")[0]
-    hits = search(first, probes).mate >= np.float32(found.threshold[0.1])
-    assert hits.sum() == round(found.tpir[0.1] * found.mated)
+    actual: Identification = identify([first], probes, [0.1], "published")[0]
+    hits = search(first, probes).mate >= np.float32(actual.threshold[0.1])
+    assert hits.sum() == round(actual.tpir[0.1] * actual.mated)

@@ -27,11 +27,11 @@ def test_a_weighted_figure_equals_the_figure_of_repeated_scores(seed: int) -> No
 
 def test_intervals_contain_the_figure_and_lie_in_the_unit_range() -> None:
     scores = random_scores(0)
-    found = intervals(scores, 0.7, 300, np.random.default_rng(0))
+    actual = intervals(scores, 0.7, 300, np.random.default_rng(0))
     figures = pad.evaluate(scores, 0.7)
-    assert set(found.bounds) == set(FIGURES)
+    assert set(actual.bounds) == set(FIGURES)
     for name in ("hter", "eer", "auc", "bpcer"):
-        low, high = found.bounds[name]
+        low, high = actual.bounds[name]
         assert 0 <= low <= figures[name] <= high <= 1, name
 
 
@@ -74,16 +74,16 @@ def test_resamples_with_one_class_are_skipped_and_counted() -> None:
         subject=["x", "x", "y", "y"],
         species=["", "", "print", "print"],
     )
-    found = intervals(scores, 0.0, 1000, np.random.default_rng(0))
-    assert found.used + found.skipped == 1000
-    assert found.skipped == pytest.approx(500, abs=80)
-    assert found.bounds["auc"] == (1.0, 1.0)
+    actual = intervals(scores, 0.0, 1000, np.random.default_rng(0))
+    assert actual.used + actual.skipped == 1000
+    assert actual.skipped == pytest.approx(500, abs=80)
+    assert actual.bounds["auc"] == (1.0, 1.0)
 
 
 def test_one_class_alone_has_no_intervals() -> None:
-    found = intervals(scores_of([1.0, 2.0], {}), 0.0, 50, np.random.default_rng(0))
-    assert (found.bounds, found.used, found.skipped) == ({}, 0, 50)
-    assert found.as_json() == {}
+    actual = intervals(scores_of([1.0, 2.0], {}), 0.0, 50, np.random.default_rng(0))
+    assert (actual.bounds, actual.used, actual.skipped) == ({}, 0, 50)
+    assert actual.as_json() == {}
 
 
 def test_an_unknown_subject_is_replaced_by_its_video_and_then_by_the_item() -> None:
@@ -95,9 +95,9 @@ def test_an_unknown_subject_is_replaced_by_its_video_and_then_by_the_item() -> N
         subject=["", "", "", "s", ""],
         species=[""] * 5,
     )
-    found = clusters(scores)
-    assert found[0] == found[1]
-    assert len(set(found.tolist())) == 4  # video v, item c, subject s, item v
+    actual = clusters(scores)
+    assert actual[0] == actual[1]
+    assert len(set(actual.tolist())) == 4  # video v, item c, subject s, item v
 
 
 def test_two_thousand_scores_take_at_most_two_seconds_of_processor_time() -> None:
@@ -110,9 +110,9 @@ def test_two_thousand_scores_take_at_most_two_seconds_of_processor_time() -> Non
 def test_a_band_is_where_the_curves_of_redrawn_subjects_lie() -> None:
     """Subjects are drawn and their scores repeated: of FRR read off such curves at a FAR, 95 in 100 lie inside."""
     scores = random_scores(0)
-    found = band(scores, 400, np.random.default_rng(0))
-    assert found is not None
-    place, rng, hits = int(np.argmin(abs(found.far - 0.2))), np.random.default_rng(7), []
+    actual = band(scores, 400, np.random.default_rng(0))
+    assert actual is not None
+    place, rng, hits = int(np.argmin(abs(actual.far - 0.2))), np.random.default_rng(7), []
     cluster = clusters(scores)
     for _ in range(200):
         drawn = rng.integers(0, cluster.max() + 1, cluster.max() + 1)
@@ -120,10 +120,10 @@ def test_a_band_is_where_the_curves_of_redrawn_subjects_lie() -> None:
         levels = np.sort(again.live)
         far = [(again.attack >= level).mean() for level in levels]
         frr = [(again.bona_fide < level).mean() for level in levels]
-        at = np.interp(found.far[place], far[::-1], frr[::-1])
-        hits.append(found.low[place] <= at <= found.high[place])
+        at = np.interp(actual.far[place], far[::-1], frr[::-1])
+        hits.append(actual.low[place] <= at <= actual.high[place])
     assert 0.88 <= np.mean(hits) <= 1
-    assert (found.low <= found.high).all()
+    assert (actual.low <= actual.high).all()
 
 
 def test_one_class_alone_has_no_band() -> None:
@@ -141,8 +141,8 @@ def test_drawing_in_blocks_gives_the_bits_of_drawing_all_at_once(block: int, mon
     weights = [draws[start : start + block][:, clusters(scores)] for start in range(0, len(draws), block)]
     figures = [resampled_figures(scores, 0.7, weight) for weight in weights]
     monkeypatch.setattr("fedvisage.metrics.intervals.VALUES_AT_ONCE", 90 * block)
-    found = intervals(scores, 0.7, 100, np.random.default_rng(4))
-    assert 0 < found.skipped == 100 - len(draws)
+    actual = intervals(scores, 0.7, 100, np.random.default_rng(4))
+    assert 0 < actual.skipped == 100 - len(draws)
     for name in FIGURES:
         expected = np.quantile(np.concatenate([part[name] for part in figures]), [0.025, 0.975])
-        assert found.bounds[name] == tuple(expected.tolist()), name
+        assert actual.bounds[name] == tuple(expected.tolist()), name

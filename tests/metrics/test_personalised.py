@@ -23,9 +23,9 @@ def test_the_gallery_is_the_mean_training_feature_of_each_identity() -> None:
 def test_with_a_raw_gallery_people_whose_images_agree_score_higher() -> None:
     """Strangers are nearer to person 5 (0.98) than the probe to person 2 (0.95); but 5's mean is 0.95 long, 2's 1."""
     test, strangers = label_features([[0.3, 0.954]], [2]), label_features([[0.99, 0.141]] * 2, [9, 9])
-    for unit_length, found in ((True, 0.0), (False, 1.0)):
+    for unit_length, actual in ((True, 0.0), (False, 1.0)):
         site = figures_of_site(TRAINING, test, strangers, (), (0.5,), "nist", unit_length=unit_length)
-        assert site.tpir == {0.5: found}, unit_length
+        assert site.tpir == {0.5: actual}, unit_length
 
 
 def test_local_and_foreign_probes_search_the_local_gallery() -> None:
@@ -33,9 +33,9 @@ def test_local_and_foreign_probes_search_the_local_gallery() -> None:
     others = tied_faces(1, list(range(5, 15)), 4)
     both = Faces(np.concatenate([test.features, others.features]), np.concatenate([test.identity, others.identity]))
     for mode in ("published", "nist"):
-        found = identify_site(enrol_means(training), test, others, [0.1], mode)
-        assert found == identify([enrol_means(training)], both, [0.1], mode)[0]
-        assert (found.mated, found.unmated) == (12, 40)
+        actual = identify_site(enrol_means(training), test, others, [0.1], mode)
+        assert actual == identify([enrol_means(training)], both, [0.1], mode)[0]
+        assert (actual.mated, actual.unmated) == (12, 40)
 
 
 def test_an_identity_at_two_sites_or_without_training_images_is_refused() -> None:
@@ -58,8 +58,8 @@ def test_figures_are_means_over_sites() -> None:
         others = Faces(np.concatenate([o.features for o in rest]), np.concatenate([o.identity for o in rest]))
         verified.append(verify_against(site, others, [0.01, 0.1]))
         identified.append(identify_site(enrol_means(site), site, others, [0.1], "published"))
-    found = mean_over_sites(verified, identified)
-    assert found.tar == pytest.approx({far: np.mean([one.tar[far] for one in verified]) for far in (0.01, 0.1)})
-    assert found.tpir == pytest.approx({0.1: np.mean([one.tpir[0.1] for one in identified])})
+    actual = mean_over_sites(verified, identified)
+    assert actual.tar == pytest.approx({far: np.mean([one.tar[far] for one in verified]) for far in (0.01, 0.1)})
+    assert actual.tpir == pytest.approx({0.1: np.mean([one.tpir[0.1] for one in identified])})
     with pytest.raises(ValueError, match="different rates"):
         mean_over_sites([*verified, verify_against(sites[0], sites[1], [0.5])], identified)

@@ -12,7 +12,7 @@ from fedvisage.metrics.presentations import Point, Presentations, evaluate_prese
 AT = Point(pad=0.0, recognition=0.5)
 
 
-def drawn(seed: int = 0, count: int = 120, people: int = 7) -> Presentations:
+def draw_presentations(seed: int = 0, count: int = 120, people: int = 7) -> Presentations:
     rng = np.random.default_rng(seed)
     subject = np.array([f"p{number}" for number in rng.integers(0, people, count)])
     species = np.array(["", "", "print", "replay"])[rng.integers(0, 4, count)]
@@ -31,15 +31,15 @@ def share(values: list[bool]) -> float:
 
 
 def test_attack_detection_by_species_counts_missing_answers() -> None:
-    found, said = drawn(), evaluate_presentations(drawn(), AT)["pad"]
+    actual, said = draw_presentations(), evaluate_presentations(draw_presentations(), AT)["pad"]
     for name in ("print", "replay"):
-        logits = [live for live, species in zip(found.live, found.species, strict=True) if species == name]
+        logits = [live for live, species in zip(actual.live, actual.species, strict=True) if species == name]
         answered = [live for live in logits if not math.isnan(live)]
         row = said["species"][name]
         assert (row["presented"], row["answered"]) == (len(logits), len(answered))
         assert row["apnrr"]["value"] == pytest.approx(1 - len(answered) / len(logits))
         assert row["apcer"]["value"] == pytest.approx(share([live >= 0 for live in answered]))
-    logits = [live for live, species in zip(found.live, found.species, strict=True) if not species]
+    logits = [live for live, species in zip(actual.live, actual.species, strict=True) if not species]
     answered = [live for live in logits if not math.isnan(live)]
     assert said["bona_fide"]["bpcer"]["value"] == pytest.approx(share([live < 0 for live in answered]))
     assert said["bona_fide"]["bpnrr"]["value"] == pytest.approx(1 - len(answered) / len(logits))
@@ -48,28 +48,28 @@ def test_attack_detection_by_species_counts_missing_answers() -> None:
 
 @pytest.mark.parametrize(("name", "most"), [("10pct", 0.1), ("5pct", 0.05), ("1pct", 0.01)])
 def test_bpcer_at_the_allowed_apcer_of_every_species(name: str, most: float) -> None:
-    found = drawn()
-    answered = found.live[~np.isnan(found.live)]
+    actual = draw_presentations()
+    answered = actual.live[~np.isnan(actual.live)]
     least = []
     for threshold in [*answered, np.inf]:
         rates = [
-            share([live >= threshold for live in found.live[(found.species == one) & ~np.isnan(found.live)]])
+            share([live >= threshold for live in actual.live[(actual.species == one) & ~np.isnan(actual.live)]])
             for one in ("print", "replay")
         ]
         if max(rates) <= most:
             least.append(
-                share([live < threshold for live in found.live[(found.species == "") & ~np.isnan(found.live)]])
+                share([live < threshold for live in actual.live[(actual.species == "") & ~np.isnan(actual.live)]])
             )
-    assert evaluate_presentations(found, AT)["pad"]["bpcer_at_apcer"][name]["value"] == pytest.approx(min(least))
+    assert evaluate_presentations(actual, AT)["pad"]["bpcer_at_apcer"][name]["value"] == pytest.approx(min(least))
 
 
 def test_recognition_alone_and_the_whole_system_are_both_reported() -> None:
-    found, said = drawn(), evaluate_presentations(drawn(), AT)
+    actual, said = draw_presentations(), evaluate_presentations(draw_presentations(), AT)
     alone: dict[str, list[bool]] = {"fnmr": [], "fmr": [], "print": [], "replay": []}
     whole: dict[str, list[bool]] = {"frr": [], "far": [], "print": [], "replay": []}
-    for row, (subject, species, live) in enumerate(zip(found.subject, found.species, found.live, strict=True)):
-        for column, person in enumerate(found.enrolled):
-            value = found.similarity[row, column]
+    for row, (subject, species, live) in enumerate(zip(actual.subject, actual.species, actual.live, strict=True)):
+        for column, person in enumerate(actual.enrolled):
+            value = actual.similarity[row, column]
             match = bool(value >= 0.5)
             passes = match and bool(live >= 0)
             if species and subject == person:
@@ -97,26 +97,28 @@ def test_recognition_alone_and_the_whole_system_are_both_reported() -> None:
 
 
 def test_draw_counts_people_and_pairs_with_multiplicity() -> None:
-    found = drawn(1, people=5)
-    found.subject[3] = "p0"
+    actual = draw_presentations(1, people=5)
+    actual.subject[3] = "p0"
     draw = [2, 0, 1, 3, 1]
-    said = figures(found, AT, np.array([draw], np.float64))
+    said = figures(actual, AT, np.array([draw], np.float64))
     rows = [
         (row, times)
         for number, times in enumerate(draw)
-        for row in np.flatnonzero(found.subject == f"p{number}")
+        for row in np.flatnonzero(actual.subject == f"p{number}")
         for _ in range(times)
     ]
     prints = [
-        found.live[row] >= 0 for row, _ in rows if found.species[row] == "print" and not np.isnan(found.live[row])
+        actual.live[row] >= 0 for row, _ in rows if actual.species[row] == "print" and not np.isnan(actual.live[row])
     ]
     assert said["pad", "species", "print", "apcer"][0] == pytest.approx(share(prints))
     false = [
-        bool(found.similarity[row, column] >= 0.5)
+        bool(actual.similarity[row, column] >= 0.5)
         for row, _ in rows
         for column, times in enumerate(draw[:4])
         for _ in range(times)
-        if not found.species[row] and found.subject[row] != f"p{column}" and not np.isnan(found.similarity[row, column])
+        if not actual.species[row]
+        and actual.subject[row] != f"p{column}"
+        and not np.isnan(actual.similarity[row, column])
     ]
     assert said["recognition", "fmr"][0] == pytest.approx(share(false))
 
@@ -128,8 +130,8 @@ def test_intervals_redraw_people_instead_of_presentations() -> None:
         whose = np.repeat(np.arange(people), each)
         names, none = np.array([f"p{number}" for number in whose]), np.zeros((len(whose), 0))
         items, live = np.array([str(number) for number in range(len(whose))]), np.where(whose % 2, 1.0, -1.0)
-        found = Presentations(items, names, np.full(len(whose), ""), live, none, np.array([], str))
-        row = evaluate_presentations(found, Point(0.0), 500, np.random.default_rng(0))["pad"]["bona_fide"]["bpcer"]
+        actual = Presentations(items, names, np.full(len(whose), ""), live, none, np.array([], str))
+        row = evaluate_presentations(actual, Point(0.0), 500, np.random.default_rng(0))["pad"]["bona_fide"]["bpcer"]
         low, high = row["interval"]
         assert low <= row["value"] <= high
         return float(high - low)
@@ -139,15 +141,15 @@ def test_intervals_redraw_people_instead_of_presentations() -> None:
 
 
 def test_without_recognition_there_is_only_attack_detection() -> None:
-    said = evaluate_presentations(drawn(), Point(0.0), 20, np.random.default_rng(0))
+    said = evaluate_presentations(draw_presentations(), Point(0.0), 20, np.random.default_rng(0))
     assert set(said) == {"pad"}
 
 
 def test_undefined_figures_are_missing() -> None:
-    found = Presentations(
+    actual = Presentations(
         np.array(["a"]), np.array(["p"]), np.array(["print"]), np.array([np.nan]), np.zeros((1, 0)), np.array([], str)
     )
-    said = evaluate_presentations(found, AT, 5, np.random.default_rng(0))
+    said = evaluate_presentations(actual, AT, 5, np.random.default_rng(0))
     assert said["pad"]["species"]["print"]["apnrr"]["value"] == 1
     assert said["pad"]["species"]["print"]["apcer"] == {"value": None}
     assert said["recognition"]["fnmr"] == {"value": None}

@@ -35,28 +35,28 @@ def test_attacks_of_all_species_are_one_class_in_the_published_rate() -> None:
 
 def test_of_equally_close_errors_the_highest_threshold_is_taken() -> None:
     """At 1 half of the attacks are taken as live, at 2 half of the bona fide as attacks."""
-    found = figures_as_published(scores_of([1.0, 2.0], {"print": [0.0, 1.0]}), None)
-    assert found["threshold_target_eer"] == 2.0
-    assert found["hter_target_eer"] == 1 / 4
+    actual = figures_as_published(scores_of([1.0, 2.0], {"print": [0.0, 1.0]}), None)
+    assert actual["threshold_target_eer"] == 2.0
+    assert actual["hter_target_eer"] == 1 / 4
 
 
 @given(two_class_scores)
 def test_hter_at_the_targets_own_threshold_is_where_its_errors_are_closest(scores: Scores) -> None:
-    found = figures_as_published(scores, None)
+    actual = figures_as_published(scores, None)
     levels = np.unique(scores.live)
     middles = np.concatenate([[levels[0] - 1], (levels[1:] + levels[:-1]) / 2, [levels[-1] + 1]])
     rates = [(np.mean(scores.attack >= at), np.mean(scores.bona_fide < at)) for at in (*levels, *middles)]
     least = min(abs(far - frr) for far, frr in rates)
-    far, frr = pad.far_frr(scores, found["threshold_target_eer"])
+    far, frr = pad.far_frr(scores, actual["threshold_target_eer"])
     assert abs(far - frr) == pytest.approx(least)
-    assert found["hter_target_eer"] == pytest.approx((far + frr) / 2)
+    assert actual["hter_target_eer"] == pytest.approx((far + frr) / 2)
 
 
 def test_hter_uses_the_training_threshold() -> None:
     scores = scores_of([0.0, 1.0, 2.0, 3.0], {"print": [-1.0, 0.5, 1.5, -4.0]})
-    found = figures_as_published(scores, Threshold(1.25, "source-train-eer", None, None))
-    assert found["hter_train_eer"] == (1 / 4 + 2 / 4) / 2
-    assert found["threshold_train_eer"] == 1.25
+    actual = figures_as_published(scores, Threshold(1.25, "source-train-eer", None, None))
+    assert actual["hter_train_eer"] == (1 / 4 + 2 / 4) / 2
+    assert actual["threshold_train_eer"] == 1.25
 
 
 def test_a_target_with_one_class_has_no_such_figures() -> None:

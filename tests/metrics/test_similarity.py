@@ -26,11 +26,11 @@ def test_blocks_cover_the_matrix_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(similarity, "ROWS", 5)
     monkeypatch.setattr(similarity, "COLUMNS", 7)
     first, second = tied_faces(0, [0, 1, 2], 6), tied_faces(1, [3, 4], 11)
-    found = np.full((18, 22), np.nan)
+    actual = np.full((18, 22), np.nan)
     for rows, columns, values in blocks(first.features, second.features):
-        assert np.isnan(found[rows, columns]).all()
-        found[rows, columns] = values
-    np.testing.assert_array_equal(found, all_similarities(first, second))
+        assert np.isnan(actual[rows, columns]).all()
+        actual[rows, columns] = values
+    np.testing.assert_array_equal(actual, all_similarities(first, second))
 
 
 @given(
@@ -81,10 +81,10 @@ def test_a_template_is_the_sum_of_its_media_means(weighted: bool) -> None:
     features = normalise(rng.normal(size=(40, 6)))
     template, media = rng.integers(0, 5, 40), rng.integers(100, 104, 40)
     weight = rng.random(40).astype(np.float32) if weighted else None
-    found = combine_templates(features, template, media, weight=weight)
-    assert found.identity.tolist() == sorted(set(template.tolist()))
+    actual = combine_templates(features, template, media, weight=weight)
+    assert actual.identity.tolist() == sorted(set(template.tolist()))
     scaled = features * (1 if weight is None else weight[:, None])
-    for row, name in zip(found.features, found.identity, strict=True):
+    for row, name in zip(actual.features, actual.identity, strict=True):
         mine = template == name
         total = np.sum([scaled[mine & (media == one)].mean(axis=0) for one in sorted(set(media[mine]))], axis=0)
         np.testing.assert_allclose(row, total / np.linalg.norm(total), atol=1e-6)

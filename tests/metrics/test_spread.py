@@ -7,8 +7,8 @@ from fedvisage.metrics.scores import spread_of
 
 def test_spread_is_that_of_four_accuracies_worked_out_by_hand() -> None:
     """Errors of 2, 4, 4 and 6 per cent: the mean is 4, squares of deviations sum up to 8, the ratio is 3."""
-    found = spread_of([0.98, 0.96, 0.96, 0.94])
-    assert found == {
+    actual = spread_of([0.98, 0.96, 0.96, 0.94])
+    assert actual == {
         "mean": pytest.approx(0.96),
         "std": pytest.approx((0.0008 / 3) ** 0.5),
         "skewed_error_ratio": pytest.approx(3.0),

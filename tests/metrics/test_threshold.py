@@ -44,17 +44,17 @@ def test_rates_at_every_edge_equal_the_rates_of_the_scores(scores: Scores) -> No
 @given(two_class_scores)
 def test_source_eer_is_within_a_bin_of_the_exact_crossing(scores: Scores) -> None:
     inside = Scores(**{**vars(scores), "live": np.clip(scores.live, -19.9, 19.9)})
-    found = threshold.threshold_from_histograms([histogram_of(inside)], "source-eer")
-    assert abs(found.value - threshold.exact_crossing(inside.live, inside.label)) <= WIDTH
+    actual = threshold.threshold_from_histograms([histogram_of(inside)], "source-eer")
+    assert abs(actual.value - threshold.exact_crossing(inside.live, inside.label)) <= WIDTH
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_source_eer_of_many_scores_splits_the_errors_evenly(seed: int) -> None:
     scores = random_scores(seed, count=3000)
-    found = threshold.threshold_from_histograms([histogram_of(scores)], "source-eer")
-    assert pad.far_frr(scores, found.value) == pytest.approx((found.far, found.frr))
-    assert found.far == pytest.approx(found.frr, abs=0.05)
-    assert found.far == pytest.approx(pad.eer(scores), abs=0.05)
+    actual = threshold.threshold_from_histograms([histogram_of(scores)], "source-eer")
+    assert pad.far_frr(scores, actual.value) == pytest.approx((actual.far, actual.frr))
+    assert actual.far == pytest.approx(actual.frr, abs=0.05)
+    assert actual.far == pytest.approx(pad.eer(scores), abs=0.05)
 
 
 def test_the_rule_of_training_pools_the_sites_and_does_not_average_them() -> None:
@@ -63,17 +63,17 @@ def test_the_rule_of_training_pools_the_sites_and_does_not_average_them() -> Non
     small = Scores(**{**vars(small), "live": small.live + 3})
     counts = [histogram_of(large), histogram_of(small)]
     live, label = np.concatenate([large.live, small.live]), np.concatenate([large.label, small.label])
-    found = threshold.threshold_from_histograms(counts, "source-train-eer")
-    assert abs(found.value - threshold.exact_crossing(live, label)) <= WIDTH
-    assert found.far == pytest.approx(np.mean(live[label == 0] >= found.value))
-    assert found.frr == pytest.approx(np.mean(live[label == 1] < found.value))
-    assert abs(found.value - threshold.threshold_from_histograms(counts, "source-eer").value) > 10 * WIDTH
+    actual = threshold.threshold_from_histograms(counts, "source-train-eer")
+    assert abs(actual.value - threshold.exact_crossing(live, label)) <= WIDTH
+    assert actual.far == pytest.approx(np.mean(live[label == 0] >= actual.value))
+    assert actual.frr == pytest.approx(np.mean(live[label == 1] < actual.value))
+    assert abs(actual.value - threshold.threshold_from_histograms(counts, "source-eer").value) > 10 * WIDTH
 
 
 def test_well_separated_classes_get_the_middle_of_the_gap() -> None:
-    found = threshold.threshold_from_histograms([histogram_of(scores_of([3.0, 4.0], {"print": [-1.0, -5.0]}))])
-    assert found.value == pytest.approx(1.0, abs=WIDTH)
-    assert (found.far, found.frr) == (0.0, 0.0)
+    actual = threshold.threshold_from_histograms([histogram_of(scores_of([3.0, 4.0], {"print": [-1.0, -5.0]}))])
+    assert actual.value == pytest.approx(1.0, abs=WIDTH)
+    assert (actual.far, actual.frr) == (0.0, 0.0)
 
 
 def test_each_site_counts_equally_for_any_size() -> None:
@@ -98,27 +98,27 @@ def test_a_site_with_one_class_contributes_to_that_class() -> None:
 @given(st.lists(two_class_scores, min_size=1, max_size=4))
 def test_source_bpcer_is_the_strictest_edge_within_its_target(sites: list[Scores]) -> None:
     histograms = [histogram_of(scores) for scores in sites]
-    found = threshold.threshold_from_histograms(histograms, "source-bpcer-5pct")
-    assert found.frr is not None
-    assert found.frr <= 0.05 + 1e-9
+    actual = threshold.threshold_from_histograms(histograms, "source-bpcer-5pct")
+    assert actual.frr is not None
+    assert actual.frr <= 0.05 + 1e-9
     clipped = [np.clip(scores.bona_fide, -20, 19.999) for scores in sites]
-    stricter = np.mean([np.mean(live < found.value + WIDTH) for live in clipped])
+    stricter = np.mean([np.mean(live < actual.value + WIDTH) for live in clipped])
     assert stricter > 0.05
 
 
 def test_fixed_threshold_is_zero_and_reports_its_rates() -> None:
     scores = random_scores(3)
-    found = threshold.threshold_from_histograms([histogram_of(scores)], "fixed")
-    assert found.value == 0
-    assert (found.far, found.frr) == pytest.approx(pad.far_frr(scores, 0.0))
+    actual = threshold.threshold_from_histograms([histogram_of(scores)], "fixed")
+    assert actual.value == 0
+    assert (actual.far, actual.frr) == pytest.approx(pad.far_frr(scores, 0.0))
     assert threshold.threshold_from_histograms([], "fixed").far is None
 
 
 def test_target_eer_uses_the_target_and_is_marked() -> None:
     scores = random_scores(4)
-    found = threshold.threshold_from_target(scores)
-    assert found.rule == "target-eer"
-    assert pad.hter(scores, found.value) == pytest.approx(pad.eer(scores), abs=0.03)
+    actual = threshold.threshold_from_target(scores)
+    assert actual.rule == "target-eer"
+    assert pad.hter(scores, actual.value) == pytest.approx(pad.eer(scores), abs=0.03)
 
 
 @pytest.mark.parametrize("rule", ["source-eer", "source-train-eer", "source-bpcer-1pct"])

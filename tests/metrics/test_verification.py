@@ -43,14 +43,14 @@ def test_tar_is_the_best_on_the_roc_at_or_below_each_far(seed: int, dimensions: 
     """Few dimensions: nearly all similarities are tied."""
     local = tied_faces(seed, [0, 1, 2, 3], 5, dimensions)
     others = tied_faces(seed + 50, list(range(10, 20)), 7, dimensions)
-    found = verify_against(local, others, FARS)
+    actual = verify_against(local, others, FARS)
     similarity, same = pairs_of(local, others)
     fpr, tpr, _ = roc_curve(same, similarity, drop_intermediate=False)
-    assert (found.genuine, found.impostors, found.identities_without_pairs) == (40, 20 * 70, 0)
+    assert (actual.genuine, actual.impostors, actual.identities_without_pairs) == (40, 20 * 70, 0)
     for far in FARS:
-        assert found.tar[far] == pytest.approx(tpr[fpr <= far + 1e-12].max(), abs=1e-12)
-        accepted = similarity >= found.threshold[far]
-        assert accepted[same].mean() == found.tar[far]
+        assert actual.tar[far] == pytest.approx(tpr[fpr <= far + 1e-12].max(), abs=1e-12)
+        accepted = similarity >= actual.threshold[far]
+        assert accepted[same].mean() == actual.tar[far]
         assert accepted[~same].mean() <= far
 
 
@@ -58,32 +58,32 @@ def test_list_of_pairs_gives_the_rates_of_the_roc() -> None:
     rng = np.random.default_rng(1)
     same = rng.random(4000) < 0.3
     similarity = np.round(rng.normal(same * 1.5, 1), 1).astype(np.float32)
-    found = verify_pairs(similarity, same, FARS)
+    actual = verify_pairs(similarity, same, FARS)
     fpr, tpr, _ = roc_curve(same, similarity, drop_intermediate=False)
-    assert found.tar == pytest.approx({far: tpr[fpr <= far].max() for far in FARS})
+    assert actual.tar == pytest.approx({far: tpr[fpr <= far].max() for far in FARS})
 
 
 def test_a_genuine_pair_tied_with_the_impostor_that_must_be_rejected_is_rejected() -> None:
     similarity = np.array([0.9, 0.5, 0.7, 0.5, 0.1, 0.0], np.float32)
     same = np.array([True, True, False, False, False, False])
-    found = verify_pairs(similarity, same, (0.25, 0.5))
-    assert found.tar == {0.25: 0.5, 0.5: 1.0}
-    assert 0.5 < found.threshold[0.25] <= 0.7
+    actual = verify_pairs(similarity, same, (0.25, 0.5))
+    assert actual.tar == {0.25: 0.5, 0.5: 1.0}
+    assert 0.5 < actual.threshold[0.25] <= 0.7
 
 
 def test_a_genuine_pair_at_the_threshold_is_accepted() -> None:
     """The threshold is the next number above the impostor that must be rejected."""
     line = np.nextafter(np.float32(0.5), np.float32(1))
     similarity = np.array([line, 0.7, 0.5], np.float32)
-    found = verify_pairs(similarity, np.array([True, False, False]), (0.5,))
-    assert found.threshold[0.5] == line
-    assert found.tar == {0.5: 1.0}
+    actual = verify_pairs(similarity, np.array([True, False, False]), (0.5,))
+    assert actual.threshold[0.5] == line
+    assert actual.tar == {0.5: 1.0}
 
 
 def test_an_identity_with_one_image_is_counted_and_still_meets_impostors() -> None:
     local = label_features(np.eye(4)[[0, 0, 1]], [7, 7, 8])
-    found = verify_against(local, label_features(np.eye(4)[[2, 3]], [1, 2]), [0.5])
-    assert (found.genuine, found.impostors, found.identities_without_pairs) == (1, 6, 1)
+    actual = verify_against(local, label_features(np.eye(4)[[2, 3]], [1, 2]), [0.5])
+    assert (actual.genuine, actual.impostors, actual.identities_without_pairs) == (1, 6, 1)
     assert genuine_pairs(local.take(np.array([2]))) == (pytest.approx([]), 1)
 
 
@@ -112,13 +112,13 @@ def test_rates_of_millions_of_impostors_are_exact_in_little_memory() -> None:
     highest = HighestValues(wanted)
     for block in blocks(first.features, second.features):
         highest.add(block.similarity)
-    found = highest.values()
+    actual = highest.values()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 20_000_000
-    above = sum(int((block.similarity >= found[-1]).sum()) for block in blocks(first.features, second.features))
+    above = sum(int((block.similarity >= actual[-1]).sum()) for block in blocks(first.features, second.features))
     assert above == wanted == 16_001
-    assert tar_at_far(np.ones(1, np.float32), found, 16_000_000, [1e-6, 1e-3]).tar == {1e-6: 1.0, 1e-3: 1.0}
+    assert tar_at_far(np.ones(1, np.float32), actual, 16_000_000, [1e-6, 1e-3]).tar == {1e-6: 1.0, 1e-3: 1.0}
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -126,15 +126,15 @@ def test_each_fold_uses_the_best_threshold_of_the_others(seed: int) -> None:
     rng = np.random.default_rng(seed)
     same = rng.random(67) < 0.5
     similarity = np.round(rng.normal(same * 1.0, 1), 1).astype(np.float32)
-    found = accuracy_on_folds(similarity, same)
+    actual = accuracy_on_folds(similarity, same)
     for index, (rest, fold) in enumerate(KFold(10).split(same)):
         tries = np.concatenate([similarity[rest], [np.float32(99)]])
         highest = max(np.mean((similarity[rest] >= one) == same[rest]) for one in tries)
-        threshold = found.threshold[index]
+        threshold = actual.threshold[index]
         assert np.mean((similarity[rest] >= threshold) == same[rest]) == pytest.approx(highest)
-        assert np.mean((similarity[fold] >= threshold) == same[fold]) == pytest.approx(found.accuracy[index])
-    assert found.mean == pytest.approx(np.mean(found.accuracy))
-    assert found.std == pytest.approx(np.sqrt(np.mean((np.array(found.accuracy) - found.mean) ** 2)))
+        assert np.mean((similarity[fold] >= threshold) == same[fold]) == pytest.approx(actual.accuracy[index])
+    assert actual.mean == pytest.approx(np.mean(actual.accuracy))
+    assert actual.std == pytest.approx(np.sqrt(np.mean((np.array(actual.accuracy) - actual.mean) ** 2)))
 
 
 def test_the_best_threshold_is_the_middle_of_the_gap_and_exact_between_neighbours() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.nn.images import random_images
 from tests.refusals import refused
 from torch import Tensor, nn
 from torch.nn.functional import linear
@@ -19,7 +20,7 @@ from fedvisage.recipe import Input
 SIZE = 32
 
 
-def built(arch: str = "test_vit", size: int = SIZE, **settings: Any) -> FrozenNetwork:
+def build_network(arch: str = "test_vit", size: int = SIZE, **settings: Any) -> FrozenNetwork:
     with seed_global_rng(0, "initial weights"):
         return adapted_network(AdaptedNetwork(arch=arch, **settings), Input(size=size, colour="rgb"))
 
@@ -29,11 +30,7 @@ def frozen_alone(arch: str = "test_vit") -> NormalisedNetwork:
         return timm_network(AdaptedNetwork(arch=arch), Input(size=SIZE, colour="rgb"), outputs=0).eval()
 
 
-def draw_images(count: int = 2, size: int = SIZE) -> Tensor:
-    return torch.rand(count, 3, size, size, generator=torch.Generator().manual_seed(1))
-
-
-def shaken(net: FrozenNetwork) -> FrozenNetwork:
+def add_noise(net: FrozenNetwork) -> FrozenNetwork:
     draw = torch.Generator().manual_seed(2)
     for value in net.parameters():
         value.data += 0.1 * torch.randn(value.shape, generator=draw)
@@ -54,7 +51,7 @@ class ByHand(nn.Module):
 
 
 def test_values_and_gradients_are_those_of_lora_written_by_hand() -> None:
-    net = shaken(built(rank=3, alpha=6.0)).double()
+    net = add_noise(build_network(rank=3, alpha=6.0)).double()
     whole = frozen_alone().double().requires_grad_(False)
     twins = {}
     for key, piece in net.low_rank.items():
@@ -63,10 +60,10 @@ def test_values_and_gradients_are_those_of_lora_written_by_hand() -> None:
         assert isinstance(layer, nn.Linear)
         twins[key] = ByHand(layer, piece.a.detach(), piece.b.detach(), 6.0)
         whole.network.set_submodule(name, twins[key])
-    found, expected = net(draw_images().double()), whole(draw_images().double())
-    torch.testing.assert_close(found, expected)
-    direction = torch.randn(found.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    (found * direction).sum().backward()
+    actual, expected = net(random_images(seed=1).double()), whole(random_images(seed=1).double())
+    torch.testing.assert_close(actual, expected)
+    direction = torch.randn(actual.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    (actual * direction).sum().backward()
     (expected * direction).sum().backward()
     assert {key.split(MARK)[-1] for key in twins} == {"qkv", "proj", "fc1", "fc2"}
     for key, twin in twins.items():
@@ -76,26 +73,26 @@ def test_values_and_gradients_are_those_of_lora_written_by_hand() -> None:
 
 
 def test_training_starts_at_the_frozen_network_and_state_holds_only_adapters() -> None:
-    net = built(rank=2, biases=True)
+    net = build_network(rank=2, biases=True)
     with torch.no_grad():
-        torch.testing.assert_close(net(draw_images()), frozen_alone()(draw_images()))
+        torch.testing.assert_close(net(random_images(seed=1)), frozen_alone()(random_images(seed=1)))
     assert all(name.startswith(("low_rank.", "shifts.")) for name in net.state_dict())
     assert sum(map(torch.Tensor.numel, net.parameters())) < 0.2 * sum(map(torch.Tensor.numel, net.frozen.parameters()))
 
 
 def test_rank_zero_is_the_frozen_network_without_trainable_parameters() -> None:
-    net = built(rank=0)
+    net = build_network(rank=0)
     assert not list(net.parameters())
     assert not net.state_dict()
     with torch.no_grad():
-        assert torch.equal(net(draw_images()), frozen_alone()(draw_images()))
+        assert torch.equal(net(random_images(seed=1)), frozen_alone()(random_images(seed=1)))
 
 
 def test_shifts_equal_training_of_the_biases() -> None:
-    net, whole = built(rank=0, biases=True), frozen_alone()
+    net, whole = build_network(rank=0, biases=True), frozen_alone()
     biases = {name: value for name, value in whole.network.named_parameters() if name.endswith(".bias")}
-    (net(draw_images()).square().sum()).backward()
-    (whole(draw_images()).square().sum()).backward()
+    (net(random_images(seed=1)).square().sum()).backward()
+    (whole(random_images(seed=1)).square().sum()).backward()
     for key, piece in net.shifts.items():
         torch.testing.assert_close(piece.value.grad, biases[f"{key.replace(MARK, '.')}.bias"].grad)
     within = {name.removesuffix(".bias") for name in biases if name.startswith("blocks.")}
@@ -105,35 +102,35 @@ def test_shifts_equal_training_of_the_biases() -> None:
 @pytest.mark.parametrize("arch", ["test_vit", "eva02_tiny_patch14_224", "vit_pe_core_tiny_patch16_384"])
 def test_merged_network_computes_the_same_without_adapters(arch: str) -> None:
     size = 56 if "eva" in arch else SIZE
-    net = shaken(built(arch, size, rank=2, biases=True, blocks=(0,)))
+    net = add_noise(build_network(arch, size, rank=2, biases=True, blocks=(0,)))
     plain = net.fold_adapters()
     assert not any(isinstance(one, FrozenNetwork) or one._forward_hooks for one in plain.modules())
     with torch.no_grad():
-        found, changed = plain(draw_images(size=size)), net(draw_images(size=size))
+        actual, changed = plain(random_images(size=size, seed=1)), net(random_images(size=size, seed=1))
         for value in net.parameters():
             value.zero_()
-        torch.testing.assert_close(found, changed, rtol=1e-4, atol=1e-5)
-        assert not torch.allclose(changed, net(draw_images(size=size)), atol=1e-4)
+        torch.testing.assert_close(actual, changed, rtol=1e-4, atol=1e-5)
+        assert not torch.allclose(changed, net(random_images(size=size, seed=1)), atol=1e-4)
 
 
 def test_copy_has_its_own_adapters() -> None:
-    net = shaken(built(rank=2))
+    net = add_noise(build_network(rank=2))
     other = copy.deepcopy(net)
     with torch.no_grad():
-        before = net(draw_images())
+        before = net(random_images(seed=1))
         for value in other.parameters():
             value.zero_()
-        assert torch.equal(net(draw_images()), before)
-        torch.testing.assert_close(other(draw_images()), frozen_alone()(draw_images()))
+        assert torch.equal(net(random_images(seed=1)), before)
+        torch.testing.assert_close(other(random_images(seed=1)), frozen_alone()(random_images(seed=1)))
 
 
 def test_named_blocks_and_halves_alone_are_adapted() -> None:
-    net = built(rank=2, blocks=(1,), on=("mlp",))
+    net = build_network(rank=2, blocks=(1,), on=("mlp",))
     assert set(net.low_rank) == {"blocks:1:mlp:fc1", "blocks:1:mlp:fc2"}
     with refused("recipe.method.network.blocks", "block 99", "5"):
-        built(rank=2, blocks=(99,))
+        build_network(rank=2, blocks=(99,))
     with refused("recipe.method.network.arch", "test_efficientnet"):
-        built("test_efficientnet", rank=2)
+        build_network("test_efficientnet", rank=2)
 
 
 def test_a_vit_b_at_rank_eight_sends_less_than_five_megabytes() -> None:
@@ -143,7 +140,7 @@ def test_a_vit_b_at_rank_eight_sends_less_than_five_megabytes() -> None:
         net = nn.ModuleList(nn.Linear(*one) for one in layers * 12)
     computed = sum(8 * (one.in_features + one.out_features) for one in net if isinstance(one, nn.Linear)) + 769
     assert 4 * computed == 4_721_668
-    narrow = built(rank=8)
+    narrow = build_network(rank=8)
     expected = sum(
         8 * (one.in_features + one.out_features)
         for name, one in narrow.frozen.named_modules()

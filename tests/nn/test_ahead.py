@@ -26,9 +26,9 @@ class Noted(Prefetcher):
         self.notes.append(f"join {mark} {[int(one) for one in tensors]}")
 
 
-def course(ahead: int) -> tuple[list[str], list[int]]:
+def run_batches(ahead: int) -> tuple[list[str], list[int]]:
     """Go through three batches, and return all that happened, in order, and what was handed out."""
-    side, found = Noted(ahead), []
+    side, actual = Noted(ahead), []
 
     def make(key: int) -> Tensor:
         side.notes.append(f"make {key}")
@@ -36,13 +36,13 @@ def course(ahead: int) -> tuple[list[str], list[int]]:
 
     for made in prefetch(range(3), make, lambda one: [one], side):
         side.notes.append(f"step {int(made)}")
-        found.append(int(made))
-    return side.notes, found
+        actual.append(int(made))
+    return side.notes, actual
 
 
 def test_without_a_prefetcher_batches_are_prepared_on_demand() -> None:
-    notes, found = course(0)
-    assert found == [0, 1, 2]
+    notes, actual = run_batches(0)
+    assert actual == [0, 1, 2]
     assert [note for note in notes if note.startswith(("make", "step"))] == [
         "make 0",
         "step 0",
@@ -54,8 +54,8 @@ def test_without_a_prefetcher_batches_are_prepared_on_demand() -> None:
 
 
 def test_prefetcher_prepares_the_next_batch_before_a_step() -> None:
-    notes, found = course(1)
-    assert found == [0, 1, 2]
+    notes, actual = run_batches(1)
+    assert actual == [0, 1, 2]
     assert [note for note in notes if note.startswith(("make", "step"))] == [
         "make 0",
         "make 1",
@@ -68,7 +68,7 @@ def test_prefetcher_prepares_the_next_batch_before_a_step() -> None:
 
 @pytest.mark.parametrize("ahead", [0, 1, 2, 5])
 def test_step_waits_only_for_its_own_batch(ahead: int) -> None:
-    notes, _ = course(ahead)
+    notes, _ = run_batches(ahead)
     assert [note for note in notes if note.startswith("join")] == ["join 1 [0]", "join 2 [1]", "join 3 [2]"]
     assert all(notes.index(f"join {number + 1} [{number}]") < notes.index(f"step {number}") for number in range(3))
 

@@ -65,11 +65,11 @@ def test_batch_statistics_equal_those_of_training_and_keep_the_stored_ones(
 ) -> None:
     before = buffers(net)
     with torch.no_grad(), batch_statistics(net):
-        found = net(batches[0])
+        actual = net(batches[0])
     assert buffers(net) == before
     assert not any(module.training for module in net.modules())
     with torch.no_grad():
-        assert torch.equal(net.train()(batches[0]), found)
+        assert torch.equal(net.train()(batches[0]), actual)
 
 
 def gaussians(net: nn.Module, batch: Tensor) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -159,21 +159,21 @@ def test_layer_inputs_are_counted_over_all_batches_and_later_layers_are_skipped(
     with torch.no_grad():
         seen = net[2](net[1](net[0](torch.cat(batches)))).numpy()
         reached.clear()
-        found = input_statistics(net[3], 1, [lambda one=one: net(one) for one in batches])
+        actual = input_statistics(net[3], 1, [lambda one=one: net(one) for one in batches])
     assert reached == [2, 2, 2]
-    assert (abs(found.mean.numpy() - seen.mean(0)) <= mean_bound(seen)).all()
-    assert (abs(found.variance.numpy() - seen.var(0)) <= variance_bound(seen)).all()
-    assert found.weight == 12
+    assert (abs(actual.mean.numpy() - seen.mean(0)) <= mean_bound(seen)).all()
+    assert (abs(actual.variance.numpy() - seen.var(0)) <= variance_bound(seen)).all()
+    assert actual.weight == 12
 
 
 def test_partial_statistics_combine_to_those_of_all_values() -> None:
     generator = torch.Generator().manual_seed(3)
     values = [torch.randn(size, 4, generator=generator).double() * size + size for size in (2, 5, 9)]
     nets = [nn.BatchNorm1d(4).eval() for _ in values]
-    found = pool_statistics(
+    actual = pool_statistics(
         input_statistics(net, 1, [lambda net=net, one=one: net(one.float())])
         for net, one in zip(nets, values, strict=True)
     )
     whole = torch.cat(values).float().double().numpy()
-    assert (abs(found.mean.numpy() - whole.mean(0)) <= mean_bound(whole)).all()
-    assert (abs(found.variance.numpy() - whole.var(0)) <= variance_bound(whole)).all()
+    assert (abs(actual.mean.numpy() - whole.mean(0)) <= mean_bound(whole)).all()
+    assert (abs(actual.variance.numpy() - whole.var(0)) <= variance_bound(whole)).all()

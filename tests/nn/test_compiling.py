@@ -14,8 +14,8 @@ from fedvisage.nn.resnet import ResNet18, pooled_features, resnet18
 
 def test_stages_of_a_resnet_are_compiled_and_parts_called_separately_are_not() -> None:
     net = nn.ModuleDict({"model": resnet18(ResNet18(width=8), "rgb")})
-    found = list(blocks_of(net))
-    assert found == [net["model"].get_submodule(f"layer{number}") for number in range(1, 5)]
+    actual = list(blocks_of(net))
+    assert actual == [net["model"].get_submodule(f"layer{number}") for number in range(1, 5)]
 
 
 def test_compiled_blocks_are_members_of_lists_or_the_whole_part() -> None:

@@ -4,6 +4,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from tests.nn.images import random_images
 from torch import Generator, Tensor
 
 from fedvisage.nn import augment as of
@@ -14,12 +15,10 @@ SIDE = 32
 LIVE = torch.tensor([1.0, 1, 1, 0, 0, 0])
 
 
-def draw_images(count: int = 6) -> Tensor:
-    return torch.rand(count, 3, SIDE, SIDE, generator=Generator().manual_seed(1))
-
-
-def changed(options: Augment, seed: int = 0, labels: Tensor = LIVE, depth: Tensor | None = None) -> of.AugmentedBatch:
-    return degrade(draw_images(len(labels)), depth, labels, options.changes, Generator().manual_seed(seed))
+def degrade_batch(
+    options: Augment, seed: int = 0, labels: Tensor = LIVE, depth: Tensor | None = None
+) -> of.AugmentedBatch:
+    return degrade(random_images(len(labels), seed=1), depth, labels, options.changes, Generator().manual_seed(seed))
 
 
 EVERY = Augment(
@@ -58,10 +57,10 @@ def test_changes_are_off_by_default_and_at_probability_zero() -> None:
 
 
 def test_changes_follow_the_generator_and_stay_in_range() -> None:
-    first, again, other = (changed(EVERY, seed).images for seed in (0, 0, 1))
+    first, again, other = (degrade_batch(EVERY, seed).images for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
-    assert first.shape == draw_images().shape
+    assert first.shape == random_images(6, seed=1).shape
     assert 0 <= first.min() <= first.max() <= 1
 
 
@@ -69,13 +68,13 @@ def test_changes_follow_the_generator_and_stay_in_range() -> None:
 def test_changed_share_is_as_configured_and_other_images_are_unchanged(name: str) -> None:
     labels = torch.tensor([1.0, 0.0] * 60)
     options = Augment.model_validate({name: {"probability": 0.4}})
-    kept = (changed(options, labels=labels).images == draw_images(120)).flatten(1).all(1)
+    kept = (degrade_batch(options, labels=labels).images == random_images(120, seed=1)).flatten(1).all(1)
     share = float((~kept[labels == 1] if name == "cutmix" else ~kept).float().mean())
     assert 0.25 < share < 0.55
 
 
 def test_low_jpeg_quality_equals_opencv() -> None:
-    one = draw_images(1)
+    one = random_images(1, seed=1)
     source = (one[0].permute(1, 2, 0).numpy() * 255).round().astype(np.uint8)[:, :, ::-1]
     stored = cv2.imencode(".jpg", source, [cv2.IMWRITE_JPEG_QUALITY, 20])[1]
     wanted = cv2.imdecode(stored, cv2.IMREAD_COLOR)[:, :, ::-1].astype(np.float32) / 255
@@ -115,7 +114,7 @@ def test_a_margin_is_cut_off_the_depth_map_too() -> None:
     depth = torch.zeros(1, SIDE, SIDE)
     depth[:, 8:24, 8:24] = 1
     options = Augment.model_validate({"margin": {"probability": 1, "least": 0.25, "most": 0.25}})
-    mixed = degrade(draw_images(1), depth, torch.ones(1), options.changes, Generator())
+    mixed = degrade(random_images(1, seed=1), depth, torch.ones(1), options.changes, Generator())
     assert mixed.depth is not None
     assert torch.equal(mixed.depth, torch.ones(1, SIDE, SIDE))
 
@@ -133,7 +132,7 @@ def test_a_turn_rotates_picture_and_depth_map_anticlockwise() -> None:
 
 
 def test_sharpening_restores_blurred_detail() -> None:
-    one = 0.4 + 0.2 * draw_images(1)
+    one = 0.4 + 0.2 * random_images(1, seed=1)
     np.testing.assert_allclose(of.sharpen(one, 0.7), one + 0.7 * (one - of.blur(one, 1.0)), atol=1e-6)
 
 
@@ -156,16 +155,16 @@ def test_strong_sets_a_group_of_changes_and_single_keys_replace_its_own() -> Non
 
 def test_strong_changes_draw_the_same_for_both_classes() -> None:
     strong = Augment.model_validate({"strong": True})
-    as_live, as_attack = (changed(strong, labels=torch.full((6,), label)).images for label in (1.0, 0.0))
+    as_live, as_attack = (degrade_batch(strong, labels=torch.full((6,), label)).images for label in (1.0, 0.0))
     assert torch.equal(as_live, as_attack)
 
 
 def test_cutmix_pastes_an_attack_and_flattens_the_depth_there() -> None:
     depth = torch.ones(6, 16, 16) * LIVE[:, None, None]
-    mixed = changed(Augment(cutmix=1), depth=depth)
+    mixed = degrade_batch(Augment(cutmix=1), depth=depth)
     assert (mixed.donors[LIVE == 1] >= 3).all()
     assert (mixed.donors[LIVE == 0] == -1).all()
-    before = draw_images()
+    before = random_images(6, seed=1)
     for row, donor in enumerate(mixed.donors[:3].tolist()):
         put = (mixed.images[row] != before[row]).any(0)
         assert torch.equal(mixed.images[row][:, put], before[donor][:, put])
@@ -176,7 +175,7 @@ def test_cutmix_pastes_an_attack_and_flattens_the_depth_there() -> None:
 
 
 def test_cutmix_without_attacks_changes_nothing() -> None:
-    assert torch.equal(changed(Augment(cutmix=1), labels=torch.ones(4)).images, draw_images(4))
+    assert torch.equal(degrade_batch(Augment(cutmix=1), labels=torch.ones(4)).images, random_images(4, seed=1))
 
 
 @pytest.mark.parametrize(

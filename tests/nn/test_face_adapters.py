@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.nn.images import random_images
 from tests.refusals import refused
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
@@ -20,12 +21,12 @@ from fedvisage.nn.face_networks import FaceNetwork, IResNet, face_network, iresn
 SIZE, WIDTH, LENGTH = 32, 8, 16
 
 
-def plain() -> nn.Sequential:
+def plain_network() -> nn.Sequential:
     with seed_global_rng(0, "initial weights"):
         return iresnet(IResNet(depth=18, width=WIDTH, embedding=LENGTH), SIZE)
 
 
-def built(**settings: Any) -> FrozenNetwork:
+def build_network(**settings: Any) -> FrozenNetwork:
     wanted = FaceNetwork(name="iresnet18", width=WIDTH, embedding=LENGTH, adapters=FaceAdapters(**settings))
     with seed_global_rng(0, "initial weights"):
         net = face_network(wanted, SIZE)
@@ -34,10 +35,6 @@ def built(**settings: Any) -> FrozenNetwork:
     for value in net.parameters():
         value.data += 0.1 * torch.randn(value.shape, generator=draw)
     return net.double()
-
-
-def draw_images() -> Tensor:
-    return torch.rand(2, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
 class ByHand(nn.Module):
@@ -52,15 +49,18 @@ class ByHand(nn.Module):
 
 
 def test_values_and_gradients_are_those_of_lora_on_the_flattened_kernels() -> None:
-    net, whole = built(rank=3, alpha=6.0), plain().double().eval().requires_grad_(False)
+    net, whole = build_network(rank=3, alpha=6.0), plain_network().double().eval().requires_grad_(False)
     twins = {}
     for key, piece in net.low_rank.items():
         twins[key] = ByHand(piece.a.detach(), piece.b.detach(), 6.0)
         parametrize.register_parametrization(whole.get_submodule(key.replace(MARK, ".")), "weight", twins[key])
-    found, expected = net(draw_images()), whole(draw_images())
-    torch.testing.assert_close(found, expected)
-    direction = torch.randn(found.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    (found * direction).sum().backward()
+    actual, expected = (
+        net(random_images(seed=1, dtype=torch.float64)),
+        whole(random_images(seed=1, dtype=torch.float64)),
+    )
+    torch.testing.assert_close(actual, expected)
+    direction = torch.randn(actual.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    (actual * direction).sum().backward()
     (expected * direction).sum().backward()
     assert {key.split(MARK)[0] for key in twins} == {"stage4", "linear"}
     assert {"stage4:0:shortcut:0", "stage4:0:residual:1", "stage4:1:residual:4", "linear"} <= set(twins)
@@ -71,34 +71,43 @@ def test_values_and_gradients_are_those_of_lora_on_the_flattened_kernels() -> No
 
 
 def test_merged_network_is_plain_and_computes_the_same() -> None:
-    net = built(stages=(3, 4), rank=2)
+    net = build_network(stages=(3, 4), rank=2)
     alone = net.fold_adapters()
     assert isinstance(alone, FaceBackbone)
     assert not any(one._forward_hooks for one in alone.modules())
-    assert alone.network.state_dict().keys() == plain().state_dict().keys()
+    assert alone.network.state_dict().keys() == plain_network().state_dict().keys()
     with torch.no_grad():
-        torch.testing.assert_close(alone(draw_images()), net(draw_images()))
+        torch.testing.assert_close(
+            alone(random_images(seed=1, dtype=torch.float64)), net(random_images(seed=1, dtype=torch.float64))
+        )
 
 
 def test_training_begins_at_the_frozen_network_whose_statistics_do_not_move() -> None:
-    net, whole = built(), plain().double().eval()
+    net, whole = build_network(), plain_network().double().eval()
     with torch.no_grad():
         for piece in net.low_rank.values():
             piece.b.zero_()
-        torch.testing.assert_close(net.train()(draw_images()), whole(draw_images()))
-        torch.testing.assert_close(net(draw_images()), whole(draw_images()))
+        torch.testing.assert_close(
+            net.train()(random_images(seed=1, dtype=torch.float64)), whole(random_images(seed=1, dtype=torch.float64))
+        )
+        torch.testing.assert_close(
+            net(random_images(seed=1, dtype=torch.float64)), whole(random_images(seed=1, dtype=torch.float64))
+        )
     assert all(name.startswith("low_rank.") for name in net.state_dict())
 
 
 def test_copy_has_its_own_adapters() -> None:
-    net = built()
+    net = build_network()
     other = copy.deepcopy(net)
     with torch.no_grad():
-        before = net(draw_images())
+        before = net(random_images(seed=1, dtype=torch.float64))
         for value in other.parameters():
             value.zero_()
-        assert torch.equal(net(draw_images()), before)
-        torch.testing.assert_close(other(draw_images()), plain().double().eval()(draw_images()))
+        assert torch.equal(net(random_images(seed=1, dtype=torch.float64)), before)
+        torch.testing.assert_close(
+            other(random_images(seed=1, dtype=torch.float64)),
+            plain_network().double().eval()(random_images(seed=1, dtype=torch.float64)),
+        )
 
 
 def test_iresnet_50_at_rank_eight_sends_the_size_in_the_recipe() -> None:
@@ -126,13 +135,13 @@ def test_impossible_adapter_settings_are_refused(wrong: dict[str, Any], keyword:
 
 
 def test_a_file_gives_the_frozen_weights_whole_or_is_refused_by_name(tmp_path: Path) -> None:
-    net, given = built(), {f"model.{name}": value + 1 for name, value in plain().state_dict().items()}
+    net, given = build_network(), {f"model.{name}": value + 1 for name, value in plain_network().state_dict().items()}
     save_file(given, tmp_path / "start.safetensors")
     assert isinstance(net.frozen, FaceBackbone)
     load_frozen(net.frozen, tmp_path / "start.safetensors")
-    found = net.frozen.network.state_dict()
+    actual = net.frozen.network.state_dict()
     assert all(
-        torch.equal(found[name.removeprefix("model.")], value.to(found[name.removeprefix("model.")]))
+        torch.equal(actual[name.removeprefix("model.")], value.to(actual[name.removeprefix("model.")]))
         for name, value in given.items()
     )
     save_file({name: value for name, value in given.items() if "stage3" not in name}, tmp_path / "less.safetensors")

@@ -8,8 +8,9 @@ from itertools import pairwise
 import pytest
 import torch
 from pydantic import ValidationError
+from tests.nn.images import random_images
 from tests.refusals import refused
-from torch import Tensor, nn
+from torch import nn
 
 from fedvisage.base.streams import seed_global_rng
 from fedvisage.nn.face_networks import IResNet, MobileFaceNet, Sphere, iresnet, mobilefacenet, sphere
@@ -26,10 +27,6 @@ NARROW: dict[str, Callable[[int], nn.Sequential]] = {
 
 def count(net: nn.Module) -> int:
     return sum(parameter.numel() for parameter in net.parameters())
-
-
-def draw_images(size: int) -> Tensor:
-    return torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize(("depth", "blocks", "convolutions"), [(20, (1, 2, 4, 1), 20), (64, (3, 7, 16, 3), 62)])
@@ -65,7 +62,7 @@ def test_mobilefacenet_has_the_papers_0_99_million_parameters_at_128_numbers() -
 @pytest.mark.parametrize("size", [16, 48])
 def test_any_multiple_of_sixteen_gives_trainable_features(name: str, size: int) -> None:
     net = NARROW[name](size)
-    features = net(draw_images(size))
+    features = net(random_images(size=size))
     assert features.shape == (2, 32)
     features.square().sum().backward()
     learning = {key: one.grad for key, one in net.named_parameters() if one.requires_grad}
@@ -78,7 +75,7 @@ def test_each_network_halves_its_maps_four_times(name: str) -> None:
     net = NARROW[name](48)
     for part in ("stage1", "stage2", "stage3", "stage4"):
         net.get_submodule(part).register_forward_hook(lambda _, __, output: sides.append(output.shape[-1]))
-    net.eval()(draw_images(48))
+    net.eval()(random_images(size=48))
     assert sides == ([12, 6, 6, 3] if name == "mobilefacenet" else [24, 12, 6, 3])
 
 

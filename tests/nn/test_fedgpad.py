@@ -33,10 +33,11 @@ def test_full_width_networks_have_the_parameters_of_table_ii() -> None:
 
 @pytest.mark.parametrize("width", range(8, 65, 8))
 def test_a_narrow_network_keeps_the_tables_shape_in_whole_vectors(width: int) -> None:
-    found = [layer.out_channels for layer in Encoder(6, width).modules() if isinstance(layer, nn.Conv2d)]
+    actual = [layer.out_channels for layer in Encoder(6, width).modules() if isinstance(layer, nn.Conv2d)]
     table = [64, *3 * [128, 196, 128], 128, 256, 512]
     assert all(
-        channels % 4 == 0 and 0 <= wide * width / 64 - channels < 4 for channels, wide in zip(found, table, strict=True)
+        channels % 4 == 0 and 0 <= wide * width / 64 - channels < 4
+        for channels, wide in zip(actual, table, strict=True)
     )
 
 

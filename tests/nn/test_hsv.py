@@ -55,14 +55,14 @@ def test_turned_hues_are_kornias(kind: str) -> None:
     images, turns = colours(kind), torch.linspace(-0.5, 0.5, 9)
     expected = adjust_hue(images.double(), 2 * math.pi * turns.double())
     for layout in LAYOUTS:
-        found = shift_hue(images.contiguous(memory_format=layout), turns)
-        torch.testing.assert_close(found.double(), expected, rtol=0, atol=ROUNDING * max(0.1, float(images.max())))
+        actual = shift_hue(images.contiguous(memory_format=layout), turns)
+        torch.testing.assert_close(actual.double(), expected, rtol=0, atol=ROUNDING * max(0.1, float(images.max())))
 
 
 def test_turned_hues_are_the_standard_librarys() -> None:
     images, turn = colours("any", 1, 5), 0.25
-    found = shift_hue(images, torch.tensor([turn]))[0].flatten(1).T.tolist()
-    for before, after in zip(images[0].flatten(1).T.tolist(), found, strict=True):
+    actual = shift_hue(images, torch.tensor([turn]))[0].flatten(1).T.tolist()
+    for before, after in zip(images[0].flatten(1).T.tolist(), actual, strict=True):
         hue, saturation, value = colorsys.rgb_to_hsv(*before)
         assert after == pytest.approx(colorsys.hsv_to_rgb((hue + turn) % 1, saturation, value), abs=ROUNDING)
 
@@ -75,13 +75,13 @@ def test_turns_of_zero_and_one_change_nothing() -> None:
 
 def test_batch_size_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     images, turns = colours("any"), torch.linspace(-0.5, 0.5, 9)
-    found = []
+    actual = []
     for pixels in (1, 4 * 31 * 31, 1 << 30):
         monkeypatch.setattr(inputs, "PIXELS", pixels)
-        found.append((with_hsv(images, torch.channels_last), shift_hue(images, turns)))
-    for six, hues in found[1:]:
-        assert torch.equal(six, found[0][0])
-        assert torch.equal(hues, found[0][1])
+        actual.append((with_hsv(images, torch.channels_last), shift_hue(images, turns)))
+    for six, hues in actual[1:]:
+        assert torch.equal(six, actual[0][0])
+        assert torch.equal(hues, actual[0][1])
 
 
 def test_empty_batch_stays_empty() -> None:

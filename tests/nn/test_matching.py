@@ -65,8 +65,8 @@ def test_distances_are_those_of_the_definition() -> None:
 def test_weights_move_the_mean_and_a_single_network_is_unchanged() -> None:
     rows = np.random.default_rng(0).normal(size=(4, 3))
     other = rows[::-1] + 0.01
-    found = match_neurons([rows, other], [0.5, 1.5])
-    np.testing.assert_allclose(found.mean, rows + 0.0075, rtol=0, atol=1e-12)
+    actual = match_neurons([rows, other], [0.5, 1.5])
+    np.testing.assert_allclose(actual.mean, rows + 0.0075, rtol=0, atol=1e-12)
     alone = match_neurons([rows], [1.0], Prior(1, 1, 7))
     assert (alone.orders[0] == np.arange(4)).all()
     assert (alone.mean == rows).all()
@@ -108,13 +108,13 @@ def test_growing_assignment_is_the_most_probable_of_all(seed: int, prior: Prior)
         rows[3:] = 0
     settled = [np.array([0, 1, 2, 3, 4]), np.array([2, 0, 3, 1, 4])]
     others = combine_slots(layers[:2], settled, [1, 1], range(2))
-    found = assign(layers[2], others, 1.0, 3, prior)
+    actual = assign(layers[2], others, 1.0, 3, prior)
 
     def value(order: Order) -> float:
         return log_posterior(layers, [*settled, order], prior) + popularity(list(order), 3, others.held, 3, prior)
 
-    assert value(found) == pytest.approx(max(value(order) for order in all_orders(5, 3)), rel=1e-10)
-    assert sorted(found) == list(range(5))
+    assert value(actual) == pytest.approx(max(value(order) for order in all_orders(5, 3)), rel=1e-10)
+    assert sorted(actual) == list(range(5))
 
 
 def test_unmatched_neurons_open_slots_and_are_not_diluted() -> None:
@@ -122,8 +122,8 @@ def test_unmatched_neurons_open_slots_and_are_not_diluted() -> None:
     first, second = np.zeros((2, 8, 6))
     first[:4], second[:4] = common, common[::-1]
     first[4], second[4] = [0, 0, 0, 0, 9, 0], [0, 0, 0, 0, 0, 9]
-    found = match_neurons([first, second], [1, 1], Prior(1, 1, 1))
-    kept = found.mean[found.mean.any(axis=1)]
+    actual = match_neurons([first, second], [1, 1], Prior(1, 1, 1))
+    kept = actual.mean[actual.mean.any(axis=1)]
     expected = {tuple(row) for row in (*common, first[4], second[4])}
     assert {tuple(row) for row in kept} == expected
 
@@ -151,26 +151,26 @@ def outputs(weights: Weights, spare: int = 0) -> torch.Tensor:
         return apply_layers(net, IMAGES, LAYERS)
 
 
-def shuffled(weights: Weights, seed: int) -> Weights:
+def shuffle_neurons(weights: Weights, seed: int) -> Weights:
     """Put each hidden layer's neurons in another order."""
-    generator, found = torch.Generator().manual_seed(seed), dict(weights)
+    generator, actual = torch.Generator().manual_seed(seed), dict(weights)
     for name, following in pairwise(LAYERS):
         order = torch.randperm(len(weights[name][0]), generator=generator)
         inverse = torch.argsort(order)
-        found[name] = (found[name][0][inverse], found[name][1][inverse])
-        found[following] = (reorder_inputs(found[following][0], order), found[following][1])
-    return found
+        actual[name] = (actual[name][0][inverse], actual[name][1][inverse])
+        actual[following] = (reorder_inputs(actual[following][0], order), actual[following][1])
+    return actual
 
 
 def matched_average(copies: list[Weights], prior: Prior | None = None) -> Weights:
     """Go through the layers as FedMA does, without any training between them."""
-    copies, found = [dict(copy) for copy in copies], {}
+    copies, actual = [dict(copy) for copy in copies], {}
     for name, following in pairwise(LAYERS):
         result = match_neurons([rows_of(*copy[name]) for copy in copies], [1.0] * len(copies), prior)
-        found[name] = weights_of(result.mean, copies[0][name][0])
+        actual[name] = weights_of(result.mean, copies[0][name][0])
         for copy, order in zip(copies, result.orders, strict=True):
             copy[following] = (reorder_inputs(copy[following][0], torch.from_numpy(order)), copy[following][1])
-    return found | {"output": plain_average(copies)["output"]}
+    return actual | {"output": plain_average(copies)["output"]}
 
 
 def plain_average(copies: list[Weights]) -> Weights:
@@ -182,29 +182,29 @@ def plain_average(copies: list[Weights]) -> Weights:
 
 def test_the_matched_average_of_shuffled_copies_is_the_network_itself() -> None:
     weights = weights_of_net(0)
-    copies = [weights, *(shuffled(weights, seed) for seed in (1, 2, 3))]
-    found = matched_average(copies)
+    copies = [weights, *(shuffle_neurons(weights, seed) for seed in (1, 2, 3))]
+    actual = matched_average(copies)
     for name in LAYERS[:-1]:
-        assert torch.equal(found[name][0], weights[name][0]), name
-        assert torch.equal(found[name][1], weights[name][1]), name
-    torch.testing.assert_close(outputs(found), outputs(weights), rtol=0, atol=1e-5)
+        assert torch.equal(actual[name][0], weights[name][0]), name
+        assert torch.equal(actual[name][1], weights[name][1]), name
+    torch.testing.assert_close(outputs(actual), outputs(weights), rtol=0, atol=1e-5)
     assert (outputs(plain_average(copies)) - outputs(weights)).abs().max() > 0.01
 
 
 def test_shuffled_copies_alone_are_the_network_up_to_the_order_of_its_neurons() -> None:
     weights = weights_of_net(0)
-    found = matched_average([shuffled(weights, seed) for seed in (1, 2)])
-    torch.testing.assert_close(outputs(found), outputs(weights), rtol=0, atol=1e-5)
+    actual = matched_average([shuffle_neurons(weights, seed) for seed in (1, 2)])
+    torch.testing.assert_close(outputs(actual), outputs(weights), rtol=0, atol=1e-5)
     first = {tuple(row) for row in rows_of(*weights["convolution1"])}
-    assert {tuple(row) for row in rows_of(*found["convolution1"])} == first
+    assert {tuple(row) for row in rows_of(*actual["convolution1"])} == first
 
 
 def test_matching_with_growth_keeps_the_function_of_copies() -> None:
     weights = weights_of_net(0, spare=2)
-    found = matched_average([weights, shuffled(weights, 1)], Prior(1.0, 1.0, 7.0))
-    torch.testing.assert_close(outputs(found, spare=2), outputs(weights, spare=2), rtol=0, atol=1e-5)
+    actual = matched_average([weights, shuffle_neurons(weights, 1)], Prior(1.0, 1.0, 7.0))
+    torch.testing.assert_close(outputs(actual, spare=2), outputs(weights, spare=2), rtol=0, atol=1e-5)
     assert any(
-        int(found[name][0].flatten(1).any(dim=1).sum()) > 8 * factor
+        int(actual[name][0].flatten(1).any(dim=1).sum()) > 8 * factor
         for name, factor in zip(LAYERS, (1, 2, 4, 4, 8, 8, 8), strict=False)
     )
 

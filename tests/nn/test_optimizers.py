@@ -107,25 +107,25 @@ def test_a_constant_rate_is_constant() -> None:
 
 
 def test_warm_up_rises_linearly_to_the_full_rate() -> None:
-    found = [optimizers.rate_factor(Schedule(warmup=3), number, 10) for number in range(1, 6)]
-    assert found == pytest.approx([1 / 4, 2 / 4, 3 / 4, 1, 1])
+    actual = [optimizers.rate_factor(Schedule(warmup=3), number, 10) for number in range(1, 6)]
+    assert actual == pytest.approx([1 / 4, 2 / 4, 3 / 4, 1, 1])
 
 
 def test_the_cosine_starts_at_the_full_rate_and_falls_towards_the_floor() -> None:
-    found = [optimizers.rate_factor(Schedule(name="cosine", floor=0.2), number, 10) for number in range(1, 11)]
-    assert found[0] == 1.0
-    assert found == sorted(found, reverse=True)
-    assert found[5] == pytest.approx(0.6)
-    assert found[-1] == pytest.approx(0.2 + 0.8 * (1 + math.cos(0.9 * math.pi)) / 2)
+    actual = [optimizers.rate_factor(Schedule(name="cosine", floor=0.2), number, 10) for number in range(1, 11)]
+    assert actual[0] == 1.0
+    assert actual == sorted(actual, reverse=True)
+    assert actual[5] == pytest.approx(0.6)
+    assert actual[-1] == pytest.approx(0.2 + 0.8 * (1 + math.cos(0.9 * math.pi)) / 2)
 
 
 def test_rate_steps_come_at_fixed_rounds_and_stop_at_the_floor() -> None:
     schedule = Schedule(name="step", every=2, factor=0.5, floor=0.2)
-    found = [optimizers.rate_factor(schedule, number, 9) for number in range(1, 10)]
-    assert found == pytest.approx([1, 1, 0.5, 0.5, 0.25, 0.25, 0.2, 0.2, 0.2])
+    actual = [optimizers.rate_factor(schedule, number, 9) for number in range(1, 10)]
+    assert actual == pytest.approx([1, 1, 0.5, 0.5, 0.25, 0.25, 0.2, 0.2, 0.2])
 
 
-def stepped(settings: Optimizer, layout: torch.memory_format, *, parted: bool) -> torch.Tensor:
+def weights_after_steps(settings: Optimizer, layout: torch.memory_format, *, parted: bool) -> torch.Tensor:
     """Take five steps of a convolution whose gradients lie another way, with the state taken apart on the way."""
     generator = torch.Generator().manual_seed(0)
     kernel = nn.Parameter(torch.randn(8, 6, 3, 3, generator=generator).contiguous(memory_format=layout))
@@ -166,7 +166,7 @@ def test_fused_steps_equal_plain_steps_for_any_memory_layout(layout: torch.memor
     sgd, adam = ({"name": "sgd", "momentum": 0.9, "weight_decay": 0.01}, {"name": "adam"})
     for given, exact in ((sgd, True), (adam, False)):
         plain, fused = (
-            stepped(Optimizer.model_validate({**given, "lr": 0.1, "fused": one}), layout, parted=parted)
+            weights_after_steps(Optimizer.model_validate({**given, "lr": 0.1, "fused": one}), layout, parted=parted)
             for one in (None, True)
         )
         torch.testing.assert_close(fused, plain, rtol=0 if exact else 1e-5, atol=0 if exact else 1e-6)

@@ -64,12 +64,12 @@ def test_sampled_classes_have_matching_centres_and_labels() -> None:
     own, public = nn.Parameter(torch.arange(4.0)[:, None]), nn.Parameter(torch.arange(4.0, 12.0)[:, None])
     sampler = Sampler(torch.optim.SGD([own, public], lr=1.0), [own, public], 6, np.random.default_rng(0))
     labels = torch.tensor([9, 2, 9])
-    found = sampler.of(labels)
-    assert found.chosen is not None
-    assert len(found.chosen) == 6
-    assert found.centres[:, 0].tolist() == found.chosen.tolist()
-    assert found.centres[found.labels, 0].tolist() == [9.0, 2.0, 9.0]
-    assert sampler.of(labels) is found, "one draw serves all losses of a batch"
-    first = found.of_first(4)
-    assert first.centres[:, 0].tolist() == [number for number in found.chosen.tolist() if number < 4]
-    assert sampler.of(torch.tensor([0])) is not found
+    actual = sampler.of(labels)
+    assert actual.chosen is not None
+    assert len(actual.chosen) == 6
+    assert actual.centres[:, 0].tolist() == actual.chosen.tolist()
+    assert actual.centres[actual.labels, 0].tolist() == [9.0, 2.0, 9.0]
+    assert sampler.of(labels) is actual, "one draw serves all losses of a batch"
+    first = actual.of_first(4)
+    assert first.centres[:, 0].tolist() == [number for number in actual.chosen.tolist() if number < 4]
+    assert sampler.of(torch.tensor([0])) is not actual

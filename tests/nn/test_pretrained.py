@@ -59,9 +59,9 @@ def test_positions_for_another_size_are_interpolated(tmp_path: Path, with_class:
     positions = parts["tokenizer"].pos_embed.detach()
     if with_class:
         assert (positions[:, 0] == 9).all()
-    found = positions[0, int(with_class) :, 0].reshape(4, 4)
-    assert torch.allclose(found, found[:1].expand(4, 4), atol=1e-5)
-    assert found[0, 2] - found[0, 1] == pytest.approx(2.0, abs=0.15)  # cubic interpolation of a ramp that ends
+    actual = positions[0, int(with_class) :, 0].reshape(4, 4)
+    assert torch.allclose(actual, actual[:1].expand(4, 4), atol=1e-5)
+    assert actual[0, 2] - actual[0, 1] == pytest.approx(2.0, abs=0.15)  # cubic interpolation of a ramp that ends
 
 
 def test_a_file_of_another_network_is_refused(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ FAMILIES = (
 TINY = "test_efficientnet"
 
 
-def built(arch: str, colour: str = "rgb+hsv", outputs: int = 1) -> NormalisedNetwork:
+def build_network(arch: str, colour: str = "rgb+hsv", outputs: int = 1) -> NormalisedNetwork:
     with torch.random.fork_rng():
         torch.manual_seed(1)
         return timm_network(TimmNetwork(arch=arch), Input(size=SIDE, colour=colour), outputs)  # type: ignore[arg-type]
@@ -46,19 +46,19 @@ def pixels(channels: int, count: int = 2) -> Tensor:
 
 @pytest.mark.parametrize("arch", FAMILIES)
 def test_features_and_the_last_layer_compose_to_the_network(arch: str) -> None:
-    whole = built(arch).eval()
+    whole = build_network(arch).eval()
     with torch.no_grad():
         features = whole.pool_features(pixels(6))
-        found, expected = whole.classify(features), whole(pixels(6))
+        actual, expected = whole.classify(features), whole(pixels(6))
     assert features.ndim == 2
-    assert found.shape == (2, 1)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert actual.shape == (2, 1)
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
     assert not torch.equal(expected[0], expected[1]), "the network looks at its images"
 
 
 @pytest.mark.parametrize("arch", ["mobilenetv3_small_050", "vit_tiny_patch16_224", "resnetv2_50"])
 def test_feature_network_returns_features(arch: str) -> None:
-    features, whole = built(arch, "rgb", outputs=0).eval(), built(arch, "rgb").eval()
+    features, whole = build_network(arch, "rgb", outputs=0).eval(), build_network(arch, "rgb").eval()
     features.network.load_state_dict(
         {name: value for name, value in whole.network.state_dict().items() if name in features.network.state_dict()}
     )
@@ -67,7 +67,7 @@ def test_feature_network_returns_features(arch: str) -> None:
 
 
 def test_new_network_is_in_training_mode_with_untouched_statistics() -> None:
-    whole = built(TINY)
+    whole = build_network(TINY)
     assert all(module.training for module in whole.modules())
     counts = [value for name, value in whole.state_dict().items() if name.endswith("num_batches_tracked")]
     assert counts
@@ -77,7 +77,7 @@ def test_new_network_is_in_training_mode_with_untouched_statistics() -> None:
 def test_rgb_is_normalised_as_published_and_hsv_to_plus_minus_one() -> None:
     import timm
 
-    whole, images = built("mobilenetv3_small_050"), pixels(6)
+    whole, images = build_network("mobilenetv3_small_050"), pixels(6)
     published = timm.get_pretrained_cfg("mobilenetv3_small_050")
     with torch.no_grad():
         rgb = torch.stack([(images[:, c] - published.mean[c]) / published.std[c] for c in range(3)], 1)
@@ -89,11 +89,11 @@ def test_prepared_images_have_the_channels_of_the_network() -> None:
     stored = torch.randint(0, 255, (2, 3, SIDE, SIDE), dtype=torch.uint8)
     for colour in ("rgb", "rgb+hsv"):
         ready = colour_channels(as_float(stored), colour)  # type: ignore[arg-type]
-        assert built(TINY, colour).eval()(ready).shape == (2, 1)
+        assert build_network(TINY, colour).eval()(ready).shape == (2, 1)
 
 
 def test_normalisation_is_not_a_weight() -> None:
-    assert all(name.startswith("network.") for name in built(TINY).state_dict())
+    assert all(name.startswith("network.") for name in build_network(TINY).state_dict())
 
 
 # Weights.
@@ -119,7 +119,7 @@ def test_a_file_of_three_channels_gives_a_network_of_six_the_same_features(publi
     import timm
 
     theirs = timm.create_model(TINY, num_classes=0, checkpoint_path=str(with_no_head(published))).eval()
-    whole = built(TINY).eval()
+    whole = build_network(TINY).eval()
     last = {name: value.clone() for name, value in whole.network.get_classifier().state_dict().items()}  # type: ignore[operator]
     load_weights(whole, published)
     images = pixels(6)
@@ -133,13 +133,13 @@ def test_a_file_of_three_channels_gives_a_network_of_six_the_same_features(publi
 def with_no_head(path: Path) -> Path:
     from safetensors.torch import load_file
 
-    found = {name: value for name, value in load_file(path).items() if not name.startswith("classifier")}
-    save_file(found, path.with_name("bare.safetensors"))
+    actual = {name: value for name, value in load_file(path).items() if not name.startswith("classifier")}
+    save_file(actual, path.with_name("bare.safetensors"))
     return path.with_name("bare.safetensors")
 
 
 def test_feature_network_loads_a_file_with_another_head(published: Path) -> None:
-    body = built(TINY, "rgb", outputs=0)
+    body = build_network(TINY, "rgb", outputs=0)
     load_weights(body, published)
     assert float(dict(body.network.named_buffers())["bn1.running_mean"].mean()) == pytest.approx(0.5)
 
@@ -154,16 +154,16 @@ def check_refused(whole: NormalisedNetwork, path: Path, keyword: str) -> None:
 def test_mismatched_file_is_refused_with_the_difference(published: Path, tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
-    found = load_file(published)
-    save_file({name: value for name, value in found.items() if name != "bn2.weight"}, tmp_path / "less")
-    save_file(found | {"bn2.weight": found["bn2.weight"][:-1].clone()}, tmp_path / "shape")
+    actual = load_file(published)
+    save_file({name: value for name, value in actual.items() if name != "bn2.weight"}, tmp_path / "less")
+    save_file(actual | {"bn2.weight": actual["bn2.weight"][:-1].clone()}, tmp_path / "shape")
     (tmp_path / "no").write_text("tensors")
-    check_refused(built(TINY), tmp_path / "less", "bn2.weight")
-    check_refused(built(TINY), tmp_path / "shape", "bn2.weight")
-    check_refused(built("test_resnet"), published, "conv1.0.weight")
-    check_refused(built(TINY), tmp_path / "nowhere", "exist")
+    check_refused(build_network(TINY), tmp_path / "less", "bn2.weight")
+    check_refused(build_network(TINY), tmp_path / "shape", "bn2.weight")
+    check_refused(build_network("test_resnet"), published, "conv1.0.weight")
+    check_refused(build_network(TINY), tmp_path / "nowhere", "exist")
     with refused(tmp_path / "no", "safetensors"):
-        load_weights(built(TINY), tmp_path / "no")
+        load_weights(build_network(TINY), tmp_path / "no")
 
 
 # Architectures.
@@ -196,7 +196,7 @@ def test_network_is_built_without_a_download(monkeypatch: pytest.MonkeyPatch) ->
         raise AssertionError("somebody was asked")
 
     monkeypatch.setattr(socket.socket, "connect", connect)
-    assert isinstance(built("test_efficientnet.r160_in1k"), NormalisedNetwork)
+    assert isinstance(build_network("test_efficientnet.r160_in1k"), NormalisedNetwork)
 
 
 def test_iresnet100_has_as_many_weights_as_published() -> None:
@@ -204,7 +204,7 @@ def test_iresnet100_has_as_many_weights_as_published() -> None:
 
     Counted here layer by layer: a stem, blocks of two convolutions, of [3, 13, 30, 3], and the fully connected end.
     """
-    found = face_network(FaceNetwork(name="iresnet100", embedding=512), 112)
+    actual = face_network(FaceNetwork(name="iresnet100", embedding=512), 112)
     count = 3 * 64 * 9 + 2 * 64 + 64
     before = 64
     for width, blocks in zip((64, 128, 256, 512), (3, 13, 30, 3), strict=True):
@@ -215,15 +215,15 @@ def test_iresnet100_has_as_many_weights_as_published() -> None:
         before = width
     count += 2 * 512 + 512 * 7 * 7 * 512 + 512 + 2 * 512
     assert count == 65_156_160
-    assert sum(value.numel() for value in found.parameters()) == count
+    assert sum(value.numel() for value in actual.parameters()) == count
 
 
 @pytest.mark.parametrize("arch", [TINY, "test_vit"])
 def test_network_can_be_built_on_the_meta_device(arch: str) -> None:
     """A finished model's weights are held against one before its network is built."""
     with torch.device("meta"):
-        outline = built(arch)
+        outline = build_network(arch)
     assert all(value.is_meta for value in outline.state_dict().values())
     assert {name: value.shape for name, value in outline.state_dict().items()} == {
-        name: value.shape for name, value in built(arch).state_dict().items()
+        name: value.shape for name, value in build_network(arch).state_dict().items()
     }

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from pydantic import ValidationError
-from torch import Tensor, nn
+from tests.nn.images import random_images
+from torch import nn
 
 from fedvisage.nn.vit import (
     Adapter,
@@ -21,11 +22,7 @@ NARROW = HybridTransformer(width=24, depth=3, heads=3, stem=8, stages=(1, 1, 2))
 SMALL = {"width": 24, "depth": 3, "heads": 3}
 
 
-def draw_images(size: int, count: int = 2) -> Tensor:
-    return torch.rand(count, 3, size, size, generator=torch.Generator().manual_seed(0))
-
-
-def timms(name: str, parts: nn.ModuleDict) -> nn.Module:
+def timm_reference(name: str, parts: nn.ModuleDict) -> nn.Module:
     """Return timm's own network of the same sizes, with the weights of the parts."""
     from timm.models import create_model
 
@@ -43,11 +40,11 @@ def timms(name: str, parts: nn.ModuleDict) -> nn.Module:
 )
 def test_parts_composed_are_timms_forward_bit_for_bit(name: str, options: Transformer) -> None:
     parts = transformer_parts(options, "rgb", 224, class_token=True).eval()
-    pixels = draw_images(224)
+    pixels = random_images(size=224)
     with torch.inference_mode():
         tokens = parts["tokenizer"](pixels)
         assert tokens.shape == (2, 1 + 196, 768)
-        assert torch.equal(parts["head"](class_token(parts, tokens)), timms(name, parts)(pixels * 2 - 1))
+        assert torch.equal(parts["head"](class_token(parts, tokens)), timm_reference(name, parts)(pixels * 2 - 1))
 
 
 def test_narrow_parts_composed_are_timms_forward_bit_for_bit() -> None:
@@ -58,10 +55,10 @@ def test_narrow_parts_composed_are_timms_forward_bit_for_bit() -> None:
     whole.patch_embed, whole.blocks = parts["tokenizer"].patch_embed, parts["blocks"]
     whole.pos_embed, whole.cls_token = parts["tokenizer"].pos_embed, parts["tokenizer"].cls_token
     whole.norm, whole.head = parts["norm"], parts["head"]
-    pixels = draw_images(64)
+    pixels = random_images(size=64)
     with torch.inference_mode():
-        found = parts["head"](class_token(parts, parts["tokenizer"](pixels)))
-        assert torch.equal(found, whole(pixels * 2 - 1))
+        actual = parts["head"](class_token(parts, parts["tokenizer"](pixels)))
+        assert torch.equal(actual, whole(pixels * 2 - 1))
 
 
 @pytest.mark.slow
@@ -78,7 +75,7 @@ def test_each_token_covers_sixteen_pixels_per_side(options: Transformer, size: i
     for with_class in (True, False):
         parts = transformer_parts(options, "rgb", size, class_token=with_class)
         expected = (2, (size // 16) ** 2 + with_class, 24)
-        assert parts["tokenizer"](draw_images(size)).shape == expected
+        assert parts["tokenizer"](random_images(size=size)).shape == expected
         assert token_count(size, class_token=with_class) == expected[1]
 
 
@@ -92,17 +89,17 @@ def test_adapter_keeps_the_position_of_tokens() -> None:
     tokens = torch.randn(3, 16, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     square = tokens.reshape(3, 4, 4, 2)
     for weight in (adapter.layers[0].weight, adapter.layers[3].weight):
-        found = torch.zeros_like(square)
+        actual = torch.zeros_like(square)
         for row in range(4):
             for column in range(4):
                 for down in (-1, 0, 1):
                     for right in (-1, 0, 1):
                         if 0 <= row + down < 4 and 0 <= column + right < 4:
-                            found[:, row, column] += (
+                            actual[:, row, column] += (
                                 square[:, row + down, column + right] @ weight[:, :, down + 1, right + 1].T
                             )
-        mean, variance = found.mean(dim=(0, 1, 2)), found.var(dim=(0, 1, 2), correction=0)
-        square = ((found - mean) / (variance + 1e-5).sqrt()).clamp(min=0)
+        mean, variance = actual.mean(dim=(0, 1, 2)), actual.var(dim=(0, 1, 2), correction=0)
+        square = ((actual - mean) / (variance + 1e-5).sqrt()).clamp(min=0)
     torch.testing.assert_close(adapter(tokens), square.mean(dim=(1, 2)), rtol=1e-12, atol=1e-12)
 
 

@@ -33,18 +33,18 @@ def by_bisection(point: Array, total: float) -> Array:
 
 @given(points, totals)
 def test_the_projection_is_the_nearest_point_of_the_simplex(point: list[float], total: float) -> None:
-    found = project(torch.tensor(point, dtype=torch.float64), total).numpy()
-    assert (found >= 0).all()
-    assert found.sum() == pytest.approx(total, abs=1e-9)
-    np.testing.assert_allclose(found, by_bisection(np.array(point), total), atol=1e-9)
+    actual = project(torch.tensor(point, dtype=torch.float64), total).numpy()
+    assert (actual >= 0).all()
+    assert actual.sum() == pytest.approx(total, abs=1e-9)
+    np.testing.assert_allclose(actual, by_bisection(np.array(point), total), atol=1e-9)
 
 
 @given(points, st.lists(st.floats(0.01, 1), min_size=8, max_size=8))
 def test_no_other_point_of_the_simplex_is_nearer(point: list[float], shares: list[float]) -> None:
     values = np.array(point)
     other = np.array(shares[: len(point)]) / sum(shares[: len(point)])
-    found = project(torch.tensor(values)).numpy()
-    assert np.linalg.norm(values - found) <= np.linalg.norm(values - other) + 1e-9
+    actual = project(torch.tensor(values)).numpy()
+    assert np.linalg.norm(values - actual) <= np.linalg.norm(values - other) + 1e-9
 
 
 def test_the_site_with_the_largest_loss_gains() -> None:
@@ -63,8 +63,8 @@ def test_extreme_loss_gets_the_whole_mixture() -> None:
 
 def test_equal_sites_weigh_exactly_one_and_a_site_without_share_almost_zero() -> None:
     assert set(relative_weights({str(site): 1 / 49 for site in range(49)}).values()) == {1.0}
-    found = relative_weights({"A": 0.0, "B": 1.0})
-    assert 0 < found["A"] < 1e-10
+    actual = relative_weights({"A": 0.0, "B": 1.0})
+    assert 0 < actual["A"] < 1e-10
 
 
 def test_the_mixture_of_a_run_follows_from_its_losses(sets: Mapping[str, Path], tmp_path: Path) -> None:

@@ -54,9 +54,9 @@ class Plain(MethodOptions):
 
 
 def small(net: nn.ModuleDict) -> Small:
-    found = net["model"]
-    assert isinstance(found, Small)
-    return found
+    actual = net["model"]
+    assert isinstance(actual, Small)
+    return actual
 
 
 def supervise(site: Site, batch: Batch, features: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ def first_state() -> State:
     return {name: value.double() for name, value in Small().state_dict().items()}
 
 
-def trained(state: Mapping[str, Tensor]) -> list[str]:
+def trained_names(state: Mapping[str, Tensor]) -> list[str]:
     return [name for name in state if "running" not in name and "tracked" not in name]
 
 
@@ -107,11 +107,11 @@ class Data:
         return [(self.inputs[batch], self.labels[batch]) for batch in found if len(batch) > 1]
 
 
-def opened(path: Path, name: str) -> Data:
-    found = PreparedSet.open(path)
-    chosen = found.rows.split == "train"
-    images = np.asarray(found.images)[chosen].astype(np.float64) / 255
-    return Data(name, torch.from_numpy(images.mean((1, 2))), torch.from_numpy(found.rows.label[chosen]).double())
+def open_data(path: Path, name: str) -> Data:
+    actual = PreparedSet.open(path)
+    chosen = actual.rows.split == "train"
+    images = np.asarray(actual.images)[chosen].astype(np.float64) / 255
+    return Data(name, torch.from_numpy(images.mean((1, 2))), torch.from_numpy(actual.rows.label[chosen]).double())
 
 
 def hidden(state: Mapping[str, Tensor], inputs: Tensor, mean: Tensor, var: Tensor) -> Tensor:
@@ -146,9 +146,9 @@ def local(
     shift: Mapping[str, Tensor] | None = None,
 ) -> Turn:
     """One turn of a site: plain steps, or heavy-ball ones, down its loss and an algorithm's term."""
-    state, pace, losses = dict(start), dict.fromkeys(trained(start), torch.zeros(())), []
+    state, pace, losses = dict(start), dict.fromkeys(trained_names(start), torch.zeros(())), []
     for inputs, labels in data.batches(number):
-        weights = {name: state[name].clone().requires_grad_() for name in trained(state)}
+        weights = {name: state[name].clone().requires_grad_() for name in trained_names(state)}
         mean, var = inputs.mean(0), inputs.var(0, correction=0)
         features = hidden(weights, inputs, mean, var)
         loss = entropy(weights, features, labels) + (term(weights, inputs, features) if term else 0)
@@ -165,11 +165,11 @@ def local(
 
 def mean_of(states: list[State], shares: list[float]) -> State:
     total = sum(shares)
-    found = {
+    actual = {
         name: sum((share / total) * state[name] for share, state in zip(shares, states, strict=True))
         for name in states[0]
     }
-    return found | {"norm.num_batches_tracked": found["norm.num_batches_tracked"].round()}
+    return actual | {"norm.num_batches_tracked": actual["norm.num_batches_tracked"].round()}
 
 
 @dataclass
@@ -255,7 +255,7 @@ def fedopt(given: Setting, kind: str, lr: float, momentum: float = 0.0) -> State
     for number, rate in enumerate(given.rates, start=1):
         turns = [local(given.data[name], number, state, rate) for name in SITES]
         mean = mean_of([turn.state for turn in turns], [given.share(name) for name in SITES])
-        for name in trained(state):
+        for name in trained_names(state):
             delta = (mean[name] - state[name]).numpy()
             m, v = first.get(name, np.zeros_like(delta)), second.get(name, np.full_like(delta, tau * tau))
             if kind == "sgd":
@@ -274,7 +274,7 @@ def fedopt(given: Setting, kind: str, lr: float, momentum: float = 0.0) -> State
 def scaffold(given: Setting) -> State:
     """Algorithm 1 with option II, global rate 1."""
     state = first_state()
-    common = {name: torch.zeros_like(state[name]) for name in trained(state)}
+    common = {name: torch.zeros_like(state[name]) for name in trained_names(state)}
     own = {site: dict(common) for site in SITES}
     for number, (asked, rate) in enumerate(zip(given.asked, given.rates, strict=True), start=1):
         states, moves = [], []
@@ -306,7 +306,7 @@ def fednova(given: Setting) -> State:
         shares /= shares.sum()
         effective = float(shares @ lengths)
         after = mean_of([turn.state for turn in turns], list(shares))
-        for name in trained(state):
+        for name in trained_names(state):
             directions = [
                 (turn.state[name] - state[name]) / length for turn, length in zip(turns, lengths, strict=True)
             ]
@@ -333,17 +333,17 @@ def fedbn(given: Setting) -> State:
 @pytest.fixture(scope="module")
 def unequal(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     root = tmp_path_factory.mktemp("unequal")
-    found = {name: make_set(root / name, name, seed, subjects=PEOPLE[name]) for seed, name in enumerate(SITES)}
-    return found | {"U": make_set(root / "U", "U", 9)}
+    actual = {name: make_set(root / name, name, seed, subjects=PEOPLE[name]) for seed, name in enumerate(SITES)}
+    return actual | {"U": make_set(root / "U", "U", 9)}
 
 
 @pytest.fixture(scope="module")
 def data(unequal: Mapping[str, Path]) -> dict[str, Data]:
-    return {name: opened(unequal[name], name) for name in SITES}
+    return {name: open_data(unequal[name], name) for name in SITES}
 
 
 def recipe(sets: Mapping[str, Path], algorithm: str, **changes: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    actual: dict[str, Any] = {
         "method": {"name": algorithm},
         "data": {"sites": {name: str(sets[name]) for name in SITES}, "target": str(sets["U"]), "target_name": "U"},
         "input": {"size": 32, "colour": "rgb"},
@@ -358,19 +358,19 @@ def recipe(sets: Mapping[str, Path], algorithm: str, **changes: Any) -> dict[str
     }
     for key, value in changes.items():
         *parents, last = key.split("__")
-        section = found
+        section = actual
         for parent in parents:
             section = section.setdefault(parent, {})
         section[last] = value
-    return found
+    return actual
 
 
 def run_to_state(content: Mapping[str, Any], out: Path) -> State:
     """Run an algorithm on the model above, and return what came of it under the model's own names."""
     name = content["method"]["name"]
     run_toy(content, out, method=ALGORITHMS[name](MODEL))
-    found = load_file(out / "model.safetensors")
-    return {key.removeprefix("model.").replace("norms.0.", "norm."): value.double() for key, value in found.items()}
+    actual = load_file(out / "model.safetensors")
+    return {key.removeprefix("model.").replace("norms.0.", "norm."): value.double() for key, value in actual.items()}
 
 
 def asked(out: Path) -> list[list[str]]:
@@ -392,27 +392,27 @@ def check(found: State, expected: State, plain: State | None = None) -> None:
 def test_fedavg_averages_weights_and_statistics(
     weight: str, unequal: Mapping[str, Path], data: dict[str, Data], tmp_path: Path
 ) -> None:
-    found = run_to_state(recipe(unequal, "fedavg", method__weight=weight), tmp_path / "run")
-    check(found, fedavg(Setting(data, weight=weight)))
+    actual = run_to_state(recipe(unequal, "fedavg", method__weight=weight), tmp_path / "run")
+    check(actual, fedavg(Setting(data, weight=weight)))
 
 
 def test_fedprox_holds_sites_near_the_lent_weights(
     unequal: Mapping[str, Path], data: dict[str, Data], tmp_path: Path
 ) -> None:
-    found = run_to_state(recipe(unequal, "fedprox", method__mu=0.7), tmp_path / "run")
-    check(found, fedprox(Setting(data), 0.7), fedavg(Setting(data)))
+    actual = run_to_state(recipe(unequal, "fedprox", method__mu=0.7), tmp_path / "run")
+    check(actual, fedprox(Setting(data), 0.7), fedavg(Setting(data)))
 
 
 def test_moon_contrasts_with_the_global_and_the_last_local_model(
     unequal: Mapping[str, Path], data: dict[str, Data], tmp_path: Path
 ) -> None:
-    found = run_to_state(recipe(unequal, "moon", method__mu=5.0, method__temperature=0.5), tmp_path / "run")
-    check(found, moon(Setting(data), 5.0, 0.5), fedavg(Setting(data)))
+    actual = run_to_state(recipe(unequal, "moon", method__mu=5.0, method__temperature=0.5), tmp_path / "run")
+    check(actual, moon(Setting(data), 5.0, 0.5), fedavg(Setting(data)))
 
 
 def test_afl_follows_the_worst_mixture(unequal: Mapping[str, Path], data: dict[str, Data], tmp_path: Path) -> None:
-    found = run_to_state(recipe(unequal, "afl", method__step=2.0), tmp_path / "run")
-    check(found, afl(Setting(data), 2.0), fedavg(Setting(data)))
+    actual = run_to_state(recipe(unequal, "afl", method__step=2.0), tmp_path / "run")
+    check(actual, afl(Setting(data), 2.0), fedavg(Setting(data)))
 
 
 def test_fedbn_keeps_batchnorm_at_the_sites(unequal: Mapping[str, Path], data: dict[str, Data], tmp_path: Path) -> None:
@@ -435,8 +435,8 @@ def test_fedavg_takes_any_step_of_the_server(
     kind: str, lr: float, momentum: float, unequal: Mapping[str, Path], data: dict[str, Data], tmp_path: Path
 ) -> None:
     step = {"name": kind, "lr": lr, "momentum": momentum}
-    found = run_to_state(recipe(unequal, "fedavg", training__server_optimizer=step), tmp_path / "run")
-    check(found, fedopt(Setting(data), kind, lr, momentum), fedavg(Setting(data)))
+    actual = run_to_state(recipe(unequal, "fedavg", training__server_optimizer=step), tmp_path / "run")
+    check(actual, fedopt(Setting(data), kind, lr, momentum), fedavg(Setting(data)))
 
 
 @pytest.mark.parametrize("weight", ["uniform", "examples"])
@@ -447,10 +447,10 @@ def test_scaffold_corrects_by_control_variates(
     changes: dict[str, Any] = {"federation__participation": 0.6} if few else {}
     schedule = {"name": "step", "every": 1, "factor": 0.5}
     content = recipe(unequal, "scaffold", method__weight=weight, training__schedule=schedule, **changes)
-    found = run_to_state(content, tmp_path / "run")
+    actual = run_to_state(content, tmp_path / "run")
     given = Setting(data, asked(tmp_path / "run"), [RATE, RATE / 2, RATE / 4], weight=weight)
     assert (sorted(map(len, given.asked)) == [3, 3, 3]) is not few
-    check(found, scaffold(given), fedavg(given))
+    check(actual, scaffold(given), fedavg(given))
 
 
 @pytest.mark.parametrize("weight", ["uniform", "examples"])
@@ -469,7 +469,7 @@ def test_partial_correction_scales_the_shift_and_keeps_the_variates(
     """With half of it, c_i is still what a site's plain gradients were on average."""
     run_to_state(recipe(unequal, "scaffold", method__correction=0.5, training__rounds=1), tmp_path / "one")
     run_to_state(recipe(unequal, "scaffold", method__correction=0.5, training__rounds=2), tmp_path / "two")
-    first, second = (kept(tmp_path / name / "sites" / "B") for name in ("one", "two"))
+    first, second = (kept_state(tmp_path / name / "sites" / "B") for name in ("one", "two"))
     common = mean_of_variates(tmp_path / "one")
     start = {key: value.double() for key, value in load_file(tmp_path / "one" / "model.safetensors").items()}
     lent = {key.removeprefix("model."): value for key, value in start.items()}
@@ -480,13 +480,13 @@ def test_partial_correction_scales_the_shift_and_keeps_the_variates(
         assert torch.allclose(second[name], gradients, atol=1e-5), name
 
 
-def kept(site: Path) -> State:
-    found = load_file(max(site.glob("generation-*.safetensors")))
-    return {name.removeprefix("control/model."): value.double() for name, value in found.items() if "control/" in name}
+def kept_state(site: Path) -> State:
+    actual = load_file(max(site.glob("generation-*.safetensors")))
+    return {name.removeprefix("control/model."): value.double() for name, value in actual.items() if "control/" in name}
 
 
 def mean_of_variates(out: Path) -> State:
-    own = [kept(out / "sites" / name) for name in SITES]
+    own = [kept_state(out / "sites" / name) for name in SITES]
     return {name: sum(one[name] for one in own) / len(own) for name in own[0]}
 
 

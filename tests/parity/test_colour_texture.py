@@ -57,20 +57,20 @@ def as_input(images: npt.NDArray[np.uint8], colour: str = "rgb+hsv") -> torch.Te
 
 
 def test_channels_are_the_two_colour_spaces_in_whole_levels() -> None:
-    found = channels(as_input(pictures(1)))[0].numpy()
+    actual = channels(as_input(pictures(1)))[0].numpy()
     rgb = pictures(1)[0].astype(np.float32) / 255
     hue, saturation, value = np.moveaxis(cv2.cvtColor(rgb, cv2.COLOR_RGB2HSV), -1, 0)
     luma, red, blue = np.moveaxis(cv2.cvtColor(rgb, cv2.COLOR_RGB2YCrCb), -1, 0)
     expected = np.stack([hue / 360, saturation, value, luma, blue, red]) * 255
-    assert np.abs(found - expected).max() < 0.7
-    np.testing.assert_array_equal(found, found.round())
+    assert np.abs(actual - expected).max() < 0.7
+    np.testing.assert_array_equal(actual, actual.round())
 
 
 def test_features_are_the_roots_of_the_normalised_histograms() -> None:
     images = as_input(pictures())
-    found = ColourTexture()(images).reshape(2, 6, BINS).numpy()
+    actual = ColourTexture()(images).reshape(2, 6, BINS).numpy()
     for number, image in enumerate(channels(images).numpy().astype(np.uint8)):
-        for one, channel in zip(found[number], image, strict=True):
+        for one, channel in zip(actual[number], image, strict=True):
             codes = expected_patterns(channel[None]).astype(int).ravel()
             bins = uniform_bins().argmax(dim=1).numpy()[codes]
             np.testing.assert_allclose((one + 1) ** 2, BINS * np.bincount(bins, minlength=BINS) / len(bins), atol=1e-5)

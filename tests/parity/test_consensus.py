@@ -51,15 +51,15 @@ def equation_5(form: str, features: np.ndarray, centres: np.ndarray) -> float:
 def slope(form: str, number: int) -> np.ndarray:
     """Central differences of Eq. 5 by the features (0) or the centres (1)."""
     point = [FEATURES, CENTRES]
-    found = np.zeros_like(point[number])
-    for index in np.ndindex(found.shape):
+    actual = np.zeros_like(point[number])
+    for index in np.ndindex(actual.shape):
         sides = []
         for step in (1e-6, -1e-6):
             moved = [values.copy() for values in point]
             moved[number][index] += step
             sides.append(equation_5(form, *moved))
-        found[index] = (sides[0] - sides[1]) / 2e-6
-    return found
+        actual[index] = (sides[0] - sides[1]) / 2e-6
+    return actual
 
 
 def loss(logits: Logits, features: Tensor, centres: Tensor, clusters: np.ndarray) -> Tensor:

@@ -17,8 +17,8 @@ from fedvisage.methods.pad import depth_only
 
 
 def scores(maps: Tensor) -> list[float]:
-    found: list[float] = depth_only.live_logit(maps).tolist()
-    return found
+    actual: list[float] = depth_only.live_logit(maps).tolist()
+    return actual
 
 
 def test_the_probability_is_the_share_of_the_maps_energy() -> None:
@@ -29,10 +29,10 @@ def test_the_probability_is_the_share_of_the_maps_energy() -> None:
 
 
 def test_a_deeper_map_scores_higher_and_a_flat_one_lowest_and_finite() -> None:
-    found = scores(torch.linspace(0, 1, 6)[:, None, None].expand(6, 32, 32))
-    assert found == sorted(found)
-    assert np.isfinite(found).all()
-    assert len(set(found)) == 6
+    actual = scores(torch.linspace(0, 1, 6)[:, None, None].expand(6, 32, 32))
+    assert actual == sorted(actual)
+    assert np.isfinite(actual).all()
+    assert len(set(actual)) == 6
 
 
 def test_a_site_without_depth_maps_is_named(sets: Mapping[str, Path], tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def seen_by(site: Site, weights: Message, images: torch.Tensor) -> np.ndarray:
     return features.numpy().astype(np.float64)
 
 
-def moved(site: Site, by: float, seed: int) -> dict[str, torch.Tensor]:
+def add_noise(site: Site, by: float, seed: int) -> dict[str, torch.Tensor]:
     """Return a model like the lent one, with noise on its weights."""
     draws = torch.Generator().manual_seed(seed)
     return {
@@ -45,16 +45,16 @@ def test_fedfrs_contrast_pulls_to_the_global_model_and_away_from_the_previous_on
 ) -> None:
     """Eq. 5 with three different models; exchanging two of them gives another value."""
     site = site_of(sets, tmp_path)
-    previous, present = site.lent | moved(site, 0.5, 1), site.lent | moved(site, 0.3, 2)
+    previous, present = site.lent | add_noise(site, 0.5, 1), site.lent | add_noise(site, 0.3, 2)
     site.kept.update({f"{face.LOCAL}{name}": value for name, value in previous.items() if name.startswith("model.")})
     fedfr.hold_frozen(site, site.data)
     batch = next(iter(site.batches_of(site.data)))
     of = {"global": site.lent, "previous": previous, "present": present}
     own, wanted, unwanted = (unit(seen_by(site, of[name], batch.images)) for name in ("present", "global", "previous"))
     near, far = (np.exp((own * other).sum(axis=1) / 0.5) for other in (wanted, unwanted))
-    found = fedfr.contrast(site, batch, torch.from_numpy(own).float()).item()
-    assert found == pytest.approx(-np.log(near / (near + far)).mean(), rel=1e-4)
-    assert found != pytest.approx(-np.log(far / (near + far)).mean(), rel=1e-2)
+    actual = fedfr.contrast(site, batch, torch.from_numpy(own).float()).item()
+    assert actual == pytest.approx(-np.log(near / (near + far)).mean(), rel=1e-4)
+    assert actual != pytest.approx(-np.log(far / (near + far)).mean(), rel=1e-2)
 
 
 def test_fedfrs_customisation_is_eq_6_with_public_people_as_negatives(sets: Mapping[str, Path], tmp_path: Path) -> None:
@@ -78,8 +78,8 @@ def test_fedfrs_customisation_is_eq_6_with_public_people_as_negatives(sets: Mapp
             mine = label == branch
             logit = -30 * (stretched - 0.4) - shift if mine else 30 * (stretched + 0.4) + shift
             total += (0.7 if mine else 0.3) * np.log1p(np.exp(logit))
-    found = fedfr.customisation(site, batch, torch.from_numpy(features).float()).item()
-    assert found == pytest.approx(total / len(features) / 30, rel=1e-4)
+    actual = fedfr.customisation(site, batch, torch.from_numpy(features).float()).item()
+    assert actual == pytest.approx(total / len(features) / 30, rel=1e-4)
 
 
 def test_sampled_public_images_count_in_a_sites_weight(sets: Mapping[str, Path], tmp_path: Path) -> None:
@@ -108,8 +108,8 @@ def spread_out(
     }
     server: Any = SimpleNamespace(recipe=recipe_of(content), round=number, rng=lambda *purpose: torch_rng(0, *purpose))
     told = {name: torch.from_numpy(rows) for name, rows in centres.items()}
-    found = fedface.spread_centres(server, told, server.recipe.options(fedface.Options).spreadout)
-    return {name: rows.numpy() for name, rows in found.items()}, 3.0 * 0.02
+    actual = fedface.spread_centres(server, told, server.recipe.options(fedface.Options).spreadout)
+    return {name: rows.numpy() for name, rows in actual.items()}, 3.0 * 0.02
 
 
 def closeness(centres: Mapping[str, np.ndarray]) -> float:
@@ -121,11 +121,11 @@ def test_fedfaces_server_steps_down_the_regulariser_and_drives_sites_centres_apa
     rng = np.random.default_rng(0)
     common = rng.normal(size=4)
     centres = {name: common + 0.3 * rng.normal(size=(rows, 4)) for name, rows in (("A", 2), ("B", 3))}
-    found, length = spread_out(centres, None)
+    actual, length = spread_out(centres, None)
     stacked, owners = np.concatenate(list(centres.values())), [0, 0, 1, 1, 1]
     slope = gradient_by_differences(lambda rows: spreadout_by_loops(rows, owners, 0.9), stacked)
-    np.testing.assert_allclose(np.concatenate(list(found.values())), stacked - length * slope, rtol=1e-5, atol=1e-8)
-    assert closeness(found) < closeness(centres)
+    np.testing.assert_allclose(np.concatenate(list(actual.values())), stacked - length * slope, rtol=1e-5, atol=1e-8)
+    assert closeness(actual) < closeness(centres)
 
 
 def test_fedfaces_server_steps_at_the_rate_to_which_the_schedule_has_fallen() -> None:
@@ -142,12 +142,12 @@ def test_server_moves_only_the_sampled_centres_of_each_site() -> None:
     rng = np.random.default_rng(1)
     common = rng.normal(size=4)
     centres = {name: common + 0.3 * rng.normal(size=(rows, 4)) for name, rows in (("A", 6), ("B", 1))}
-    found, length = spread_out(centres, 2)
-    rows = {name: np.flatnonzero((found[name] != centres[name]).any(axis=1)) for name in centres}
+    actual, length = spread_out(centres, 2)
+    rows = {name: np.flatnonzero((actual[name] != centres[name]).any(axis=1)) for name in centres}
     assert {name: len(places) for name, places in rows.items()} == {"A": 2, "B": 1}
     stacked = np.concatenate([centres[name][places] for name, places in rows.items()])
     slope = gradient_by_differences(lambda chosen: spreadout_by_loops(chosen, [0, 0, 1], 0.9), stacked)
-    expected = np.concatenate([found[name][places] for name, places in rows.items()])
+    expected = np.concatenate([actual[name][places] for name, places in rows.items()])
     np.testing.assert_allclose(expected, stacked - length * slope, rtol=1e-5, atol=1e-8)
 
 

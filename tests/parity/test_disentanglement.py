@@ -45,9 +45,9 @@ def test_orthogonal_subspaces_have_no_difference_loss() -> None:
 
 @pytest.mark.parametrize(("form", "share"), [("printed", 1), ("mean", 35)])
 def test_squared_error_is_the_sum_or_the_mean_of_equations_5_and_6(form: Form, share: int) -> None:
-    found = torch.tensor(INVARIANT, requires_grad=True)
-    loss = squared_error(found, torch.tensor(SPECIFIC), form)
+    actual = torch.tensor(INVARIANT, requires_grad=True)
+    loss = squared_error(actual, torch.tensor(SPECIFIC), form)
     loss.backward()  # type: ignore[no-untyped-call]
     assert float(loss.detach()) == pytest.approx(((INVARIANT - SPECIFIC) ** 2).sum() / share, rel=1e-12)
-    assert found.grad is not None
-    np.testing.assert_allclose(found.grad.numpy(), 2 * (INVARIANT - SPECIFIC) / share, rtol=1e-12)
+    assert actual.grad is not None
+    np.testing.assert_allclose(actual.grad.numpy(), 2 * (INVARIANT - SPECIFIC) / share, rtol=1e-12)

@@ -27,10 +27,10 @@ def test_moments_of_parts_give_the_scaler_of_the_whole() -> None:
         }
         for part in (values[:9], values[9:30], values[30:])
     ]
-    found, whole = scaler_of(replies), StandardScaler().fit(values)
-    np.testing.assert_allclose(found["scaler.mean"].numpy(), whole.mean_, rtol=1e-6)
+    actual, whole = scaler_of(replies), StandardScaler().fit(values)
+    np.testing.assert_allclose(actual["scaler.mean"].numpy(), whole.mean_, rtol=1e-6)
     scale = np.where(np.arange(354) == 7, LEAST_SCALE, np.sqrt(whole.var_))
-    np.testing.assert_allclose(found["scaler.scale"].numpy(), scale, rtol=1e-4)
+    np.testing.assert_allclose(actual["scaler.scale"].numpy(), scale, rtol=1e-4)
 
 
 def test_a_run_scales_by_the_images_of_all_sites_and_sends_moments_once(
@@ -39,8 +39,8 @@ def test_a_run_scales_by_the_images_of_all_sites_and_sends_moments_once(
     run_toy(tree(sets, "federated_texture", training__rounds=2, training__augment={}), tmp_path / "run")
     features = []
     for site in "ABC":
-        found = PreparedSet.open(sets[site])
-        images = torch.from_numpy(np.array(found.images[found.select("train")])).permute(0, 3, 1, 2)
+        actual = PreparedSet.open(sets[site])
+        images = torch.from_numpy(np.array(actual.images[actual.select("train")])).permute(0, 3, 1, 2)
         features.append(ColourTexture()(prepare(images, "rgb", torch.device("cpu"))).double().numpy())
     scaler = StandardScaler().fit(np.concatenate(features))
     kept = load_file(tmp_path / "run" / "model.safetensors")

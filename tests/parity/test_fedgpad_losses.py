@@ -25,7 +25,7 @@ LABELS = torch.tensor([1.0, 0, 0, 1, 0], dtype=torch.float64)
 BATCH = Batch(IMAGES, LABELS, DEPTH, np.array(["bonafide", "print", "replay", "bonafide", "print"]))
 
 
-def printed(net: nn.ModuleDict, weights: tuple[float, float, float]) -> Tensor:
+def printed_loss(net: nn.ModuleDict, weights: tuple[float, float, float]) -> Tensor:
     """The sums of Eq. 4 (with its minus sign) to Eq. 7."""
     shared, estimated, specific, rebuilt, live = outputs(net)
     cross_entropy = -(LABELS * live.log() + (1 - LABELS) * (1 - live).log()).sum()
@@ -66,9 +66,9 @@ def value_and_gradients(loss: Tensor, net: nn.ModuleDict) -> tuple[float, dict[s
     ("method", "equations", "weights"),
     [
         ({}, mean, (10, 0.1, 1)),
-        ({"losses": "printed"}, printed, (1, 1, 1)),
+        ({"losses": "printed"}, printed_loss, (1, 1, 1)),
         ({"weights": {"depth": 3, "reconstruction": 5, "difference": 70}}, mean, (3, 5, 70)),
-        ({"losses": "printed", "weights": {"depth": 0.5, "difference": 7}}, printed, (0.5, 1, 7)),
+        ({"losses": "printed", "weights": {"depth": 0.5, "difference": 7}}, printed_loss, (0.5, 1, 7)),
         ({"weights": {"reconstruction": 0, "difference": 0}}, mean, (10, 0, 0)),
     ],
 )
@@ -83,5 +83,5 @@ def test_equation_8_and_its_gradients(method: dict[str, Any], equations: Any, we
     expected, slopes = value_and_gradients(equations(net, weights), net)
     assert value == pytest.approx(expected, rel=1e-6)
     for name, slope in slopes.items():
-        found = gradients.get(name, torch.zeros_like(slope))  # a term of weight zero is not computed
-        np.testing.assert_allclose(found, slope, rtol=1e-4, atol=1e-5 * float(slope.abs().max()), err_msg=name)
+        actual = gradients.get(name, torch.zeros_like(slope))  # a term of weight zero is not computed
+        np.testing.assert_allclose(actual, slope, rtol=1e-4, atol=1e-5 * float(slope.abs().max()), err_msg=name)

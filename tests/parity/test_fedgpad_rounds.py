@@ -74,7 +74,7 @@ class Network:
 
     def depth_of(self, pools: list[Tensor], resizing: str) -> Tensor:
         """pool1-1 to pool1-3, each made 32×32, side by side through conv4-1 to conv4-3."""
-        maps = [resized(one, resizing) for one in pools]
+        maps = [resize(one, resizing) for one in pools]
         values = torch.cat(maps, dim=1)
         for layer in range(3):
             values = self.convolved(f"depth.layers.{layer}", values)
@@ -91,7 +91,7 @@ class Network:
         return (values.exp() - (-values).exp()) / (values.exp() + (-values).exp())
 
 
-def resized(values: Tensor, resizing: str) -> Tensor:
+def resize(values: Tensor, resizing: str) -> Tensor:
     """32×32 out of 16, 8 or 4: each value repeated ("pooled"), or interpolated between the centres of pixels."""
     times = 32 // values.shape[-1]
     if resizing == "pooled":
@@ -129,9 +129,9 @@ def test_the_five_networks_are_those_of_table_ii(sets: Mapping[str, Path], resiz
     expected = loss(by_hand, images, labels, depth, resizing)
     expected.backward()  # type: ignore[no-untyped-call]
     site: Any = SimpleNamespace(name="A", recipe=recipe, net=net)
-    found = fedgpad.loss(site, Batch(images, labels, depth, np.full(BATCH, "print")))
-    found.backward()  # type: ignore[no-untyped-call]
-    assert found.item() == pytest.approx(expected.item(), rel=1e-6)
+    actual = fedgpad.loss(site, Batch(images, labels, depth, np.full(BATCH, "print")))
+    actual.backward()  # type: ignore[no-untyped-call]
+    assert actual.item() == pytest.approx(expected.item(), rel=1e-6)
     for name, parameter in net.named_parameters():
         gradient = by_hand.state[name].grad
         assert gradient is not None, name
@@ -203,13 +203,13 @@ def algorithm_2(
 
 def batch(content: dict[str, Any], name: str, number: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return the batch of a round: shuffled epochs, one after another."""
-    found = PreparedSet.open(Path(content["data"]["sites"][name]))
-    chosen = np.flatnonzero(found.rows.split == "train")
+    actual = PreparedSet.open(Path(content["data"]["sites"][name]))
+    chosen = np.flatnonzero(actual.rows.split == "train")
     epoch, index = divmod(number, len(chosen) // BATCH)
     at = chosen[numpy_rng(0, name, "order", epoch).permutation(len(chosen))[index * BATCH : (index + 1) * BATCH]]
-    images = prepare(torch.from_numpy(np.array(found.images)[at]).permute(0, 3, 1, 2), "rgb+hsv", torch.device("cpu"))
-    assert found.depth is not None
-    return images, torch.from_numpy(found.rows.label[at]).float(), torch.from_numpy(np.array(found.depth)[at]) / 255
+    images = prepare(torch.from_numpy(np.array(actual.images)[at]).permute(0, 3, 1, 2), "rgb+hsv", torch.device("cpu"))
+    assert actual.depth is not None
+    return images, torch.from_numpy(actual.rows.label[at]).float(), torch.from_numpy(np.array(actual.depth)[at]) / 255
 
 
 def content_of(sets: Mapping[str, Path], optimizer: str = "sgd", resizing: str = "bilinear") -> dict[str, Any]:

@@ -28,12 +28,14 @@ Network = dict[str, Array]
 
 def algorithm_1(networks: list[Network], classes: Array) -> Network:
     """Algorithm 1 without training between the layers; ``classes`` counts each site's images of each class."""
-    found: Network = {}
+    actual: Network = {}
     for name, following in zip(LAYERS, [*LAYERS[1:], ""], strict=True):
         if not following:
             share = (classes / classes.sum(axis=0)).mean(axis=1)
             for kind in ("weight", "bias"):
-                found[f"{name}.{kind}"] = sum(p * one[f"{name}.{kind}"] for p, one in zip(share, networks, strict=True))
+                actual[f"{name}.{kind}"] = sum(
+                    p * one[f"{name}.{kind}"] for p, one in zip(share, networks, strict=True)
+                )
             break
         vectors = [
             np.c_[one[f"{name}.weight"].reshape(len(one[f"{name}.bias"]), -1), one[f"{name}.bias"]] for one in networks
@@ -44,10 +46,10 @@ def algorithm_1(networks: list[Network], classes: Array) -> Network:
                 np.einsum("ol,l...->o...", pi, one[f"{name}.{kind}"])
                 for pi, one in zip(matrices, networks, strict=True)
             ]
-            found[f"{name}.{kind}"] = sum(moved) / len(moved)
+            actual[f"{name}.{kind}"] = sum(moved) / len(moved)
         for pi, one in zip(matrices, networks, strict=True):
             one[f"{following}.weight"] = np.einsum("oik,ji->ojk", one[f"{following}.weight"], pi)
-    return found
+    return actual
 
 
 def settled(vectors: list[Array]) -> list[Array]:
@@ -76,12 +78,12 @@ def best(own: Array, others: list[Array]) -> Array:
 def drawn_at(recipe: Any, site: str) -> Network:
     with seed_global_rng(recipe.runtime.seed, site, "initial weights"):
         net = fedma.network(recipe)
-    found = {}
+    actual = {}
     for name in LAYERS:
         weight = net[name][0].weight.detach().double().numpy()
-        found[f"{name}.weight"] = weight.reshape(*weight.shape[:2], -1)
-        found[f"{name}.bias"] = net[name][0].bias.detach().double().numpy()
-    return found
+        actual[f"{name}.weight"] = weight.reshape(*weight.shape[:2], -1)
+        actual[f"{name}.bias"] = net[name][0].bias.detach().double().numpy()
+    return actual
 
 
 def test_pass_with_learning_rate_zero_is_algorithm_1(sets: Mapping[str, Path], tmp_path: Path) -> None:
@@ -115,8 +117,8 @@ def test_last_layer_weighs_a_site_by_its_share_of_each_class() -> None:
         }
         for j in range(3)
     }
-    found = fedma.average_by_class(replies, "output")["output.0.weight"]
-    np.testing.assert_allclose(found[0].numpy(), averaged[1] - averaged[0], rtol=1e-12)
+    actual = fedma.average_by_class(replies, "output")["output.0.weight"]
+    np.testing.assert_allclose(actual[0].numpy(), averaged[1] - averaged[0], rtol=1e-12)
 
 
 @pytest.mark.parametrize("fixed", [0, 3, 7])

@@ -16,8 +16,8 @@ def test_the_proximal_term_is_half_the_squared_distance_and_its_gradient_the_dis
     value.backward()  # type: ignore[no-untyped-call]
     distance = np.concatenate([(here - there).ravel() for here, there in zip(HERE, THERE, strict=True)])
     np.testing.assert_allclose(value.item(), 0.5 * np.linalg.norm(distance) ** 2, rtol=1e-12)
-    found = np.concatenate([np.ravel(weight.grad) for weight in weights])
-    np.testing.assert_allclose(found, distance, rtol=1e-12)
+    actual = np.concatenate([np.ravel(weight.grad) for weight in weights])
+    np.testing.assert_allclose(actual, distance, rtol=1e-12)
 
 
 def test_proximal_term_is_zero_at_the_global_weights() -> None:

@@ -55,7 +55,7 @@ def descend(*parts: nn.Module, scale: float = 1.0) -> None:
             parameter.grad = None
 
 
-def averaged(models: Mapping[str, Joined], part: str) -> dict[str, Tensor]:
+def average_models(models: Mapping[str, Joined], part: str) -> dict[str, Tensor]:
     """Eq. 3 with ρ_k = N_k / N."""
     total = sum(len(model.labels) for model in models.values())
     states = [(len(model.labels) / total, getattr(model, part).state_dict()) for model in models.values()]
@@ -70,10 +70,10 @@ def first_models(content: dict[str, Any]) -> tuple[nn.ModuleDict, dict[str, Join
     resolve_compute("cpu", "fp32").place(net)
     models = {}
     for name in SITES:
-        found = PreparedSet.open(Path(content["data"]["sites"][name]))
-        chosen = found.rows.split == "train"
-        images = torch.from_numpy(np.array(found.images)[chosen]).permute(0, 3, 1, 2)
-        labels = torch.from_numpy(found.rows.label[chosen]).long()
+        actual = PreparedSet.open(Path(content["data"]["sites"][name]))
+        chosen = actual.rows.split == "train"
+        images = torch.from_numpy(np.array(actual.images)[chosen]).permute(0, 3, 1, 2)
+        labels = torch.from_numpy(actual.rows.label[chosen]).long()
         models[name] = Joined(copy.deepcopy(net["tokenizer"]), copy.deepcopy(net["head"]), net, images, labels)
     return net, models
 
@@ -89,30 +89,30 @@ def backward(model: Joined, name: str, number: int, depth: int) -> None:
     loss.backward()
 
 
-def drawn(number: int, name: str) -> int:
+def drawn_block(number: int, name: str) -> int:
     """Return the block of a site and round."""
     return int(torch.randint(1, 3, (1,), generator=torch_rng(0, "server", number, "block", name)))
 
 
-def trained_joined(content: dict[str, Any], unify_every: int, batches: int) -> dict[str, Tensor]:
+def train_joined(content: dict[str, Any], unify_every: int, batches: int) -> dict[str, Tensor]:
     """Train FedSIS as §3.3 says it, without a split; blocks step down the mean over all batches of a round."""
     net, models = first_models(content)
     for number in range(1, ROUNDS + 1):
         for name, model in models.items():
             for index in range(batches):
-                backward(model, name, (number - 1) * batches + index, drawn(number, name))
+                backward(model, name, (number - 1) * batches + index, drawn_block(number, name))
                 descend(model.head, model.tokenizer, net["adapter"])
         descend(net["blocks"], scale=1 / (len(models) * batches))
         if number % unify_every == 0 or number == ROUNDS:
             for part in ("tokenizer", "head"):
-                mean = averaged(models, part)
+                mean = average_models(models, part)
                 net[part].load_state_dict(mean)
                 for model in models.values():
                     getattr(model, part).load_state_dict(mean)
     return net.state_dict()
 
 
-def trained_averaged(content: dict[str, Any], batches: int) -> dict[str, Tensor]:
+def train_averaged(content: dict[str, Any], batches: int) -> dict[str, Tensor]:
     """Train FedSIS as the authors' code does: blocks step with the rest, and each round their weights are averaged."""
     net, models = first_models(content)
     total = sum(len(model.labels) for model in models.values())
@@ -121,24 +121,24 @@ def trained_averaged(content: dict[str, Any], batches: int) -> dict[str, Tensor]
         for name, model in models.items():
             net["blocks"].load_state_dict(start)
             for index in range(batches):
-                backward(model, name, (number - 1) * batches + index, drawn(number, name))
+                backward(model, name, (number - 1) * batches + index, drawn_block(number, name))
                 descend(model.head, model.tokenizer, net["adapter"], net["blocks"])
             for key, value in net["blocks"].state_dict().items():
                 mean[key] = mean.get(key, 0) + len(model.labels) / total * value.double()
         net["blocks"].load_state_dict({key: value.float() for key, value in mean.items()})
     for part in ("tokenizer", "head"):
-        net[part].load_state_dict(averaged(models, part))
+        net[part].load_state_dict(average_models(models, part))
     return net.state_dict()
 
 
 def test_averaged_encoders_are_those_of_a_loop(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """Three rounds of two batches at each of three sites, one of them larger, from the same blocks in every visit."""
-    found = {**sets, "B": make_set(tmp_path / "B", "B", 7, subjects=9)}
+    actual = {**sets, "B": make_set(tmp_path / "B", "B", 7, subjects=9)}
     sgd = {"name": "sgd", "lr": RATE}
-    content = tree(found, "fedsis", training__local={"batches": 2}, training__optimizer=sgd, training__augment={})
+    content = tree(actual, "fedsis", training__local={"batches": 2}, training__optimizer=sgd, training__augment={})
     content["method"] |= {"encoder_update": "average", "unify_every": ROUNDS}
     run_toy(content, tmp_path / "run")
-    expected, trained = trained_averaged(content, 2), load_file(tmp_path / "run" / "model.safetensors")
+    expected, trained = train_averaged(content, 2), load_file(tmp_path / "run" / "model.safetensors")
     assert trained.keys() == expected.keys()
     for key, value in trained.items():
         torch.testing.assert_close(value, expected[key], rtol=1e-4, atol=1e-6, msg=key)
@@ -149,12 +149,14 @@ def test_split_training_is_joint_training(
     sets: Mapping[str, Path], tmp_path: Path, unify_every: int, batches: int
 ) -> None:
     """Every weight after three rounds of three sites, one of them larger; a wrong gradient anywhere would show."""
-    found = {**sets, "B": make_set(tmp_path / "B", "B", 7, subjects=9)}
+    actual = {**sets, "B": make_set(tmp_path / "B", "B", 7, subjects=9)}
     sgd = {"name": "sgd", "lr": RATE}
-    content = tree(found, "fedsis", training__local={"batches": batches}, training__optimizer=sgd, training__augment={})
+    content = tree(
+        actual, "fedsis", training__local={"batches": batches}, training__optimizer=sgd, training__augment={}
+    )
     content["method"]["unify_every"] = unify_every
     run_toy(content, tmp_path / "run")
-    expected = trained_joined(content, unify_every, batches)
+    expected = train_joined(content, unify_every, batches)
     trained = load_file(tmp_path / "run" / "model.safetensors")
     assert trained.keys() == expected.keys()
     for key, value in trained.items():
@@ -182,10 +184,10 @@ def test_the_sites_loss_is_cross_entropy_over_two_classes(seed: int) -> None:
         optimizer=lambda part: None,
         step=lambda optimizer, value: (value.backward(), losses.append(value.item())),
     )
-    found = split.learn_head(site, torch.from_numpy(pseudo))  # type: ignore[arg-type]
+    actual = split.learn_head(site, torch.from_numpy(pseudo))  # type: ignore[arg-type]
     assert losses[0] == pytest.approx(expected, rel=1e-6)
     gradient = (probability - np.eye(2)[labels]) @ weight / 16
-    np.testing.assert_allclose(found.numpy(), gradient, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(actual.numpy(), gradient, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", ["fedsis", "festa"])

@@ -81,12 +81,12 @@ LOSSES = {
 
 
 def slopes(function: Callable[[Array], float], at: Array) -> Array:
-    found = np.empty_like(at)
+    actual = np.empty_like(at)
     for place in np.ndindex(at.shape):
         nudge = np.zeros_like(at)
         nudge[place] = 1e-6
-        found[place] = (function(at + nudge) - function(at - nudge)) / 2e-6
-    return found
+        actual[place] = (function(at + nudge) - function(at - nudge)) / 2e-6
+    return actual
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -126,9 +126,9 @@ def test_public_images_are_negatives_for_every_branch_and_one_bias_can_be_shared
 
 def test_stretched_interval_maps_onto_itself() -> None:
     cosines = torch.linspace(-1, 1, 101, dtype=torch.float64)
-    found = stretch_cosine(cosines, 3.0)
-    assert (found[0], found[-1]) == (-1, 1)
-    assert (found.diff() > 0).all()
+    actual = stretch_cosine(cosines, 3.0)
+    assert (actual[0], actual[-1]) == (-1, 1)
+    assert (actual.diff() > 0).all()
     torch.testing.assert_close(stretch_cosine(cosines, 1.0), cosines)
 
 
@@ -180,9 +180,9 @@ def test_cosface_and_arcface_agree_with_pytorch_metric_learning() -> None:
 def test_a_centre_without_length_has_cosine_zero_and_gradients_that_are_numbers(dtype: torch.dtype) -> None:
     features = torch.tensor(FEATURES, dtype=dtype, requires_grad=True)
     centres = torch.tensor(np.vstack([CENTRES, np.zeros(5)]), dtype=dtype, requires_grad=True)
-    found = cosines(features, centres)
-    found.sum().backward()  # type: ignore[no-untyped-call]
-    assert found[:, -1].tolist() == [0.0] * len(FEATURES)
+    actual = cosines(features, centres)
+    actual.sum().backward()  # type: ignore[no-untyped-call]
+    assert actual[:, -1].tolist() == [0.0] * len(FEATURES)
     assert features.grad is not None
     assert centres.grad is not None
     assert features.grad.isfinite().all()

@@ -29,7 +29,7 @@ def cosines(first: Array, second: Array) -> Array:
     return np.array([a @ b / np.sqrt((a @ a) * (b @ b)) for a, b in zip(first, second, strict=True)])
 
 
-def expected(features: Array, temperature: float) -> float:
+def expected_loss(features: Array, temperature: float) -> float:
     good, bad = (np.exp(cosines(features, other) / temperature) for other in (WANTED, UNWANTED))
     return float(-np.log(good / (good + bad)).mean())
 
@@ -39,12 +39,12 @@ def test_equation_3_and_its_gradient(temperature: float) -> None:
     features = torch.tensor(FEATURES, requires_grad=True)
     value = model_contrastive(features, torch.tensor(WANTED), torch.tensor(UNWANTED), temperature)
     value.backward()  # type: ignore[no-untyped-call]
-    assert value.item() == pytest.approx(expected(FEATURES, temperature), rel=1e-10)
+    assert value.item() == pytest.approx(expected_loss(FEATURES, temperature), rel=1e-10)
     assert features.grad is not None
     for place in np.ndindex(FEATURES.shape):
         nudge = np.zeros_like(FEATURES)
         nudge[place] = 1e-6
-        slope = (expected(FEATURES + nudge, temperature) - expected(FEATURES - nudge, temperature)) / 2e-6
+        slope = (expected_loss(FEATURES + nudge, temperature) - expected_loss(FEATURES - nudge, temperature)) / 2e-6
         assert features.grad[place].item() == pytest.approx(slope, rel=1e-5, abs=1e-8)
 
 
@@ -69,10 +69,10 @@ def test_features_are_pulled_to_the_global_model_and_away_from_the_last_local_on
     recipe = shortest("moon", mu=3.0, temperature=0.7)
     images, features = torch.tensor(FEATURES), torch.tensor(UNWANTED)
     site = SimpleNamespace(recipe=recipe, held=held)
-    found = moon.contrast(site, images, features, lambda net, given: net["model"](given))  # type: ignore[arg-type]
+    actual = moon.contrast(site, images, features, lambda net, given: net["model"](given))  # type: ignore[arg-type]
     good, bad = (np.exp(cosines(UNWANTED, FEATURES * scales(seed)) / 0.7) for seed in (1, 2))
-    assert found.item() == pytest.approx(3 * -np.log(good / (good + bad)).mean(), rel=1e-5)
-    assert found.item() != pytest.approx(3 * -np.log(bad / (good + bad)).mean(), rel=1e-2)
+    assert actual.item() == pytest.approx(3 * -np.log(good / (good + bad)).mean(), rel=1e-5)
+    assert actual.item() != pytest.approx(3 * -np.log(bad / (good + bad)).mean(), rel=1e-2)
 
 
 def scales(seed: int) -> Array:

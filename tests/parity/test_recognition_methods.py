@@ -18,13 +18,13 @@ from fedvisage.nn.losses.spreadout import positive_hinge, spreadout
 
 
 def gradient_by_differences(function, values: np.ndarray, step: float = 1e-6) -> np.ndarray:  # type: ignore[no-untyped-def]
-    found = np.zeros_like(values)
+    actual = np.zeros_like(values)
     for place in np.ndindex(*values.shape):
         up, down = values.copy(), values.copy()
         up[place] += step
         down[place] -= step
-        found[place] = (function(up) - function(down)) / (2 * step)
-    return found
+        actual[place] = (function(up) - function(down)) / (2 * step)
+    return actual
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
@@ -44,10 +44,10 @@ def test_spreadout_is_the_sum_over_pairs_of_different_owners() -> None:
     rng, owners = np.random.default_rng(0), [0, 0, 1, 2, 2]
     values = rng.normal(size=(5, 4))
     centres = torch.tensor(values, requires_grad=True)
-    found = spreadout(centres, torch.tensor(owners), margin=0.9)
-    found.backward()
-    assert found.item() == pytest.approx(spreadout_by_loops(values, owners, 0.9))
-    assert found.item() > 0
+    actual = spreadout(centres, torch.tensor(owners), margin=0.9)
+    actual.backward()
+    assert actual.item() == pytest.approx(spreadout_by_loops(values, owners, 0.9))
+    assert actual.item() > 0
     numeric = gradient_by_differences(lambda v: spreadout_by_loops(v, owners, 0.9), values)
     assert np.allclose(centres.grad.numpy(), numeric, atol=1e-7)  # type: ignore[union-attr]
 
@@ -61,9 +61,9 @@ def test_positive_loss_uses_only_the_own_centre() -> None:
         return float(np.mean(np.maximum(0, 0.9 - cosine) ** 2))
 
     features = torch.tensor(values, requires_grad=True)
-    found = positive_hinge(features, torch.tensor(centres), torch.tensor(labels), margin=0.9)
-    found.backward()
-    assert found.item() == pytest.approx(by_hand(values))
+    actual = positive_hinge(features, torch.tensor(centres), torch.tensor(labels), margin=0.9)
+    actual.backward()
+    assert actual.item() == pytest.approx(by_hand(values))
     assert np.allclose(features.grad.numpy(), gradient_by_differences(by_hand, values), atol=1e-7)  # type: ignore[union-attr]
 
 
@@ -78,8 +78,8 @@ def test_divergence_is_from_teacher_to_student(temperature: float) -> None:
 
     p, q = probabilities(teacher), probabilities(student)
     expected = (p * np.log(p / q)).sum(axis=1).mean() * temperature**2
-    found = distillation.divergence_of(torch.tensor(student), torch.tensor(teacher), 30.0, temperature)
-    assert found.item() == pytest.approx(expected)
+    actual = distillation.divergence_of(torch.tensor(student), torch.tensor(teacher), 30.0, temperature)
+    assert actual.item() == pytest.approx(expected)
 
 
 def test_class_centres_start_at_the_mean_direction_of_each_identity(sets: Mapping[str, Path], tmp_path: Path) -> None:

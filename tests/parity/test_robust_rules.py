@@ -64,19 +64,19 @@ def test_trimmed_mean_of_no_uploads_is_refused() -> None:
 def krum_scores(values: Values, hostile: int) -> list[float]:
     """s(i) of Blanchard et al., §4: over all choices of n − f − 2 others, the least sum of squared distances."""
     count = len(values)
-    found = []
+    actual = []
     for i in range(count):
         others = [float(((values[i] - values[j]) ** 2).sum()) for j in range(count) if j != i]
-        found.append(min(sum(some) for some in itertools.combinations(others, count - hostile - 2)))
-    return found
+        actual.append(min(sum(some) for some in itertools.combinations(others, count - hostile - 2)))
+    return actual
 
 
 @pytest.mark.parametrize(("count", "hostile"), [(5, 1), (6, 1), (7, 2), (9, 3)])
 def test_krum_scores_are_those_of_the_paper(count: int, hostile: int) -> None:
     values = uploads(count, 100 * count)
-    found = scores(squared_distances(messages(values)), hostile)
+    actual = scores(squared_distances(messages(values)), hostile)
     expected = krum_scores(values, hostile)
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
+    np.testing.assert_allclose(actual.numpy(), expected, rtol=1e-12)
     for select in (1, count - hostile - 2):
         assert krum_selection(messages(values), hostile, select) == sorted(np.argsort(expected)[:select].tolist())
 
@@ -98,9 +98,9 @@ def test_clipping_divides_the_update_by_the_larger_of_one_and_norm_over_bound(bo
     update = sent - lent
     expected = lent + update / max(1.0, float(np.sqrt((update**2).sum())) / bound)
     base, upload = messages(np.stack([lent, sent]))
-    found = clip_update(upload, base, bound)
-    np.testing.assert_allclose(np.concatenate([found["a"].reshape(-1), found["b"]]), expected, rtol=1e-12, atol=1e-12)
-    assert int(found["n"]) == 1000
+    actual = clip_update(upload, base, bound)
+    np.testing.assert_allclose(np.concatenate([actual["a"].reshape(-1), actual["b"]]), expected, rtol=1e-12, atol=1e-12)
+    assert int(actual["n"]) == 1000
     assert torch.get_default_dtype() == before
 
 

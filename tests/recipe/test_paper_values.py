@@ -49,10 +49,10 @@ VALUES = [(recipe, key, value) for recipe, values in PRINTED.items() for key, va
 
 @pytest.mark.parametrize(("recipe", "key", "value"), VALUES, ids=[f"{name} {key}" for name, key, _ in VALUES])
 def test_a_recipe_has_the_printed_value(recipe: str, key: str, value: object) -> None:
-    found: Any = fv.load(FOLDER / f"{recipe}.yaml")
+    actual: Any = fv.load(FOLDER / f"{recipe}.yaml")
     for name in key.split("."):
-        found = getattr(found, name)
-    assert found == value
+        actual = getattr(actual, name)
+    assert actual == value
 
 
 def test_delta_of_privacyface_follows_from_seven_thousand_people() -> None:

@@ -32,10 +32,10 @@ def content() -> dict[str, Any]:
 
 def check_mistake(content: dict[str, Any], override: str, place: str, *keywords: str) -> None:
     with refused(place, *keywords):
-        changed(content, override)
+        override_recipe(content, override)
 
 
-def changed(content: dict[str, Any], override: str) -> Recipe:
+def override_recipe(content: dict[str, Any], override: str) -> Recipe:
     apply_override(content, override)
     return validate(content, read_method)
 
@@ -153,14 +153,14 @@ def test_wrong_type_names_the_expected_type(content: dict[str, Any], override: s
 def test_a_data_entry_on_the_command_line_needs_no_quotes_within_quotes(
     content: dict[str, Any], override: str, entry: str
 ) -> None:
-    assert changed(content, override).data.sites["A"] == entry
+    assert override_recipe(content, override).data.sites["A"] == entry
 
 
 def test_target_and_public_sets_are_entries_that_can_be_removed(content: dict[str, Any]) -> None:
     apply_override(content, "data.public=synth: people identities=9 part=1/3")
-    assert changed(content, "data.target=synth: M").data.target == "synth: M"
+    assert override_recipe(content, "data.target=synth: M").data.target == "synth: M"
     assert content["data"]["public"] == "synth: people identities=9 part=1/3"
-    assert changed(content, "data.target=null").data.target is None
+    assert override_recipe(content, "data.target=null").data.target is None
 
 
 def test_unquoted_entry_in_a_file_is_refused_with_the_quoted_form(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_missing_recipe_is_named(tmp_path: Path) -> None:
 def test_short_forms_can_be_overridden_like_the_long_ones(content: dict[str, Any]) -> None:
     content["method"], content["training"]["batch"] = "fedpad", 16
     apply_override(content, "method.name=single")
-    recipe = changed(content, "training.batch.per_site.A=4")
+    recipe = override_recipe(content, "training.batch.per_site.A=4")
     assert recipe.method.name == "single"
     assert (recipe.training.batch.of("A"), recipe.training.batch.of("B")) == (4, 16)
 
@@ -303,8 +303,8 @@ def test_numbers_and_booleans_are_strict(content: dict[str, Any], override: str,
 
 
 def test_integer_is_accepted_as_a_number_and_auto_as_a_choice(content: dict[str, Any]) -> None:
-    assert changed(content, "training.optimizer.lr=1").training.optimizer.lr == 1
-    assert changed(content, "runtime.workers=auto").runtime.workers == "auto"
+    assert override_recipe(content, "training.optimizer.lr=1").training.optimizer.lr == 1
+    assert override_recipe(content, "runtime.workers=auto").runtime.workers == "auto"
 
 
 @pytest.mark.parametrize("key", ["title", "data.target", "data.target_name", "data.sites.A", "tracking.to", "method.x"])

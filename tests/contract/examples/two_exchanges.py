@@ -34,8 +34,8 @@ def centre(site: Site, message: Message) -> Message:
     site.load(message)
     model = site.net["model"].eval()
     with torch.no_grad():
-        found = [pooled_features(model, batch.images)[batch.labels == 1] for batch in site.batches()]
-    return {"centre": torch.cat(found).mean(dim=0)}
+        actual = [pooled_features(model, batch.images)[batch.labels == 1] for batch in site.batches()]
+    return {"centre": torch.cat(actual).mean(dim=0)}
 
 
 def train(site: Site, message: Message) -> Message:

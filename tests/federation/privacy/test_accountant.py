@@ -26,8 +26,8 @@ def gaussians(number: int) -> list[Charge]:
 
 @pytest.mark.parametrize("number", [1, 4, 10])
 def test_k_gaussian_releases_cost_as_much_as_one_with_sigma_over_root_k(number: int) -> None:
-    found = tight_epsilon(gaussians(number), DELTA)
-    assert delta_of(found, 8.0 / math.sqrt(number), 2.0) == pytest.approx(DELTA, rel=1e-6)
+    actual = tight_epsilon(gaussians(number), DELTA)
+    assert delta_of(actual, 8.0 / math.sqrt(number), 2.0) == pytest.approx(DELTA, rel=1e-6)
 
 
 def test_the_tight_figure_of_gaussians_is_that_of_composed_loss_distributions() -> None:
@@ -62,21 +62,21 @@ def test_cost_of_selections_equals_binomial_formula_of_randomised_response() -> 
         return sum(float(wins.pmf(won)) * max(0.0, -math.expm1(claim - loss)) for won, loss in enumerate(losses))
 
     expected = optimize.brentq(lambda claim: delta(claim) - DELTA, 0, times * epsilon)
-    found = tight_epsilon([replace(CHOICE, epsilon=times * epsilon, times=times)], DELTA)
-    assert found == pytest.approx(expected, abs=times * 1e-4)
-    assert found < times * epsilon
+    actual = tight_epsilon([replace(CHOICE, epsilon=times * epsilon, times=times)], DELTA)
+    assert actual == pytest.approx(expected, abs=times * 1e-4)
+    assert actual < times * epsilon
 
 
 def test_selections_and_gaussians_together_cost_less_than_their_sum_and_more_than_either() -> None:
     rounds = [replace(one, release=f"round {number}") for number in range(10) for one in (CHOICE, RELEASE)]
     names = [replace(one, release=f"{one.release}, {one.mechanism}") for one in rounds]
-    found = joint_cost(names, DELTA)
-    assert found.epsilon == pytest.approx(12.0)
-    assert found.delta == pytest.approx(10 * DELTA)
+    actual = joint_cost(names, DELTA)
+    assert actual.epsilon == pytest.approx(12.0)
+    assert actual.delta == pytest.approx(10 * DELTA)
     parts = [
         tight_epsilon([one for one in names if one.mechanism == kind], DELTA) for kind in ("gaussian", "selection")
     ]
-    assert max(parts) < found.tight_epsilon < sum(parts)
+    assert max(parts) < actual.tight_epsilon < sum(parts)
 
 
 def test_almost_no_noise_has_a_finite_cost() -> None:

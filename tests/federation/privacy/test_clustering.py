@@ -39,7 +39,7 @@ def algorithm_1(
     """Transcribe lines 1 to 8 without the noise."""
     n = len(w)
     theta = np.arccos(np.clip(w @ w.T, -1, 1))
-    index, found = list(range(n)), []
+    index, actual = list(range(n)), []
     for _ in range(asked.queries):
         sets = {i: [j for j in index if theta[i, j] <= asked.margin] for i in index}
         if not sets:
@@ -49,11 +49,11 @@ def algorithm_1(
         p = np.mean([w[i] for i in members], axis=0)
         if len(members) < asked.minimum:
             break
-        found.append((p, len(members)))
+        actual.append((p, len(members)))
         towards = p / np.linalg.norm(p)
         gone = set(members) if remove_members else {i for i in index if np.arccos(w[i] @ towards) <= asked.margin}
         index = [i for i in index if i not in gone]
-    return found
+    return actual
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -61,9 +61,9 @@ def test_clusters_are_those_of_the_algorithm_as_printed(seed: int, monkeypatch: 
     monkeypatch.setattr(clustering, "BLOCK", 16)
     w = unit(90, 4, seed)
     expected = algorithm_1(w, ASKED)
-    found = densest_clusters(torch.from_numpy(w), ASKED)
-    assert [one.size for one in found] == [size for _, size in expected]
-    np.testing.assert_allclose(np.stack([one.mean.numpy() for one in found]), [p for p, _ in expected], rtol=1e-12)
+    actual = densest_clusters(torch.from_numpy(w), ASKED)
+    assert [one.size for one in actual] == [size for _, size in expected]
+    np.testing.assert_allclose(np.stack([one.mean.numpy() for one in actual]), [p for p, _ in expected], rtol=1e-12)
 
 
 def test_removed_ball_is_centred_on_the_mean() -> None:
@@ -72,8 +72,8 @@ def test_removed_ball_is_centred_on_the_mean() -> None:
         for members in (True, False):
             sizes[members] += [size for _, size in algorithm_1(unit(90, 4, seed), ASKED, remove_members=members)]
     assert sizes[True] != sizes[False]
-    found = [one.size for seed in range(6) for one in densest_clusters(torch.from_numpy(unit(90, 4, seed)), ASKED)]
-    assert found == sizes[False]
+    actual = [one.size for seed in range(6) for one in densest_clusters(torch.from_numpy(unit(90, 4, seed)), ASKED)]
+    assert actual == sizes[False]
 
 
 @pytest.mark.parametrize("vectors", [700, 512, 1])
@@ -88,9 +88,9 @@ def test_neighbours_counted_in_blocks_are_those_of_the_whole_matrix(vectors: int
 def test_of_equally_dense_caps_that_of_the_lowest_index_is_taken() -> None:
     first, second = torch.eye(3, dtype=torch.float64)[:2]
     asked = replace(ASKED, minimum=1, queries=2)
-    found = densest_clusters(torch.stack([second, first, second, first]), asked)
-    assert torch.equal(found[0].mean, second)
-    assert torch.equal(found[1].mean, first)
+    actual = densest_clusters(torch.stack([second, first, second, first]), asked)
+    assert torch.equal(actual[0].mean, second)
+    assert torch.equal(actual[1].mean, first)
 
 
 def test_no_cluster_smaller_than_the_minimum_is_found() -> None:
@@ -118,10 +118,10 @@ def test_noise_has_the_standard_deviation_of_line_7() -> None:
         root = math.sqrt((1 - math.cos(2 * 0.9)) * math.log(1.25 / 5.9e-5))
         assert charge.sigma == pytest.approx(2 / cluster.size * root)
         assert charge.relation == "paper"
-    found = sanitise_clusters(clusters, ASKED, 4, draws_of(0))
+    actual = sanitise_clusters(clusters, ASKED, 4, draws_of(0))
     v = draws_of(0).normal((4,)) * charges[0].sigma
     expected = (clusters[0].mean + v) / (clusters[0].mean + v).norm()
-    torch.testing.assert_close(found[0], expected.float())
+    torch.testing.assert_close(actual[0], expected.float())
 
 
 def test_one_record_moves_the_papers_output_369_times_its_claimed_sensitivity() -> None:

@@ -46,8 +46,8 @@ def test_the_noise_is_just_enough_by_numerical_integration_of_the_privacy_loss(
 
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_delta_of_is_the_integral(budget: Budget) -> None:
-    found = delta_of(budget.epsilon, 1.7, 2.0)
-    assert found == pytest.approx(integrated_delta(budget.epsilon, 1.7, 2.0), rel=1e-6)
+    actual = delta_of(budget.epsilon, 1.7, 2.0)
+    assert actual == pytest.approx(integrated_delta(budget.epsilon, 1.7, 2.0), rel=1e-6)
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(10.0, 2.3e-5), (16.0, 3.4e-4)])
@@ -96,9 +96,9 @@ def test_a_seed_of_torch_has_too_few_bits_for_a_secret() -> None:
 
 
 def test_uniform_system_draws_are_even_between_0_and_1() -> None:
-    found = SystemDraws().uniform(2**20).numpy()
-    assert 0 < found.min() < found.max() < 1
-    assert stats.kstest(found, "uniform").pvalue > 1e-6
+    actual = SystemDraws().uniform(2**20).numpy()
+    assert 0 < actual.min() < actual.max() < 1
+    assert stats.kstest(actual, "uniform").pvalue > 1e-6
 
 
 def test_noise_uses_only_the_given_generator() -> None:

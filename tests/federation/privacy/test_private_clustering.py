@@ -77,15 +77,15 @@ def test_mean_uses_only_the_noisy_sum_and_the_noisy_count() -> None:
     """With one candidate there is no choice: all that leaves follows from the two noisy numbers, made by hand here."""
     asked = replace(ASKED, queries=1, minimum=1)
     members = in_cap(40, 0.7, seed=1)
-    found = release(members, CENTRE[None], asked, ADD, draws_of(3))
+    actual = release(members, CENTRE[None], asked, ADD, draws_of(3))
     sigma = private_charges(asked, ADD, 1, "round 1")[0].sigma
     noise = draws_of(3).normal((9,)).numpy() * sigma
     radius = 2 * math.sin(0.65)
     count = 40 + noise[-1] / (0.5 * radius)
     mean = CENTRE.numpy() + (members.numpy().sum(axis=0) - 40 * CENTRE.numpy() + noise[:-1]) / count
     assert abs(count - 40) > 0.5
-    assert float(found.counts[0]) == pytest.approx(count)
-    np.testing.assert_allclose(found.centres[0].numpy(), mean / np.linalg.norm(mean), rtol=1e-5, atol=1e-6)
+    assert float(actual.counts[0]) == pytest.approx(count)
+    np.testing.assert_allclose(actual.centres[0].numpy(), mean / np.linalg.norm(mean), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -93,9 +93,9 @@ def test_no_candidate_is_chosen_twice(seed: int) -> None:
     """At an ε at which choices are all but fair coins; how many class centres each met shows once noise is known."""
     asked = replace(ASKED, minimum=1, budget=Budget(1e-3, 1e-4))
     around = torch.cat([in_cap(30, 0.4), -in_cap(20, 0.4, seed=1)])
-    found = release(around, torch.stack([CENTRE, -CENTRE]), asked, ADD, draws_of(seed))
+    actual = release(around, torch.stack([CENTRE, -CENTRE]), asked, ADD, draws_of(seed))
     sigma, again, met = private_charges(asked, ADD, 2, "round 1")[1].sigma, draws_of(seed), []
-    for told in found.counts.tolist():
+    for told in actual.counts.tolist():
         again.uniform(2)
         met.append(told - float(again.normal((9,))[-1]) * sigma / (0.5 * 2 * math.sin(0.65)))
     assert sorted(round(number) for number in met) == [20, 30]
@@ -140,27 +140,27 @@ def test_without_a_choice_the_sums_get_the_whole_budget() -> None:
 def test_clusters_are_found_where_the_class_centres_are() -> None:
     w = torch.cat([in_cap(3000, 0.5), -in_cap(2000, 0.5, seed=1)])
     candidates = torch.cat([torch.eye(8), -torch.eye(8)])
-    found = release(w, candidates, ASKED, ADD, draws_of(0))
-    assert found.centres.shape == (2, 8)
-    assert found.centres.dtype == torch.float32
-    assert float(found.centres[0, 0]) > 0.9
-    assert float(found.centres[1, 0]) < -0.9
-    torch.testing.assert_close(found.centres.norm(dim=1), torch.ones(2))
+    actual = release(w, candidates, ASKED, ADD, draws_of(0))
+    assert actual.centres.shape == (2, 8)
+    assert actual.centres.dtype == torch.float32
+    assert float(actual.centres[0, 0]) > 0.9
+    assert float(actual.centres[1, 0]) < -0.9
+    torch.testing.assert_close(actual.centres.norm(dim=1), torch.ones(2))
 
 
 def test_next_query_leaves_out_class_centres_of_a_chosen_cap() -> None:
     asked = replace(ASKED, budget=Budget(1e4, 1e-4))
     near = torch.nn.functional.normalize(torch.eye(8)[:1] + 0.1 * torch.eye(8)[1:2], dim=1)
-    found = release(in_cap(100, 0.2), torch.cat([torch.eye(8)[:1], near]), asked, ADD, draws_of(0))
-    assert found.counts.round().tolist() == [100.0, 0.0]
+    actual = release(in_cap(100, 0.2), torch.cat([torch.eye(8)[:1], near]), asked, ADD, draws_of(0))
+    assert actual.counts.round().tolist() == [100.0, 0.0]
 
 
 def test_a_message_is_of_the_same_size_when_there_is_no_cluster() -> None:
     asked = replace(ASKED, margin=0.05, minimum=200)
     w = torch.nn.functional.normalize(torch.ones(200, 8), dim=1)
-    found = release(w, torch.eye(8), asked, ADD, draws_of(0))
-    assert torch.equal(found.centres, torch.zeros(2, 8))
-    assert found.counts.shape == (2,)
+    actual = release(w, torch.eye(8), asked, ADD, draws_of(0))
+    assert torch.equal(actual.centres, torch.zeros(2, 8))
+    assert actual.counts.shape == (2,)
 
 
 def test_releases_on_the_counter_example_do_not_exceed_the_claim() -> None:

@@ -25,10 +25,10 @@ def directions(number: int, dimension: int, seed: int, spread: Tensor | float = 
 
 def test_directions_are_the_eigenvectors_of_the_second_moments() -> None:
     features = directions(300, 24, 0, torch.linspace(3, 0.1, 24))
-    found = principal_directions(features, 5).numpy()
+    actual = principal_directions(features, 5).numpy()
     _, vectors = np.linalg.eigh(features.double().numpy().T @ features.double().numpy())
-    np.testing.assert_allclose(np.abs((found @ vectors[:, ::-1][:, :5]).diagonal()), 1, atol=1e-5)
-    np.testing.assert_allclose(found @ found.T, np.eye(5), atol=1e-5)
+    np.testing.assert_allclose(np.abs((actual @ vectors[:, ::-1][:, :5]).diagonal()), 1, atol=1e-5)
+    np.testing.assert_allclose(actual @ actual.T, np.eye(5), atol=1e-5)
 
 
 def test_extra_class_centre_adds_one_unit_row_and_changes_no_other() -> None:
@@ -56,10 +56,10 @@ def test_a_basis_of_all_axes_changes_nothing() -> None:
 
 def test_released_rows_are_unit_vectors_in_the_public_directions() -> None:
     basis = principal_directions(directions(50, 32, 6), 8)
-    found = release(directions(40, 32, 7), directions(6, 32, 8), ASKED, BudgetSplit(), draws_of(9), basis).centres
-    assert found.shape == (1, 32)
-    torch.testing.assert_close(found.norm(dim=1), torch.ones(1))
-    torch.testing.assert_close(lift_rows(found @ basis.T, basis), found)
+    actual = release(directions(40, 32, 7), directions(6, 32, 8), ASKED, BudgetSplit(), draws_of(9), basis).centres
+    assert actual.shape == (1, 32)
+    torch.testing.assert_close(actual.norm(dim=1), torch.ones(1))
+    torch.testing.assert_close(lift_rows(actual @ basis.T, basis), actual)
 
 
 def test_projection_keeps_more_of_a_cluster_if_features_have_few_directions() -> None:
@@ -72,10 +72,10 @@ def test_projection_keeps_more_of_a_cluster_if_features_have_few_directions() ->
     mean = normalize(centres.mean(0), dim=0)
 
     def median(basis: Tensor | None) -> float:
-        found = [
+        actual = [
             release(centres, candidates, ASKED, BudgetSplit(), draws_of(seed), basis).centres[0] for seed in range(99)
         ]
-        return float(np.median([float(one @ mean) for one in found]))
+        return float(np.median([float(one @ mean) for one in actual]))
 
     assert median(basis) > 1.5 * median(None)
 

@@ -24,7 +24,7 @@ DP = {"clip": CLIP, "noise": 0}
 HOSTILE = {"sites": ["B"], "how": "scaling", "factor": 100.0}
 
 
-def listening(sent: dict[str, tuple[Message, Message]]) -> Callable[[Any], LocalTransport]:
+def recording_transport(sent: dict[str, tuple[Message, Message]]) -> Callable[[Any], LocalTransport]:
     """Return a factory of transports that record each site's orders and replies."""
 
     class Listening(LocalTransport):
@@ -66,11 +66,11 @@ def test_recipe_uses_only_its_configured_steps(section: dict[str, Any], site: li
 def test_server_clips_poisoned_uploads_again(sets: Mapping[str, Path], tmp_path: Path) -> None:
     sent: dict[str, tuple[Message, Message]] = {}
     content = tree(sets, training__rounds=1, federation={"dp": DP, "poisoned": HOSTILE})
-    run_toy(content, tmp_path / "run", wire=listening(sent))
-    found = lengths(sent)
-    assert found["A"] <= CLIP
-    assert found["C"] <= CLIP
-    assert found["B"] > 10 * CLIP
+    run_toy(content, tmp_path / "run", wire=recording_transport(sent))
+    actual = lengths(sent)
+    assert actual["A"] <= CLIP
+    assert actual["C"] <= CLIP
+    assert actual["B"] > 10 * CLIP
     model, lent = load_file(tmp_path / "run" / "model.safetensors"), next(iter(sent.values()))[0]
     assert norm_of_update(model, {name: lent[name] for name in model}) <= CLIP * (1 + 1e-6)
 
@@ -80,7 +80,7 @@ def test_uploads_are_clipped_before_masking(sets: Mapping[str, Path], tmp_path: 
     recipe = tree(sets, training__rounds=1, federation={"secure": {"entropy": "derived"}})
     start: dict[str, tuple[Message, Message]] = {}
     plain = tree(sets, training__rounds=1)
-    run_toy(plain, tmp_path / "plain", wire=listening(start))
+    run_toy(plain, tmp_path / "plain", wire=recording_transport(start))
     lent = next(iter(start.values()))[0]
     run_toy(recipe, tmp_path / "free")
     run_toy(recipe | {"federation": {"secure": {"entropy": "derived"}, "dp": DP}}, tmp_path / "clipped")
@@ -98,7 +98,9 @@ def test_noise_is_on_the_mean_not_on_single_uploads(sets: Mapping[str, Path], tm
     """With clipping to next to nothing the model is what was lent and noise of a known size on each number."""
     sent: dict[str, tuple[Message, Message]] = {}
     section = {"clip": 1e-3, "noise": 100.0, "delta": 1e-5, "entropy": "derived"}
-    run_toy(tree(sets, training__rounds=1, federation={"dp": section}), tmp_path / "run", wire=listening(sent))
+    run_toy(
+        tree(sets, training__rounds=1, federation={"dp": section}), tmp_path / "run", wire=recording_transport(sent)
+    )
     assert max(lengths(sent).values()) <= 1e-3
     lent, model = next(iter(sent.values()))[0], load_file(tmp_path / "run" / "model.safetensors")
     weights = [name for name, value in model.items() if value.dim() == 4]

@@ -56,10 +56,10 @@ def test_an_update_is_within_the_bound_also_after_rounding(bound: float) -> None
     draws = torch.Generator().manual_seed(0)
     base = {"w": torch.randn(5000, generator=draws) * 3, "n": torch.tensor(4)}
     upload = {"w": base["w"] + torch.randn(5000, generator=draws) * 0.1, "n": torch.tensor(9)}
-    found = clip_after_rounding(upload, base, bound)
-    norm = norm_of_update(found, base)
+    actual = clip_after_rounding(upload, base, bound)
+    norm = norm_of_update(actual, base)
     assert norm <= bound
-    assert found["w"].dtype == torch.float32
+    assert actual["w"].dtype == torch.float32
     assert bound < 0.01 or norm >= 0.99 * min(bound, norm_of_update(upload, base))
 
 
@@ -115,8 +115,8 @@ def test_the_noise_has_the_planned_size_on_the_sum(sets: Mapping[str, Path]) -> 
     plan = plan_of(recipe_of(private(sets, federation__dp={**DP, "clip": 2.0, "noise": 3.0})))
     assert plan is not None
     mean = {"w": torch.full((200_000,), 5.0, dtype=torch.float64)}
-    found = noisy_mean(mean, {"w": torch.zeros(200_000)}, 4, plan, DerivedDraws(torch.Generator().manual_seed(1)))
-    spread = (found["w"].double() - 5.0) * 4
+    actual = noisy_mean(mean, {"w": torch.zeros(200_000)}, 4, plan, DerivedDraws(torch.Generator().manual_seed(1)))
+    spread = (actual["w"].double() - 5.0) * 4
     assert float(spread.std()) == pytest.approx(6.0, rel=0.01)
     assert abs(float(spread.mean())) < 5 * 6.0 / math.sqrt(200_000)
 
@@ -126,9 +126,9 @@ def test_a_variance_stays_above_a_tenth_of_the_lent_one_and_counters_stay_as_len
     assert plan is not None
     lent = {"running_var": torch.full((1000,), 2.0), "n": torch.tensor(3)}
     mean = {"running_var": torch.full((1000,), 2.0, dtype=torch.float64), "n": torch.tensor(8.0)}
-    found = noisy_mean(mean, lent, 1, plan, DerivedDraws(torch.Generator().manual_seed(2)))
-    assert float(found["running_var"].min()) == pytest.approx(0.2)
-    assert int(found["n"]) == 3
+    actual = noisy_mean(mean, lent, 1, plan, DerivedDraws(torch.Generator().manual_seed(2)))
+    assert float(actual["running_var"].min()) == pytest.approx(0.2)
+    assert int(actual["n"]) == 3
 
 
 @pytest.mark.parametrize(("epsilon", "rounds"), [(0.5, 1), (2.0, 7), (8.0, 30)])
@@ -184,10 +184,10 @@ def test_released_value_is_not_drawn_again_after_a_kill(every: int, sets: Mappin
 
     class Dying(LocalTransport):
         def commit(self, generation: int) -> dict[str, int]:
-            found = super().commit(generation)
+            actual = super().commit(generation)
             if generation == 2:
                 raise KeyboardInterrupt
-            return found
+            return actual
 
     with pytest.raises(KeyboardInterrupt):
         run_toy(content, tmp_path / "run", wire=Dying)
@@ -196,10 +196,10 @@ def test_released_value_is_not_drawn_again_after_a_kill(every: int, sets: Mappin
     run_toy(content, tmp_path / "run", resume=True)
     for name, before in released.items():
         assert (tmp_path / "run" / "released" / name).read_bytes() == before
-    found, stored = (
+    actual, stored = (
         load_file(tmp_path / "run" / name) for name in ("model.safetensors", "released/round 2.safetensors")
     )
-    assert all(torch.equal(value, stored[name]) for name, value in found.items())
+    assert all(torch.equal(value, stored[name]) for name, value in actual.items())
     assert len(read_lines(tmp_path / "run" / "released" / "charges.jsonl")) == 2
 
 

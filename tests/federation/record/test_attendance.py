@@ -21,16 +21,16 @@ def figures(*rows: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_rounds_count_sampled_and_delivering_sites() -> None:
-    found = figures(row(1, "ABC"), row(2, "AB", "C"), row(3, "AB", "C"), row(4, "A", "BC", lost=True))
-    assert found["attendance"] == {"rounds": {"A": 3, "B": 3, "C": 1}, "missed": {"C": [2, 3]}, "lost": [4]}
-    assert training_summary(found) == (
+    actual = figures(row(1, "ABC"), row(2, "AB", "C"), row(3, "AB", "C"), row(4, "A", "BC", lost=True))
+    assert actual["attendance"] == {"rounds": {"A": 3, "B": 3, "C": 1}, "missed": {"C": [2, 3]}, "lost": [4]}
+    assert training_summary(actual) == (
         "trained by 3 sites (A, B, C) in 3 rounds; rounds 2, 3 without C; nothing was combined in round 4"
     )
 
 
 def test_site_without_a_delivery_did_not_train() -> None:
-    found = figures(row(1, "AB", "C"), row(2, "ABC", "C"))
-    assert training_summary(found) == "trained by 2 sites (A, B) in 2 rounds; C never delivered"
+    actual = figures(row(1, "AB", "C"), row(2, "ABC", "C"))
+    assert training_summary(actual) == "trained by 2 sites (A, B) in 2 rounds; C never delivered"
 
 
 def test_unsampled_site_missed_nothing() -> None:
@@ -54,9 +54,9 @@ def test_old_rounds_without_counts_use_their_list_of_failures() -> None:
 
 
 def test_server_that_trains_alone_is_reported() -> None:
-    found = figures(row(1, ""))
+    actual = figures(row(1, ""))
     assert attendance_of([row(1, "")]).counted == {1: ()}
-    assert "by no site" in training_summary(found)
+    assert "by no site" in training_summary(actual)
 
 
 def test_merged_sites_are_named() -> None:

@@ -33,15 +33,15 @@ def ledger_of(path: Path, lines: Sequence[int]) -> int:
     return ledger.flush()
 
 
-def marked(path: Path) -> list[int]:
+def marked_rounds(path: Path) -> list[int]:
     return [row["line"] for row in read_lines(path) if row.get("repeated")]
 
 
-def unmarked(path: Path) -> list[int]:
+def unmarked_rounds(path: Path) -> list[int]:
     return [row["line"] for row in read_lines(path) if not row.get("repeated")]
 
 
-def resumed(path: Path, length: int) -> None:
+def resume_ledger(path: Path, length: int) -> None:
     with closing(JsonLines(path)) as ledger:
         ledger.check(length, None)
         ledger.mark_repeated(length)
@@ -52,18 +52,18 @@ def test_resume_keeps_and_marks_lines_after_the_checkpoint(tmp_path: Path) -> No
     path = tmp_path / "ledger.jsonl"
     first = ledger_of(path, [1])
     ledger_of(path, [2, 3])
-    resumed(path, first)
+    resume_ledger(path, first)
     ledger_of(path, [2])
-    resumed(path, first)
-    resumed(path, first)  # killed before it sent anything
+    resume_ledger(path, first)
+    resume_ledger(path, first)  # killed before it sent anything
     second = ledger_of(path, [2, 3])
     ledger_of(path, [4])
-    resumed(path, second)
+    resume_ledger(path, second)
     ledger_of(path, [4, 5])
-    assert unmarked(path) == [1, 2, 3, 4, 5]
-    assert marked(path) == [2, 3, 2, 4]
-    resumed(path, first)  # the second checkpoint was lost
-    assert (unmarked(path), marked(path)) == ([1], [2, 3, 2, 2, 3, 4, 4, 5])
+    assert unmarked_rounds(path) == [1, 2, 3, 4, 5]
+    assert marked_rounds(path) == [2, 3, 2, 4]
+    resume_ledger(path, first)  # the second checkpoint was lost
+    assert (unmarked_rounds(path), marked_rounds(path)) == ([1], [2, 3, 2, 2, 3, 4, 4, 5])
 
 
 def test_a_ledger_larger_than_any_text_is_resumed_and_kept_up_to_its_checkpoint(
@@ -76,7 +76,7 @@ def test_a_ledger_larger_than_any_text_is_resumed_and_kept_up_to_its_checkpoint(
     monkeypatch.setattr("fedvisage.base.files.PIECE", 100)
     for function in (read_plain, pieces_of):
         monkeypatch.setattr(function, "__defaults__", (1000,))
-    resumed(path, first)
+    resume_ledger(path, first)
     assert path.read_bytes() == before + b'{"line": 1000, "repeated": true}\n'
 
 
@@ -118,7 +118,7 @@ def test_line_cut_off_by_the_interruption_is_dropped(tmp_path: Path) -> None:
     length = ledger_of(path, [1])
     with path.open("ab") as file:
         file.write(b'{"line": 2}\n{"line": "\xc3')
-    resumed(path, length)
+    resume_ledger(path, length)
     assert path.read_bytes() == b'{"line": 1}\n{"line": 2, "repeated": true}\n'
 
 
@@ -128,7 +128,7 @@ def test_a_damaged_line_after_a_checkpoint_is_named_and_nothing_is_changed(tmp_p
     path.write_bytes(path.read_bytes() + b'\xff\n{"line": 3}\n')
     before = path.read_bytes()
     with refused("ledger.jsonl", "line 2"):
-        resumed(path, length)
+        resume_ledger(path, length)
     assert path.read_bytes() == before
 
 

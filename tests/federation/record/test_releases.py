@@ -40,7 +40,7 @@ def release(at: Path, name: str = "round 1", charges: tuple[Charge, ...] = (SECO
     )
 
 
-def charged(at: Path) -> list[str]:
+def charged_releases(at: Path) -> list[str]:
     return [charge.release for charge in Releases(at).charges()]
 
 
@@ -72,7 +72,7 @@ def child(at: Path, before: Callable[[], None]) -> End:
     return End(drawn == "drawn", sent, os.WIFSIGNALED(os.waitpid(pid, 0)[1]))
 
 
-def killing(at: Path, number: int) -> Callable[[], None]:
+def kill_at(at: Path, number: int) -> Callable[[], None]:
     """Kill the process when it is about to carry out its n-th operation on a file of the log."""
     count = 0
 
@@ -92,16 +92,16 @@ def test_after_a_kill_a_sent_value_is_repeated_and_a_drawn_one_is_charged(tmp_pa
     while not sent:
         number += 1
         at = tmp_path / str(number) / "releases"
-        end = child(at, killing(at, number))
+        end = child(at, kill_at(at, number))
         assert end.killed
         if end.drawn:
-            assert charged(at) == [SECOND.release, CHARGE.release]
+            assert charged_releases(at) == [SECOND.release, CHARGE.release]
         stored = (at / "round 1.safetensors").exists()
         assert stored or not end.sent
         again = [digest_of(release(at)) for _ in range(2)]
         assert again[0] == again[1]
         assert not end.sent or again[0] == end.sent
-        assert charged(at) == [SECOND.release, CHARGE.release]
+        assert charged_releases(at) == [SECOND.release, CHARGE.release]
         sent = end.sent
     assert number > 5, "killed before the file is made, opened, written, renamed and made durable"
 
@@ -126,7 +126,7 @@ def test_a_release_that_was_charged_but_not_drawn_is_charged_once(tmp_path: Path
         with pytest.raises(OSError, match="power"):
             release(tmp_path, mechanism=fails)
     release(tmp_path)
-    assert charged(tmp_path) == [SECOND.release, CHARGE.release]
+    assert charged_releases(tmp_path) == [SECOND.release, CHARGE.release]
 
 
 def test_restoring_a_generation_keeps_the_releases(tmp_path: Path) -> None:
@@ -139,12 +139,12 @@ def test_restoring_a_generation_keeps_the_releases(tmp_path: Path) -> None:
     store.restore(1)
     assert digest_of(release(tmp_path / "releases")) == digest_of(first)
     assert digest_of(release(tmp_path / "releases", "round 2", ())) == digest_of(second)
-    assert len(charged(tmp_path / "releases")) == 3
+    assert len(charged_releases(tmp_path / "releases")) == 3
 
 
 def test_derived_draws_give_the_same_release_in_another_directory(tmp_path: Path) -> None:
-    found = [release(tmp_path / name, draws=draws_of(3)) for name in ("one", "other")]
-    assert digest_of(found[0]) == digest_of(found[1])
+    actual = [release(tmp_path / name, draws=draws_of(3)) for name in ("one", "other")]
+    assert digest_of(actual[0]) == digest_of(actual[1])
 
 
 def test_a_release_beyond_the_budget_draws_nothing_and_charges_nothing(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_release_beyond_the_budget_draws_nothing_and_charges_nothing(tmp_path:
 
     with failed(BudgetSpent, "round 3", "ε 4.1"):
         release(tmp_path, "round 3", (replace(CHARGE, release="round 3", epsilon=0.1),), mechanism=unreached)
-    assert len(charged(tmp_path)) == 3
+    assert len(charged_releases(tmp_path)) == 3
 
 
 def test_released_value_can_be_repeated_after_the_budget_is_spent(tmp_path: Path) -> None:
@@ -197,16 +197,16 @@ def test_release_name_must_be_a_plain_file_name(name: str, tmp_path: Path) -> No
 
 def test_cost_of_a_release_lists_each_charge_and_the_running_total(tmp_path: Path) -> None:
     release(tmp_path)
-    found = stated_cost(release(tmp_path, "round 2", (replace(CHARGE, release="round 2, sums"),)), "derived")
-    assert found is not None
-    assert found.figures["total"]["epsilon"] == 3.0
-    assert found.figures["total"]["delta"] == pytest.approx(2e-5)
-    assert found.figures["total"]["tight_epsilon"] < 3.0
-    (one,) = found.figures["releases"]
+    actual = stated_cost(release(tmp_path, "round 2", (replace(CHARGE, release="round 2, sums"),)), "derived")
+    assert actual is not None
+    assert actual.figures["total"]["epsilon"] == 3.0
+    assert actual.figures["total"]["delta"] == pytest.approx(2e-5)
+    assert actual.figures["total"]["tight_epsilon"] < 3.0
+    (one,) = actual.figures["releases"]
     assert (one["mechanism"], one["sensitivity"], one["sigma"], one["epsilon"]) == ("gaussian", 1.0, 4.0, 1.0)
     for words in ("gaussian × 1, σ 4, Δ 1, ε 1, δ 1e-05", "so far ε 3, δ 2e-05 by their sum", "protects nobody"):
-        assert words in found.guarantee
-    json.dumps(found.figures)
+        assert words in actual.guarantee
+    json.dumps(actual.figures)
 
 
 @pytest.mark.parametrize("row", [[9.0, 0, 1, 0, 1, 1, 1], [0, -1.0, 1, 0, 1, 1, 1], [0, 0, 1, 0, 1, 1, 0.5]])
@@ -225,7 +225,7 @@ def test_a_log_of_another_process_becomes_the_own_one(tmp_path: Path) -> None:
     files = Releases(sender).files(receiver.value_files)
     assert files["round 1.safetensors"] is None, "the receiver knows this value"
     receiver.receive(files)
-    assert charged(receiver.directory) == charged(sender)
+    assert charged_releases(receiver.directory) == charged_releases(sender)
     for name, value in (("round 1", first), ("round 2", second)):
         stored = receiver.find(name)
         assert stored is not None
@@ -233,4 +233,4 @@ def test_a_log_of_another_process_becomes_the_own_one(tmp_path: Path) -> None:
     Releases(sender).drop("round 1")
     receiver.receive(Releases(sender).files(receiver.value_files))
     assert receiver.value_files == {"round 2.safetensors"}
-    assert charged(receiver.directory) == charged(sender)
+    assert charged_releases(receiver.directory) == charged_releases(sender)

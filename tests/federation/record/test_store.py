@@ -196,10 +196,10 @@ def test_checkpoints_round_trip_and_the_last_two_are_kept(tmp_path: Path) -> Non
     for number in (1, 2, 3):
         progress = Progress(number, {"A": number - 1}, 10 * number, 20 * number, {"stopped": False})
         checkpoints.write({"w": torch.full((2,), float(number))}, progress)
-    found = checkpoints.latest()
-    assert found is not None
-    assert found[0]["w"].tolist() == [3.0, 3.0]
-    assert found[1] == Progress(3, {"A": 2}, 30, 60, {"stopped": False})
+    actual = checkpoints.latest()
+    assert actual is not None
+    assert actual[0]["w"].tolist() == [3.0, 3.0]
+    assert actual[1] == Progress(3, {"A": 2}, 30, 60, {"stopped": False})
     assert sorted(path.stem for path in tmp_path.iterdir()) == ["000002", "000003"]
 
 

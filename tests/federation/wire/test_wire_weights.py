@@ -67,11 +67,11 @@ def test_weights_travel_in_half_the_bytes_and_evaluations_in_full(sets: Mapping[
 
 
 def _bytes(out: Path) -> dict[tuple[str, str, str], int]:
-    found: dict[tuple[str, str, str], int] = defaultdict(int)
+    actual: dict[tuple[str, str, str], int] = defaultdict(int)
     for line in read_lines(out / "ledger.jsonl"):
         if line["site"] == "A" and line["round"] == 1:
-            found[line["call"], line["direction"], line["kind"]] += line["bytes"]
-    return found
+            actual[line["call"], line["direction"], line["kind"]] += line["bytes"]
+    return actual
 
 
 def _counters(root: Path) -> int:
