@@ -30,8 +30,8 @@ def external(location: str) -> TensorProto:
 def graph(node: onnx.NodeProto, *tensors: TensorProto, kind: int = TensorProto.UINT8) -> ModelProto:
     """Return a model of one node without inputs."""
     output = helper.make_tensor_value_info("y", kind, None)
-    made = helper.make_graph([node], "graph", [], [output], list(tensors))
-    return helper.make_model(made, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    graph_proto = helper.make_graph([node], "graph", [], [output], list(tensors))
+    return helper.make_model(graph_proto, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
 
 def plain() -> ModelProto:

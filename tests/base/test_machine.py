@@ -50,19 +50,19 @@ except SystemExit:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("settings", "policy"),
     [
         ({}, f"None {SPINS}"),
         ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE None"),
         ({"GOMP_SPINCOUNT": "infinity"}, "None infinity"),
     ],
 )
-def test_waiting_threads_of_the_command_line_sleep_sooner_by_default(given: dict[str, str], said: str) -> None:
+def test_waiting_threads_of_the_command_line_sleep_sooner_by_default(settings: dict[str, str], policy: str) -> None:
     """OpenMP's environment variables are set before torch is loaded."""
-    environment = {name: value for name, value in os.environ.items() if name not in WAITING} | given
+    environment = {name: value for name, value in os.environ.items() if name not in WAITING} | settings
     words = [sys.executable, "-c", STARTED]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == f"{said} False"
+    assert done.stdout.splitlines()[-1] == f"{policy} False"
 
 
 @pytest.mark.parametrize(

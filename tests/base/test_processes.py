@@ -76,15 +76,15 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.mark.parametrize("to", [os.kill, os.killpg])
 @pytest.mark.parametrize(
-    ("number", "said"),
+    ("number", "message"),
     [(signal.SIGINT, "interrupted; what is left [130]"), (signal.SIGTERM, "ended by SIGTERM; what is left [143]")],
 )
 def test_a_signal_to_the_program_or_to_all_ends_it_with_its_workers(
-    start: Start, to: Callable[[int, int], None], number: signal.Signals, said: str
+    start: Start, to: Callable[[int, int], None], number: signal.Signals, message: str
 ) -> None:
     running, children = start()
     to(running.pid, number)
-    assert running.communicate(timeout=600)[1] == said + "\n"
+    assert running.communicate(timeout=600)[1] == message + "\n"
     assert psutil.wait_procs(children, timeout=600)[1] == []
 
 
@@ -99,9 +99,9 @@ def test_killed_worker_fails_the_run(start: Start) -> None:
     running, children = start()
     worker = next(child for child in children if "spawn_main" in " ".join(child.cmdline()))
     worker.kill()
-    said = running.communicate(timeout=600)[1]
-    assert "died" in said
-    assert said.endswith("[1]\n")
+    message = running.communicate(timeout=600)[1]
+    assert "died" in message
+    assert message.endswith("[1]\n")
     assert psutil.wait_procs(children, timeout=600)[1] == []
 
 

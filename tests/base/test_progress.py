@@ -26,8 +26,8 @@ class Watch:
 
 
 def plain(watch: Watch, *, quiet: bool = False) -> tuple[Reporter, io.StringIO]:
-    told = io.StringIO()
-    return Reporter(Console(file=told, width=200), quiet, clock=watch), told
+    output = io.StringIO()
+    return Reporter(Console(file=output, width=200), quiet, clock=watch), output
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def train(reporter: Reporter, watch: Watch, site: str, batches: int, seconds: fl
 
 
 @pytest.mark.parametrize(
-    ("number", "words", "said"),
+    ("number", "words", "text"),
     [
         (1, ("file",), "1 file"),
         (0, ("file",), "0 files"),
@@ -52,23 +52,23 @@ def train(reporter: Reporter, watch: Watch, site: str, batches: int, seconds: fl
         (2, ("person", "people"), "2 people"),
     ],
 )
-def test_singular_is_used_only_for_one(number: int, words: tuple[str, ...], said: str) -> None:
-    assert format_count(number, *words) == said
+def test_singular_is_used_only_for_one(number: int, words: tuple[str, ...], text: str) -> None:
+    assert format_count(number, *words) == text
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(0.4, "0 s"), (89, "89 s"), (240, "4 min"), (7800, "2 h 10 min"), (90_000, "25 h 0 min")]
+    ("seconds", "text"), [(0.4, "0 s"), (89, "89 s"), (240, "4 min"), (7800, "2 h 10 min"), (90_000, "25 h 0 min")]
 )
-def test_durations_are_written_in_words(seconds: float, said: str) -> None:
-    assert duration_in_words(seconds) == said
+def test_durations_are_written_in_words(seconds: float, text: str) -> None:
+    assert duration_in_words(seconds) == text
 
 
 def test_a_slow_round_shows_life_within_seconds_and_then_once_a_minute() -> None:
     watch = Watch()
-    reporter, told = plain(watch)
+    reporter, output = plain(watch)
     with training(reporter):
         train(reporter, watch, "A", 150, 1.0)
-    first, second, third = told.getvalue().splitlines()
+    first, second, third = output.getvalue().splitlines()
     for line, done in ((first, FIRST), (second, FIRST + EVERY), (third, FIRST + 2 * EVERY)):
         for word in ("round 1", "site A", f"batch {done:.0f} of 150", "1.0 per second", "left"):
             assert word in line
@@ -77,30 +77,30 @@ def test_a_slow_round_shows_life_within_seconds_and_then_once_a_minute() -> None
 
 def test_quick_rounds_print_one_line_each() -> None:
     watch = Watch()
-    reporter, told = plain(watch)
+    reporter, output = plain(watch)
     with training(reporter):
         for number in (1, 2, 3):
             train(reporter, watch, "A", 10, 0.2)
             reporter.advance(number, 4, "loss 0.5")
-    assert [line.split("  ")[0] for line in told.getvalue().splitlines()] == ["round 1/4", "round 2/4", "round 3/4"]
+    assert [line.split("  ")[0] for line in output.getvalue().splitlines()] == ["round 1/4", "round 2/4", "round 3/4"]
 
 
 def test_alternating_sites_have_separate_rates() -> None:
-    watch, told = Watch(), io.StringIO()
-    reporter = JsonReporter(told, clock=watch)
+    watch, output = Watch(), io.StringIO()
+    reporter = JsonReporter(output, clock=watch)
     with training(reporter):
         for done in range(100):
             reporter.batch("A", done, 100)
             reporter.batch("B", done, 200)
             watch.now += 2.0
-    last = json.loads(told.getvalue().splitlines()[-1])
+    last = json.loads(output.getvalue().splitlines()[-1])
     assert last["per_second"] == pytest.approx(0.5)
     assert last["seconds_left"] == pytest.approx((last["of"] - last["done"]) * 2.0)
 
 
 def test_json_progress_has_one_object_per_line() -> None:
-    watch, told = Watch(), io.StringIO()
-    reporter = JsonReporter(told, clock=watch)
+    watch, output = Watch(), io.StringIO()
+    reporter = JsonReporter(output, clock=watch)
     with training(reporter):
         train(reporter, watch, "A", 5, 1.0)
         reporter.advance(1, 4, "loss 0.5")
@@ -108,7 +108,7 @@ def test_json_progress_has_one_object_per_line() -> None:
     with in_steps("rendering O", reporter) as steps:
         watch.now += 10
         steps(24, 576)
-    rows = [json.loads(line) for line in told.getvalue().splitlines()]
+    rows = [json.loads(line) for line in output.getvalue().splitlines()]
     assert [row["event"] for row in rows] == ["batch", "round", "said", "progress"]
     assert all({"time", "message"} <= row.keys() for row in rows)
     assert (rows[0]["site"], rows[0]["round"], rows[0]["of"]) == ("A", 1, 5)
@@ -119,44 +119,44 @@ def test_json_progress_has_one_object_per_line() -> None:
 
 def test_quiet_reporter_prints_nothing() -> None:
     watch = Watch()
-    reporter, told = plain(watch, quiet=True)
+    reporter, output = plain(watch, quiet=True)
     with training(reporter), in_steps("rendering O", reporter) as steps:
         train(reporter, watch, "A", 150, 1.0)
         reporter.advance(1, 4, "")
         steps(1, 2)
         reporter.part("cell").batch("A", 1, 2)
-    assert told.getvalue() == ""
+    assert output.getvalue() == ""
 
 
 def test_work_before_a_resume_does_not_count_as_speed() -> None:
     watch = Watch()
-    reporter, told = plain(watch)
+    reporter, output = plain(watch)
     with in_steps("importing", reporter) as steps:
         for done in range(501, 505):  # an earlier attempt did 500; now one in 20 seconds
             watch.now += 20
             steps(done, 10_000)
-    first, second = told.getvalue().splitlines()
+    first, second = output.getvalue().splitlines()
     assert first == "importing: 501 of 10000"
     assert second == "importing: 504 of 10000, 3.0 per minute, 52 h 45 min left"
 
 
 def test_parallel_runs_report_progress_once_a_minute() -> None:
     watch = Watch()
-    reporter, told = plain(watch)
+    reporter, output = plain(watch)
     for name in ("fedpad M 0", "pooled M 0", "fedpad M 1"):
         part = reporter.part(name)
         with training(part):
             train(part, watch, "A", 30, 1.0)
             part.advance(1, 4, "loss 0.5")
-    lines = told.getvalue().splitlines()
+    lines = output.getvalue().splitlines()
     assert len(lines) == 2
     assert lines[0].startswith("fedpad M 0: in round 1")
     assert lines[1].startswith("fedpad M 1: in round 1")
 
 
 def test_terminal_bars_move_and_disappear_after_an_error() -> None:
-    watch, told = Watch(), io.StringIO()
-    reporter = Reporter(Console(file=told, force_terminal=True, width=120), clock=watch)
+    watch, output = Watch(), io.StringIO()
+    reporter = Reporter(Console(file=output, force_terminal=True, width=120), clock=watch)
     with suppress(ValueError), in_steps("reading", reporter) as first:
         first(1, 2)
         with in_steps("rendering", reporter) as second:
@@ -168,9 +168,9 @@ def test_terminal_bars_move_and_disappear_after_an_error() -> None:
         watch.now += 1
         reporter.batch("A", 3, 10)
     for shown in ("reading", "rendering", "27 s left", "loss 0.5", "site A", " 3/10"):
-        assert shown in told.getvalue()
+        assert shown in output.getvalue()
     hidden, shown_again = "\x1b[?25l", "\x1b[?25h"
-    assert told.getvalue().count(hidden) == told.getvalue().count(shown_again) == 2
+    assert output.getvalue().count(hidden) == output.getvalue().count(shown_again) == 2
 
 
 def test_a_notebook_shows_lines_without_a_warning_or_a_further_package() -> None:

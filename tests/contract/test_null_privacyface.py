@@ -101,10 +101,12 @@ def test_clusters_released_once_are_paid_for_once_and_used_in_every_round(
 ) -> None:
     run_to_weights(sets, tmp_path / "once", "privacyface", own={"releases": "once", "project": 4})
     lines = [json.loads(line) for line in (tmp_path / "once" / "ledger.jsonl").read_text().splitlines()]
-    told = [line for line in lines if line["field"] == "clusters" and line["site"] == "A" and line["direction"] == "up"]
-    assert len(told) == 3
-    assert len({line["digest"] for line in told}) == 1
-    assert told[-1]["cost"]["total"]["epsilon"] == pytest.approx(1.0)
+    clusters = [
+        line for line in lines if line["field"] == "clusters" and line["site"] == "A" and line["direction"] == "up"
+    ]
+    assert len(clusters) == 3
+    assert len({line["digest"] for line in clusters}) == 1
+    assert clusters[-1]["cost"]["total"]["epsilon"] == pytest.approx(1.0)
 
 
 def test_released_message_has_the_same_size_for_any_clusters(sets: Mapping[str, Path], tmp_path: Path) -> None:

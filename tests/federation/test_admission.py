@@ -128,7 +128,7 @@ def test_failure_reason_of_a_site_is_one_harmless_line(tmp_path: Path) -> None:
             wire = Saying(name, "\x1b]0;owned\x07 half \ud800\nround 9: done" + "!" * 100_000)
             exchange = Exchange(recipe, wire, {"train": schema_of(UPLOADS, recipe, NET)}, ledger)
             exchange.open_round(1)
-            said = [reply.failure for reply in exchange.run("train", {})]
-        for text in (*said, *exchange.record.failed, *exchange.record.failed.values()):
+            reasons = [reply.failure for reply in exchange.run("train", {})]
+        for text in (*reasons, *exchange.record.failed, *exchange.record.failed.values()):
             assert text.isprintable()
             assert len(text) <= 300

@@ -12,10 +12,10 @@ from fedvisage.data.batches import View
 
 
 def test_private_parameter_is_created_once_trained_and_kept(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    site, made = site_of(sets, tmp_path), []
+    site, calls = site_of(sets, tmp_path), []
 
     def make() -> torch.Tensor:
-        made.append(1)
+        calls.append(1)
         return torch.ones(3, 16)
 
     weight = site.own("W", make)
@@ -27,7 +27,7 @@ def test_private_parameter_is_created_once_trained_and_kept(sets: Mapping[str, P
     again = site_of(sets, tmp_path, 2)
     again.kept.update(kept)
     assert torch.equal(again.own("W", make), kept["own/W"])
-    assert made == [1]
+    assert calls == [1]
     assert {key.split("/")[1] for key in kept if key.startswith("optimizer/")} <= {"model+W"}
 
 

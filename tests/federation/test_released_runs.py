@@ -25,9 +25,9 @@ from fedvisage.federation.wire.transport import Order, Reply
 def test_ledger_states_the_cost_of_each_release_and_metrics_the_total(sets: Mapping[str, Path], tmp_path: Path) -> None:
     metrics = run_toy(tree(sets, released.METHOD), tmp_path / "run", method=released.METHOD)
     lines = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
-    told = [line for line in lines if line["kind"] == "dp"]
-    assert len(told) == 9, "three sites, three rounds"
-    for line in told:
+    releases = [line for line in lines if line["kind"] == "dp"]
+    assert len(releases) == 9, "three sites, three rounds"
+    for line in releases:
         (release,) = line["cost"]["releases"]
         assert (release["mechanism"], release["relation"]) == ("gaussian", "replace-one")
         assert (release["sensitivity"], release["sigma"]) == (1.0, SIGMA)

@@ -53,8 +53,8 @@ def test_single_batches_are_those_of_the_round(site: Make) -> None:
 
 def test_shuffling_differs_by_site_epoch_and_seed(site: Make) -> None:
     epoch = {"training__local": {"epochs": 1}}
-    made = [site(1, **epoch), site(2, **epoch), site(1, runtime__seed=1, **epoch)]
-    orders = {tuple(join_images(list(one.batches())).sum(dim=(1, 2, 3)).tolist()) for one in made}
+    sites = [site(1, **epoch), site(2, **epoch), site(1, runtime__seed=1, **epoch)]
+    orders = {tuple(join_images(list(one.batches())).sum(dim=(1, 2, 3)).tolist()) for one in sites}
     assert len(orders) == 3
 
 

@@ -80,10 +80,10 @@ def test_images_with_other_changes_are_passed_each_time() -> None:
 def test_mirror_flags_match_the_augmentation(options: dict[str, Any]) -> None:
     images = torch.rand(16, 3, 4, 4)
     changed, _ = augment(images, None, Augment(**options), torch.Generator().manual_seed(3))
-    said = draw_mirrored_only(16, Augment(**options), torch.Generator().manual_seed(3))
-    assert said is not None
-    assert torch.equal((changed != images).flatten(1).any(dim=1), said)
-    assert said.any() == bool(options)
+    mirrored = draw_mirrored_only(16, Augment(**options), torch.Generator().manual_seed(3))
+    assert mirrored is not None
+    assert torch.equal((changed != images).flatten(1).any(dim=1), mirrored)
+    assert mirrored.any() == bool(options)
 
 
 @pytest.mark.parametrize("key", ["shift", "brightness", "contrast", "saturation", "hue"])

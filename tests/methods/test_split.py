@@ -280,19 +280,19 @@ def test_pass_over_the_data_is_a_round_with_two_calls_per_batch(sets: Mapping[st
 def test_warning_states_the_reach_of_too_few_batches(sets: Mapping[str, Path]) -> None:
     """FedSIS: 200 rounds of one batch at 1e-6 with Adam come to 2e-4, of 1/√768 = 0.036; a pass is not counted."""
 
-    def said(**changes: Any) -> str | None:
+    def warning_for(**changes: Any) -> str | None:
         content = tree(sets, "fedsis", training__rounds=200, **changes)
         content["method"]["network"] |= {"width": 768, "heads": 12}
         return fedsis.METHOD.check(recipe_of(content))
 
     slow = {"name": "adam", "lr": 1e-6}
-    warning = said(training__local={"batches": 1}, training__optimizer=slow) or ""
+    warning = warning_for(training__local={"batches": 1}, training__optimizer=slow) or ""
     assert "0.0002" in warning
     assert "0.6%" in warning
     assert "epochs: 1" in warning
-    assert said(training__local={"epochs": 1}, training__optimizer=slow) is None
-    assert said(training__local={"batches": 1}, training__optimizer={"name": "adam", "lr": 1e-3}) is None
-    assert said(training__local={"batches": 1}, training__optimizer={"name": "sgd", "lr": 1e-6}) is None
+    assert warning_for(training__local={"epochs": 1}, training__optimizer=slow) is None
+    assert warning_for(training__local={"batches": 1}, training__optimizer={"name": "adam", "lr": 1e-3}) is None
+    assert warning_for(training__local={"batches": 1}, training__optimizer={"name": "sgd", "lr": 1e-6}) is None
 
 
 def test_reach_accounts_for_a_falling_rate() -> None:

@@ -31,45 +31,45 @@ def share(values: list[bool]) -> float:
 
 
 def test_attack_detection_by_species_counts_missing_answers() -> None:
-    actual, said = draw_presentations(), evaluate_presentations(draw_presentations(), AT)["pad"]
+    sample, report = draw_presentations(), evaluate_presentations(draw_presentations(), AT)["pad"]
     for name in ("print", "replay"):
-        logits = [live for live, species in zip(actual.live, actual.species, strict=True) if species == name]
+        logits = [live for live, species in zip(sample.live, sample.species, strict=True) if species == name]
         answered = [live for live in logits if not math.isnan(live)]
-        row = said["species"][name]
+        row = report["species"][name]
         assert (row["presented"], row["answered"]) == (len(logits), len(answered))
         assert row["apnrr"]["value"] == pytest.approx(1 - len(answered) / len(logits))
         assert row["apcer"]["value"] == pytest.approx(share([live >= 0 for live in answered]))
-    logits = [live for live, species in zip(actual.live, actual.species, strict=True) if not species]
+    logits = [live for live, species in zip(sample.live, sample.species, strict=True) if not species]
     answered = [live for live in logits if not math.isnan(live)]
-    assert said["bona_fide"]["bpcer"]["value"] == pytest.approx(share([live < 0 for live in answered]))
-    assert said["bona_fide"]["bpnrr"]["value"] == pytest.approx(1 - len(answered) / len(logits))
-    assert said["apcer_max"]["value"] == max(row["apcer"]["value"] for row in said["species"].values())
+    assert report["bona_fide"]["bpcer"]["value"] == pytest.approx(share([live < 0 for live in answered]))
+    assert report["bona_fide"]["bpnrr"]["value"] == pytest.approx(1 - len(answered) / len(logits))
+    assert report["apcer_max"]["value"] == max(row["apcer"]["value"] for row in report["species"].values())
 
 
 @pytest.mark.parametrize(("name", "most"), [("10pct", 0.1), ("5pct", 0.05), ("1pct", 0.01)])
 def test_bpcer_at_the_allowed_apcer_of_every_species(name: str, most: float) -> None:
-    actual = draw_presentations()
-    answered = actual.live[~np.isnan(actual.live)]
+    sample = draw_presentations()
+    answered = sample.live[~np.isnan(sample.live)]
     least = []
     for threshold in [*answered, np.inf]:
         rates = [
-            share([live >= threshold for live in actual.live[(actual.species == one) & ~np.isnan(actual.live)]])
+            share([live >= threshold for live in sample.live[(sample.species == one) & ~np.isnan(sample.live)]])
             for one in ("print", "replay")
         ]
         if max(rates) <= most:
             least.append(
-                share([live < threshold for live in actual.live[(actual.species == "") & ~np.isnan(actual.live)]])
+                share([live < threshold for live in sample.live[(sample.species == "") & ~np.isnan(sample.live)]])
             )
-    assert evaluate_presentations(actual, AT)["pad"]["bpcer_at_apcer"][name]["value"] == pytest.approx(min(least))
+    assert evaluate_presentations(sample, AT)["pad"]["bpcer_at_apcer"][name]["value"] == pytest.approx(min(least))
 
 
 def test_recognition_alone_and_the_whole_system_are_both_reported() -> None:
-    actual, said = draw_presentations(), evaluate_presentations(draw_presentations(), AT)
+    sample, report = draw_presentations(), evaluate_presentations(draw_presentations(), AT)
     alone: dict[str, list[bool]] = {"fnmr": [], "fmr": [], "print": [], "replay": []}
     whole: dict[str, list[bool]] = {"frr": [], "far": [], "print": [], "replay": []}
-    for row, (subject, species, live) in enumerate(zip(actual.subject, actual.species, actual.live, strict=True)):
-        for column, person in enumerate(actual.enrolled):
-            value = actual.similarity[row, column]
+    for row, (subject, species, live) in enumerate(zip(sample.subject, sample.species, sample.live, strict=True)):
+        for column, person in enumerate(sample.enrolled):
+            value = sample.similarity[row, column]
             match = bool(value >= 0.5)
             passes = match and bool(live >= 0)
             if species and subject == person:
@@ -82,8 +82,8 @@ def test_recognition_alone_and_the_whole_system_are_both_reported() -> None:
                 whole["far"].append(passes)
                 alone["fmr"] += [] if math.isnan(value) else [match]
     for part, counted, missed, false in (
-        (said["recognition"], alone, "fnmr", "fmr"),
-        (said["system"], whole, "frr", "far"),
+        (report["recognition"], alone, "fnmr", "fmr"),
+        (report["system"], whole, "frr", "far"),
     ):
         assert part[missed]["value"] == pytest.approx(share(counted[missed]))
         assert part[false]["value"] == pytest.approx(share(counted[false]))
@@ -97,30 +97,30 @@ def test_recognition_alone_and_the_whole_system_are_both_reported() -> None:
 
 
 def test_draw_counts_people_and_pairs_with_multiplicity() -> None:
-    actual = draw_presentations(1, people=5)
-    actual.subject[3] = "p0"
+    sample = draw_presentations(1, people=5)
+    sample.subject[3] = "p0"
     draw = [2, 0, 1, 3, 1]
-    said = figures(actual, AT, np.array([draw], np.float64))
+    report = figures(sample, AT, np.array([draw], np.float64))
     rows = [
         (row, times)
         for number, times in enumerate(draw)
-        for row in np.flatnonzero(actual.subject == f"p{number}")
+        for row in np.flatnonzero(sample.subject == f"p{number}")
         for _ in range(times)
     ]
     prints = [
-        actual.live[row] >= 0 for row, _ in rows if actual.species[row] == "print" and not np.isnan(actual.live[row])
+        sample.live[row] >= 0 for row, _ in rows if sample.species[row] == "print" and not np.isnan(sample.live[row])
     ]
-    assert said["pad", "species", "print", "apcer"][0] == pytest.approx(share(prints))
+    assert report["pad", "species", "print", "apcer"][0] == pytest.approx(share(prints))
     false = [
-        bool(actual.similarity[row, column] >= 0.5)
+        bool(sample.similarity[row, column] >= 0.5)
         for row, _ in rows
         for column, times in enumerate(draw[:4])
         for _ in range(times)
-        if not actual.species[row]
-        and actual.subject[row] != f"p{column}"
-        and not np.isnan(actual.similarity[row, column])
+        if not sample.species[row]
+        and sample.subject[row] != f"p{column}"
+        and not np.isnan(sample.similarity[row, column])
     ]
-    assert said["recognition", "fmr"][0] == pytest.approx(share(false))
+    assert report["recognition", "fmr"][0] == pytest.approx(share(false))
 
 
 def test_intervals_redraw_people_instead_of_presentations() -> None:
@@ -130,8 +130,8 @@ def test_intervals_redraw_people_instead_of_presentations() -> None:
         whose = np.repeat(np.arange(people), each)
         names, none = np.array([f"p{number}" for number in whose]), np.zeros((len(whose), 0))
         items, live = np.array([str(number) for number in range(len(whose))]), np.where(whose % 2, 1.0, -1.0)
-        actual = Presentations(items, names, np.full(len(whose), ""), live, none, np.array([], str))
-        row = evaluate_presentations(actual, Point(0.0), 500, np.random.default_rng(0))["pad"]["bona_fide"]["bpcer"]
+        sample = Presentations(items, names, np.full(len(whose), ""), live, none, np.array([], str))
+        row = evaluate_presentations(sample, Point(0.0), 500, np.random.default_rng(0))["pad"]["bona_fide"]["bpcer"]
         low, high = row["interval"]
         assert low <= row["value"] <= high
         return float(high - low)
@@ -141,18 +141,18 @@ def test_intervals_redraw_people_instead_of_presentations() -> None:
 
 
 def test_without_recognition_there_is_only_attack_detection() -> None:
-    said = evaluate_presentations(draw_presentations(), Point(0.0), 20, np.random.default_rng(0))
-    assert set(said) == {"pad"}
+    report = evaluate_presentations(draw_presentations(), Point(0.0), 20, np.random.default_rng(0))
+    assert set(report) == {"pad"}
 
 
 def test_undefined_figures_are_missing() -> None:
-    actual = Presentations(
+    sample = Presentations(
         np.array(["a"]), np.array(["p"]), np.array(["print"]), np.array([np.nan]), np.zeros((1, 0)), np.array([], str)
     )
-    said = evaluate_presentations(actual, AT, 5, np.random.default_rng(0))
-    assert said["pad"]["species"]["print"]["apnrr"]["value"] == 1
-    assert said["pad"]["species"]["print"]["apcer"] == {"value": None}
-    assert said["recognition"]["fnmr"] == {"value": None}
+    report = evaluate_presentations(sample, AT, 5, np.random.default_rng(0))
+    assert report["pad"]["species"]["print"]["apnrr"]["value"] == 1
+    assert report["pad"]["species"]["print"]["apcer"] == {"value": None}
+    assert report["recognition"]["fnmr"] == {"value": None}
 
 
 def test_mismatched_shapes_are_refused() -> None:

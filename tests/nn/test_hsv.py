@@ -45,9 +45,9 @@ def test_six_channels_are_kornias(kind: str, layout: torch.memory_format) -> Non
     images = colours(kind)
     expected = rgb_to_hsv(images)
     expected[:, 0] /= 2 * math.pi
-    made = with_hsv(images.contiguous(memory_format=layout), layout)
-    assert made.is_contiguous(memory_format=layout)
-    assert torch.equal(made, torch.cat([images, expected], 1))
+    images_with_hsv = with_hsv(images.contiguous(memory_format=layout), layout)
+    assert images_with_hsv.is_contiguous(memory_format=layout)
+    assert torch.equal(images_with_hsv, torch.cat([images, expected], 1))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -84,12 +84,12 @@ def test_fedfrs_customisation_is_eq_6_with_public_people_as_negatives(sets: Mapp
 
 def test_sampled_public_images_count_in_a_sites_weight(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """N_l of Eq. 2 in the text, and what the released code weighs by: all public images are sampled here."""
-    told = {}
+    sent = {}
     for count in ("local", "sampled"):
         site = site_of(sets, tmp_path, method__count=count, method__hard_negatives=-1)
         assert site.public is not None
-        told[count] = int(fedfr.train(site, site.lent)["examples"])
-    assert told == {"local": len(site.data), "sampled": len(site.data) + len(site.public)}
+        sent[count] = int(fedfr.train(site, site.lent)["examples"])
+    assert sent == {"local": len(site.data), "sampled": len(site.data) + len(site.public)}
 
 
 def spread_out(
@@ -107,8 +107,8 @@ def spread_out(
         "training": {"rounds": 4, "optimizer": {"name": "sgd", "lr": 0.02}, "schedule": {"name": schedule}},
     }
     server: Any = SimpleNamespace(recipe=recipe_of(content), round=number, rng=lambda *purpose: torch_rng(0, *purpose))
-    told = {name: torch.from_numpy(rows) for name, rows in centres.items()}
-    actual = fedface.spread_centres(server, told, server.recipe.options(fedface.Options).spreadout)
+    sent = {name: torch.from_numpy(rows) for name, rows in centres.items()}
+    actual = fedface.spread_centres(server, sent, server.recipe.options(fedface.Options).spreadout)
     return {name: rows.numpy() for name, rows in actual.items()}, 3.0 * 0.02
 
 
@@ -192,9 +192,9 @@ def test_naive_noise_has_the_deviation_for_its_number_of_queries(
     centres = unit(np.stack([features[site.data.subjects == who].mean(axis=0) for who in people]))
     count = len(people)
     sigma = 2 * np.sqrt(2 * np.log(1.25 * count / (delta or count**-1.1))) * count / 40
-    told = privacyface_naive.cluster(site, site.lent)
+    sent = privacyface_naive.cluster(site, site.lent)
     drawn = DerivedDraws(site.rng("noise", "round 1, class centres")).normal(tuple(centres.shape)).numpy()
-    np.testing.assert_allclose(told["clusters"].numpy(), unit(centres + sigma * drawn), atol=1e-5)
+    np.testing.assert_allclose(sent["clusters"].numpy(), unit(centres + sigma * drawn), atol=1e-5)
 
 
 def test_affine_transformation_trains_its_bias_in_the_personal_model(sets: Mapping[str, Path], tmp_path: Path) -> None:

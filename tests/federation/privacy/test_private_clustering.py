@@ -49,9 +49,9 @@ def test_no_neighbour_moves_the_statistics_further_than_the_sensitivity(how: Bud
         *(one[None] for one in in_cap(40, 1.3)),
         *in_cap(9, 0.4)[:, None],
     ]
-    told = [statistics(torch.cat([in_cap(20, 0.7, seed=1), one]), CENTRE, ASKED, how) for one in records]
-    pairs = itertools.combinations(told if how.relation == "replace-one" else told[:1], 2)
-    others = [(told[0], one) for one in told[1:]]
+    released = [statistics(torch.cat([in_cap(20, 0.7, seed=1), one]), CENTRE, ASKED, how) for one in records]
+    pairs = itertools.combinations(released if how.relation == "replace-one" else released[:1], 2)
+    others = [(released[0], one) for one in released[1:]]
     moved = [float((a - b).norm()) for a, b in (*pairs, *others)]
     assert max(moved) <= sensitivity(ASKED, how) * (1 + 1e-12)
 
@@ -68,9 +68,9 @@ def test_a_vector_that_is_too_long_is_clipped() -> None:
 
 def test_vectors_within_the_cap_are_summed_as_they_are() -> None:
     members = torch.cat([in_cap(6, 0.7, seed=1), in_cap(3, 0.2, seed=2)])
-    told = statistics(members, CENTRE, ASKED, ADD).numpy()
-    np.testing.assert_allclose(told[:-1], members.numpy().sum(axis=0) - 9 * CENTRE.numpy(), rtol=1e-12, atol=1e-12)
-    assert told[-1] == pytest.approx(9 * 0.5 * 2 * math.sin(0.65))
+    released = statistics(members, CENTRE, ASKED, ADD).numpy()
+    np.testing.assert_allclose(released[:-1], members.numpy().sum(axis=0) - 9 * CENTRE.numpy(), rtol=1e-12, atol=1e-12)
+    assert released[-1] == pytest.approx(9 * 0.5 * 2 * math.sin(0.65))
 
 
 def test_mean_uses_only_the_noisy_sum_and_the_noisy_count() -> None:
@@ -95,9 +95,9 @@ def test_no_candidate_is_chosen_twice(seed: int) -> None:
     around = torch.cat([in_cap(30, 0.4), -in_cap(20, 0.4, seed=1)])
     actual = release(around, torch.stack([CENTRE, -CENTRE]), asked, ADD, draws_of(seed))
     sigma, again, met = private_charges(asked, ADD, 2, "round 1")[1].sigma, draws_of(seed), []
-    for told in actual.counts.tolist():
+    for released in actual.counts.tolist():
         again.uniform(2)
-        met.append(told - float(again.normal((9,))[-1]) * sigma / (0.5 * 2 * math.sin(0.65)))
+        met.append(released - float(again.normal((9,))[-1]) * sigma / (0.5 * 2 * math.sin(0.65)))
     assert sorted(round(number) for number in met) == [20, 30]
 
 

@@ -69,7 +69,7 @@ def test_old_figures_name_the_sites_of_the_recipe() -> None:
 
 
 @pytest.mark.parametrize(
-    ("numbers", "said"), [([], ""), ([3], "3"), ([2, 3], "2, 3"), ([1, 2, 3, 5, 8, 9, 10], "1 to 3, 5, 8 to 10")]
+    ("numbers", "text"), [([], ""), ([3], "3"), ([2, 3], "2, 3"), ([1, 2, 3, 5, 8, 9, 10], "1 to 3, 5, 8 to 10")]
 )
-def test_consecutive_rounds_are_shortened(numbers: list[int], said: str) -> None:
-    assert spans(numbers) == said
+def test_consecutive_rounds_are_shortened(numbers: list[int], text: str) -> None:
+    assert spans(numbers) == text

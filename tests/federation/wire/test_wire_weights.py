@@ -25,7 +25,7 @@ from fedvisage.nn.compute import resolve_compute
 DRAWS = 40_000
 
 
-def test_rounding_goes_to_a_neighbour_and_is_right_on_average() -> None:
+def test_rounding_picks_a_neighbour_and_is_right_on_average() -> None:
     """Between 1 and 2 two neighbours lie 2⁻⁷ apart; a tenth of the way is the mean of one draw in ten."""
     gap = 2.0**-7
     sent = torch.tensor([1 + gap / 10, -1 - gap / 10, 1.5, 0.0]).repeat(DRAWS, 1)

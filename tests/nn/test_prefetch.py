@@ -34,9 +34,9 @@ def run_batches(ahead: int) -> tuple[list[str], list[int]]:
         side.notes.append(f"make {key}")
         return torch.tensor(key)
 
-    for made in prefetch(range(3), make, lambda one: [one], side):
-        side.notes.append(f"step {int(made)}")
-        actual.append(int(made))
+    for batch in prefetch(range(3), make, lambda one: [one], side):
+        side.notes.append(f"step {int(batch)}")
+        actual.append(int(batch))
     return side.notes, actual
 
 
