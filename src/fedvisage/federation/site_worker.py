@@ -132,7 +132,7 @@ class SiteWorker:
         """Take the site's data and directory; other sites of this process may share the workspace."""
         self.name, self.train, self.held_out, self.store, self.workspace = name, train, held_out, store, workspace
         self.public, self.strangers, self.unseen, self.trust = public, strangers, unseen, trust
-        self.releases = Releases(store.directory / "releases")
+        self.releases = Releases(store.directory / "releases", store.owner)
         self._site: Site | None = None
         self._visit = (-1, -1)
         self._round = -1

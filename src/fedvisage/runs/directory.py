@@ -244,7 +244,7 @@ def record_start(
         _check_same_method(out / ENVIRONMENT, environment)
     if not has_checkpoint:
         write_json(out / OVERLAP, overlap)
-        write_json(out / ENVIRONMENT, {**environment, "run": secrets.token_hex(8)})
+        write_json(out / ENVIRONMENT, {**environment, "run": run_name(out) or secrets.token_hex(8)})
 
 
 def run_name(out: Path) -> str:

@@ -35,6 +35,7 @@ from fedvisage.runs.directory import (
     START,
     close_settings,
     digests_of_files,
+    owner_in,
     recorded_settings,
     run_name,
     write_once,
@@ -265,7 +266,7 @@ def train_over_transport(
     with ExitStack() as stack:
         ledger, rounds = (stack.enter_context(closing(JsonLines(out / name))) for name in (LEDGER, ROUNDS))
         exchange = Exchange(recipe, transport, schemas, ledger, promise_of(recipe, method))
-        server = _build_server(setup, exchange, Releases(out / "released"), first or {})
+        server = _build_server(setup, exchange, Releases(out / "released", owner_in(out)), first or {})
         _load_start_weights(server, out, reporter)
         if adopted is None:
             # The run's own text: a run that an earlier version began lacks newer keys, and may have former names.

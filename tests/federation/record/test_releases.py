@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from fedvisage.base.errors import RunFailed
 from fedvisage.federation.privacy.accountant import BudgetSpent, Charge
 from fedvisage.federation.privacy.mechanisms import Budget, Draws, SystemDraws, noise
 from fedvisage.federation.record.releases import CHARGES, Allowance, Releases, stated_cost
-from fedvisage.federation.record.store import SiteStore
+from fedvisage.federation.record.store import Owner, SiteStore
 from fedvisage.federation.wire.message import Message, digest_of
 from fedvisage.federation.wire.schema import RefusedMessage
 
@@ -213,6 +214,16 @@ def test_cost_of_a_release_lists_each_charge_and_the_running_total(tmp_path: Pat
 def test_empty_cost_is_refused(row: list[float]) -> None:
     with pytest.raises(RefusedMessage, match=r"^cost: "):
         stated_cost({"cost": torch.tensor([[0.0] * 7, row], dtype=torch.float64)}, "system")
+
+
+def test_the_value_of_another_site_is_refused_by_name(tmp_path: Path) -> None:
+    for site in ("bank", "border"):
+        log = Releases(tmp_path / site, Owner(site, "run-1", unnamed=False))
+        log.release("round 1", mechanism, (CHARGE,), ALLOWANCE, SystemDraws())
+        assert log.find("round 1") is not None
+    copyfile(tmp_path / "border" / "round 1.safetensors", tmp_path / "bank" / "round 1.safetensors")
+    with refused("bank/round 1.safetensors", "site border", "site bank", "restore"):
+        Releases(tmp_path / "bank", Owner("bank", "run-1")).find("round 1")
 
 
 def test_a_log_of_another_process_becomes_the_own_one(tmp_path: Path) -> None:

@@ -71,9 +71,9 @@ class Allowance:
 class Releases:
     """The log of one site, in its own directory."""
 
-    def __init__(self, directory: Path) -> None:
-        """Take the log's directory, which the first release creates."""
-        self.directory = directory
+    def __init__(self, directory: Path, owner: store.Owner | None = None) -> None:
+        """Take the log's directory, which the first release creates, and the owner that its values name."""
+        self.directory, self._owner = directory, owner or store.Owner()
 
     def release(
         self,
@@ -101,9 +101,8 @@ class Releases:
             total = joint_cost([*charges, *fresh], allowance.total.delta)
             value = {key: plain(tensor) for key, tensor in mechanism(draws).items()}
             value |= {COST.name: torch.tensor(table_of(cost, total), dtype=torch.float64)}
-            store.write_sealed(
-                self._path(name), value, {"release": name, "charges": [charge.release for charge in cost]}
-            )
+            details = {"release": name, "charges": [charge.release for charge in cost], **self._owner.names()}
+            store.write_sealed(self._path(name), value, details)
             return value
 
     def drop(self, name: str) -> None:
@@ -175,6 +174,7 @@ class Releases:
 
     def _read_value(self, name: str, written: Sequence[Charge]) -> Message:
         value, details = store.read_sealed(self._path(name), "its releases cannot be sent again: start a new run")
+        self._owner.check(self._path(name), details)
         missing = set(details["charges"]) - {charge.release for charge in written}
         if missing:
             raise RunFailed(f"{self.directory / CHARGES}: lacks the charge for {min(missing)}; {DAMAGED}")

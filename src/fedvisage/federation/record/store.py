@@ -146,9 +146,13 @@ def recipe_digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+START_ANEW = "start a new run"
+LOST = f"this site's private state is lost: {START_ANEW}"
+
+
 @dataclass(frozen=True)
 class Owner:
-    """The site, the run and the recipe's digest that the files of a generation name; empty ones are not named."""
+    """The site, the run and the recipe's digest that private files name; empty ones are not named."""
 
     site: str = ""
     run: str = ""
@@ -156,9 +160,23 @@ class Owner:
     unnamed: bool = True
     """Whether files without names are accepted, as earlier versions wrote them."""
 
+    def names(self, **others: str) -> dict[str, str]:
+        """Return the names for a file, with others of that file."""
+        names = {"site": self.site, "run": self.run, "recipe": self.recipe}
+        return others | {key: name for key, name in names.items() if name}
 
-START_ANEW = "start a new run"
-LOST = f"this site's private state is lost: {START_ANEW}"
+    def check(self, path: Path, values: Mapping[str, Any], **others: str) -> None:
+        """Refuse a file whose values have other names."""
+        names = self.names(**others)
+        if self.unnamed and not names.keys() & values.keys():
+            return
+        for key, name in names.items():
+            if values.get(key) != name:
+                actual = f"{key} {values[key]}" if key in values else f"a run of an earlier version, without a {key}"
+                remedy = f"restore this site's own file, or {START_ANEW}"
+                raise UserError(str(path), f"belongs to {actual}, not to {key} {name}; {remedy}")
+
+
 KEPT_GENERATIONS = 2
 ROOM = 1 << 27
 """Bytes of CPU memory for the state of all sites of a process between visits, on any machine."""
@@ -331,22 +349,7 @@ class SiteStore:
             file.write(header.replace(before, after))
 
     def _metadata(self, digest: str, generation: int) -> str:
-        return _metadata_text(digest, self._names(generation))
-
-    def _names(self, generation: int) -> dict[str, str]:
-        """Return the values that the file of a generation has."""
-        names = {"site": self.owner.site, "run": self.owner.run, "recipe": self.owner.recipe}
-        return {"generation": f"{generation:06d}", **{key: name for key, name in names.items() if name}}
-
-    def _check_names(self, path: Path, values: Mapping[str, Any], generation: int) -> None:
-        """Refuse the file of another site, run, recipe or generation."""
-        if not values and self.owner.unnamed:
-            return
-        for key, name in self._names(generation).items():
-            if values.get(key) != name:
-                actual = f"{key} {values[key]}" if key in values else f"a run of an earlier version, without a {key}"
-                remedy = f"restore this site's own file, or {START_ANEW}"
-                raise UserError(str(path), f"belongs to {actual}, not to {key} {name}; {remedy}")
+        return _metadata_text(digest, self.owner.names(generation=f"{generation:06d}"))
 
     def receive(self, generation: int, content: bytes) -> None:
         """Store the content of a generation's file, which another process committed, as the current generation."""
@@ -394,7 +397,7 @@ class SiteStore:
     def _read(self, generation: int) -> dict[str, Tensor]:
         path = self._path(generation)
         state, values = read_sealed(path, LOST)
-        self._check_names(path, values, generation)
+        self.owner.check(path, values, generation=f"{generation:06d}")
         return state
 
     @property
