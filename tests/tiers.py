@@ -62,9 +62,7 @@ KEPT: dict[str, tuple[str, ...]] = {
     CONTRACT + "test_a_run_stopped_after_every_round_and_resumed_equals_an_uninterrupted_one": REPRESENTATIVES,
     CONTRACT + "test_another_seed_gives_another_model_and_keeps_the_global_random_state": REPRESENTATIVES,
     CONTRACT + "test_the_order_of_sites_in_the_recipe_does_not_matter": REPRESENTATIVES,
-    "contract/test_null_algorithms.py::test_algorithm_without_its_own_term_is_fedavg": (
-        "sphere20-scaffold",
-    ),
+    "contract/test_null_algorithms.py::test_algorithm_without_its_own_term_is_fedavg": ("sphere20-scaffold",),
     "contract/test_null_recognition.py::test_fedfr_without_its_three_modules_is_fedavg": (),
     "contract/test_null_privacyface.py::test_privacyface_without_clusters_and_public_fine_tuning_is_fedavg": (),
     "distributed/test_same_bytes.py::test_bytes_equal_those_of_one_process": ("fedpad",),
