@@ -204,10 +204,10 @@ ATTACKS: dict[str, tuple[Callable[[Runs], None], str, str]] = {
         GENERATION.format("A"),
         "earlier version",
     ),
-    "the state of an earlier round": (
-        copy("own", "sites/B/generation-000001.safetensors", GENERATION.format("B")),
+    "the state of a later round": (
+        copy("own", "sites/B/generation-000003.safetensors", GENERATION.format("B")),
         GENERATION.format("B"),
-        "000001",
+        "000003",
     ),
     "the checkpoint of an earlier round": (
         copy("own", "checkpoints/000001.safetensors", CHECKPOINT),
