@@ -82,8 +82,8 @@ distributed: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m distributed tests/distributed
 
 lint: setup
-	$(BIN)/ruff check src tests campaigns benchmarks docs deploy
-	$(BIN)/ruff format --check src tests campaigns benchmarks docs deploy
+	$(BIN)/ruff check src tests campaigns benchmarks docs deploy examples
+	$(BIN)/ruff format --check src tests campaigns benchmarks docs deploy examples
 	$(BIN)/mypy
 
 # Into build/site, to be opened as build/site/index.html; nothing is fetched.
