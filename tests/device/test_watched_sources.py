@@ -57,7 +57,7 @@ def test_watch_states_the_reason_for_each_unreadable_picture(pad: Path, face: np
     assert [line["frames"] for line in lines] == [0, 1, 0, 0, 0, 0, 1]
     assert lines[1]["decision"] == lines[6]["decision"] != "no_decision"
     reasons = {0: "1.png: an empty file", 2: "3.jpg:", 3: "4.png: more than 8 bits", 4: "5.jpg: a link to a missing"}
-    for number, start in (reasons | {5: "6.jpg: not a regular file"}).items():
+    for number, start in (reasons | {5: "6.jpg: is not a regular file"}).items():
         assert lines[number]["decision"] == "no_decision"
         assert lines[number]["this_frame"]["reasons"][0].startswith(start)
 

@@ -124,7 +124,7 @@ def kill_at_every_line(change: Callable[[Path], None], template: Path, check: Ca
     check(whole)
 
 
-@pytest.mark.parametrize(("deed", "after"), [(enrol, {"anna", "bob", "carol"}), (remove, {"bob"})])
+@pytest.mark.parametrize(("change", "after"), [(enrol, {"anna", "bob", "carol"}), (remove, {"bob"})])
 def test_killed_change_is_atomic(tmp_path: Path, change: Callable[[Path], None], after: set[str]) -> None:
     template = tmp_path / "template"
     template.mkdir()
