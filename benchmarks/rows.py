@@ -117,7 +117,7 @@ MEASURES = (
 )
 VERDICT = {True: "holds", False: "**missed**", None: "cannot be told here"}
 NO_BOUND = "none"
-"""How the bound of a row begins that is a figure to know."""
+"""Beginning of the bound of a row that only informs."""
 
 
 def _verdict(result: Measurement) -> str:
@@ -125,7 +125,7 @@ def _verdict(result: Measurement) -> str:
 
 
 def name_of(measure: Callable[[Path], Measurement]) -> str:
-    """Return what a row is called: its module, and behind a dot which of the module's rows."""
+    """Return the name of a row: its module and, after a dot, the row in the module."""
     row = measure.__name__.removeprefix("measure").removeprefix("_")
     return ".".join(part for part in (measure.__module__.removeprefix("benchmarks."), row) if part)
 

@@ -91,19 +91,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=20, help="number of runs; the first has base seed 0 (%(default)s)")
     parser.add_argument("--directory", type=Path, default=Path("build/soak"), help="results and logs (%(default)s)")
     parser.add_argument("options", nargs="*", help="options and tests for pytest, behind --")
-    given = parser.parse_args(arguments)
-    given.directory.mkdir(parents=True, exist_ok=True)
+    parsed = parser.parse_args(arguments)
+    parsed.directory.mkdir(parents=True, exist_ok=True)
     described = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
-    commit, results = described.stdout.strip(), given.directory.resolve() / "runs.jsonl"
+    commit, results = described.stdout.strip(), parsed.directory.resolve() / "runs.jsonl"
     lines = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
     done = {line["seed"]: line for line in lines if line["commit"] == commit}
     columns = ("seed", "workers", "busy", "processor", "passed", "skipped", "failed", "seconds")
     print(*(name.rjust(15) for name in columns), flush=True)
     failures: dict[str, list[int]] = defaultdict(list)
-    for seed in range(given.runs):
+    for seed in range(parsed.runs):
         if seed not in done:
             conditions = Conditions.of(seed)
-            done[seed] = asdict(conditions) | asdict(run_tests(conditions, given.options, results.parent, commit))
+            done[seed] = asdict(conditions) | asdict(run_tests(conditions, parsed.options, results.parent, commit))
             with results.open("a") as file:
                 print(json.dumps(done[seed]), file=file)
         row = done[seed] | {"failed": len(done[seed]["failed"])}

@@ -117,8 +117,8 @@ def unseeded(tree: ast.AST) -> Iterator[int]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
             name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
-            given = [*node.args, *(keyword.value for keyword in node.keywords)]
-            is_empty = all(isinstance(value, ast.Constant) and value.value is None for value in given)
+            arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+            is_empty = all(isinstance(value, ast.Constant) and value.value is None for value in arguments)
             if name in GENERATORS and is_empty:
                 yield node.lineno
 

@@ -49,7 +49,7 @@ class Sizes:
     people: int = 0
     """The identities of a site, for recognition."""
     public: int = 0
-    """The identities that are public, or of whom the site has class centres without images."""
+    """Number of public identities, or of class centres without images at the site."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ PAPERS = {
 
 @dataclass(frozen=True)
 class Place:
-    """Where a section computes, and what it may use."""
+    """Device and limits of a section."""
 
     device: str
     folder: Path

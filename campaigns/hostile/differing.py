@@ -133,7 +133,7 @@ def _take(place: Path, runs: Sequence[Recipe], images: Sequence[Mapping[str, Seq
 
 
 def _work(recipe: Recipe, site: str, images: int) -> str:
-    """Return what a site with so many images computes in the first round: different texts are different uploads.
+    """Return a site's computation in the first round, by its number of images; different texts are different uploads.
 
     A site with one batch of all its images does not notice their order, and so neither the seed nor a larger batch.
     """

@@ -1,4 +1,4 @@
-"""Lists of revoked certificates that would readmit somebody: fewer, older, renumbered, of another signer, or restored.
+"""Lists of revoked certificates that would readmit a member: fewer, older, renumbered, of another signer, or restored.
 
 A case is a history: a server reads list after list, at a start or while it runs, or a founder restores old copies of
 the members' records between revocations. Whoever was revoked once must stay so, which is checked against the contents
@@ -40,7 +40,7 @@ SIGNERS = ("own", "own", "own", "own", "own", "own", "other", "member")
 
 @dataclass(frozen=True)
 class Step:
-    """What a server finds at a list's place, and what a list of its own federation says there."""
+    """A list as the server reads it, and the content of a valid list of its federation."""
 
     words: str
     data: bytes | None
@@ -48,7 +48,7 @@ class Step:
     """The revoked certificates of a list that this federation's authority signed; None for anything else."""
     restarts: bool = False
     moves: bool = False
-    """Whether the server is started with another directory for its runs."""
+    """True if the server starts with another directory for its runs."""
     odd: int | None = None
     """A seed, if something else is put in the file's place."""
 

@@ -1,7 +1,8 @@
 """Messages of a hostile member to other members and to the server: false names, other channels, forged headers.
 
 A case takes one message through the checks on its way: that of the server, and then that of the cell which it is for.
-What arrives is judged here by what a run was seen to send. The administration of a site is tried by topic and job.
+The check compares each arriving message with those of a recorded run. The administration of a site is tried by topic
+and job.
 """
 
 from __future__ import annotations

@@ -105,8 +105,7 @@ def enrol(
     """Enrol a person with those of the named pictures that show one living face well.
 
     A face that matches another enrolled person, and a name that looks like another, are refused; ``force`` omits these
-    checks. ``new`` requires a person who is
-    not enrolled yet, and ``new=False`` one who is.
+    checks. ``new`` requires a person who is not enrolled yet, and ``new=False`` one who is.
     """
     model, usable, refused = model_of(engine), list[CheckedFace](), list[tuple[str, str]]()
     gallery.collection(collection)
