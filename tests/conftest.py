@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from filelock import FileLock
-from hypothesis import HealthCheck, settings
 from tests.seeding import (
     pytest_addoption,
     pytest_configure,
@@ -36,8 +35,6 @@ __all__ = [
 ]
 
 torch.set_num_threads(THREADS)
-settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("busy machine")
 
 
 @pytest.fixture(scope="session")

@@ -16,9 +16,16 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
 from fedvisage.base.processes import use_threads
+
+# Hypothesis's own profile for CI, which the variable CI selects, would ignore the seed. Busy machines need no deadline.
+settings.register_profile(
+    "seeded", derandomize=False, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("seeded")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

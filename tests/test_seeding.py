@@ -76,7 +76,13 @@ def run_draws(directory: Path, *options: str) -> dict[str, str]:
     return dict(line.split(" ", 1) for line in lines)
 
 
-def test_draws_follow_from_names_and_the_seed_and_not_from_order_or_workers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ci", ["", "true"])
+def test_draws_follow_from_names_and_the_seed_and_not_from_order_or_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ci: str
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    if ci:
+        monkeypatch.setenv("CI", ci)
     (tmp_path / "conftest.py").write_text("import numpy")
     (tmp_path / "test_draws.py").write_text(DRAWS)
     draws = run_draws(tmp_path)

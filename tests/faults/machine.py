@@ -14,7 +14,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -59,16 +59,27 @@ class Machine:
         *,
         kill_after: float | None = None,
         kill_at: int | None = None,
+        counted: Sequence[str] = ("",),
         largest_file: int | None = None,
     ) -> End:
-        """Run a recipe, resuming what is there; kill it after some seconds, or at one of its file operations."""
-        self.start(content, out, kill_at=kill_at, largest_file=largest_file)
+        """Run a recipe, resuming what is there; kill it after some seconds, or at one of its file operations.
+
+        ``counted`` names the files and folders of the run whose operations count.
+        """
+        self.start(content, out, kill_at=kill_at, counted=counted, largest_file=largest_file)
         return self.wait(kill_after)
 
     def start(
-        self, content: Mapping[str, Any], out: Path, *, kill_at: int | None = None, largest_file: int | None = None
+        self,
+        content: Mapping[str, Any],
+        out: Path,
+        *,
+        kill_at: int | None = None,
+        counted: Sequence[str] = ("",),
+        largest_file: int | None = None,
     ) -> None:
-        order = {"content": content, "out": str(out), "kill_at": kill_at, "largest_file": largest_file}
+        places = [f"{out / name}" for name in counted]
+        order = {"content": content, "out": str(out), "kill_at": kill_at, "at": places, "largest_file": largest_file}
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
         self._process.stdin.flush()
@@ -133,7 +144,7 @@ def _run(order: Mapping[str, Any]) -> End:
     if order["largest_file"] is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (order["largest_file"], resource.RLIM_INFINITY))
     if order["kill_at"] is not None:
-        _kill_at(order["kill_at"], order["out"])
+        _kill_at(order["kill_at"], tuple(order["at"]))
     try:
         method = EXAMPLES.get(order["content"]["method"]["name"])
         run_toy(order["content"], Path(order["out"]), resume=True, method=method)
@@ -146,13 +157,13 @@ def _run(order: Mapping[str, Any]) -> End:
     return End(FINISHED)
 
 
-def _kill_at(number: int, out: str) -> None:
-    """Kill this process when it is about to carry out its n-th operation on a file of the run."""
+def _kill_at(number: int, places: tuple[str, ...]) -> None:
+    """Kill this process when it is about to carry out its n-th operation on a file in these places."""
     count = 0
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         nonlocal count
-        if event in OPERATIONS and str(arguments[0]).startswith(out):
+        if event in OPERATIONS and str(arguments[0]).startswith(places):
             count += 1
             if count == number:
                 os.kill(os.getpid(), signal.SIGKILL)

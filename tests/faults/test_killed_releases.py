@@ -13,8 +13,9 @@ from tests.toy import ROUNDS, tree
 
 from fedvisage.base.streams import numpy_rng
 
-KILLS, MOST, PATIENCE = 5, 40, 6
-"""At least and at most so many, until one fell between a release and a checkpoint; so many a run."""
+KILLS, MAX_KILLS = 5, 40
+"""The test ends after this many kills, if one of them fell between a release and a checkpoint."""
+KILLS_PER_RUN = 6
 NOISE = {"clip": 1.0, "noise": 0.05, "delta": 1e-3}
 """From the operating system: a second draw could not be the same."""
 
@@ -25,17 +26,20 @@ def released(out: Path) -> dict[str, bytes]:
 
 def test_a_killed_run_never_releases_a_round_twice(machine: Machine, sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, federation__dp=NOISE, runtime__checkpoint_every=2)
-    draws, kills, kept, runs = numpy_rng(0, "releases"), 0, 0, 0
-    while kills < KILLS or (not kept and kills < MOST):
-        out, runs, patience = tmp_path / str(runs), runs + 1, PATIENCE
+    draws, kills, repeated_reads, runs = numpy_rng(0, "releases"), 0, 0, 0
+    while kills < KILLS or (not repeated_reads and kills < MAX_KILLS):
+        out, runs, kills_left = tmp_path / str(runs), runs + 1, KILLS_PER_RUN
         seen: dict[str, bytes] = {}
-        while machine.run(content, out, kill_at=int(draws.integers(20, 60)) if patience else None).how == KILLED:
-            kills, patience = kills + 1, patience - 1
-            found = released(out)
-            assert all(found[name] == before for name, before in seen.items() if name in found)
-            kept, seen = kept + len(found.keys() & seen.keys()), seen | found
+        while True:
+            kill_at = int(draws.integers(1, 30)) if kills_left else None
+            if machine.run(content, out, kill_at=kill_at, counted=("released", "checkpoints")).how != KILLED:
+                break
+            kills, kills_left = kills + 1, kills_left - 1
+            now = released(out)
+            assert all(now[name] == before for name, before in seen.items() if name in now)
+            repeated_reads, seen = repeated_reads + len(now.keys() & seen.keys()), seen | now
         model, last = (load_file(out / name) for name in ("model.safetensors", f"released/round {ROUNDS}.safetensors"))
         assert all(torch.equal(value, last[name]) for name, value in model.items())
         charges = (out / "released" / "charges.jsonl").read_text().splitlines()
         assert [json.loads(line)["release"] for line in charges] == [f"round {n}" for n in range(1, ROUNDS + 1)]
-    assert kept, "no kill fell between a release and the next checkpoint"
+    assert repeated_reads, "no kill fell between a release and the next checkpoint"

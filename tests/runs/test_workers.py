@@ -87,6 +87,10 @@ class Watched:
         self._inner, self._after = wire(sites), after
         self.names, self.commit, self.restore = self._inner.names, self._inner.commit, self._inner.restore
 
+    @property
+    def uncommitted(self) -> Mapping[str, str]:
+        return self._inner.uncommitted
+
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
         yield from self._inner.call(orders)
         self._after()

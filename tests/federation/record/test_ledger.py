@@ -139,6 +139,13 @@ def test_ledger_shorter_than_its_checkpoint_is_refused(tmp_path: Path) -> None:
         ledger.check(1000, None)
 
 
+def test_missing_ledger_is_refused_and_not_created(tmp_path: Path) -> None:
+    lines = JsonLines(tmp_path / "ledger.jsonl")
+    with closing(lines), refused("ledger.jsonl", "missing"):
+        lines.check(10, None)
+    assert not lines.path.exists()
+
+
 def test_a_ledger_is_read_line_by_line(tmp_path: Path) -> None:
     """A ledger can be larger than memory: its first line is there before the last one is read."""
     path, count = tmp_path / "ledger.jsonl", 300_000

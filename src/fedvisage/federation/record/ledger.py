@@ -36,6 +36,7 @@ class JsonLines:
     def __init__(self, path: Path) -> None:
         """Open the file for appending, and create it if it does not exist."""
         self.path = path
+        self._is_new = not path.exists()
         self._file = path.open("ab")
         self._digest = hashlib.sha256()
 
@@ -63,8 +64,13 @@ class JsonLines:
         The file is read once. From then on, each line that is appended updates the digest.
         """
         self._file.flush()
-        if self.path.stat().st_size < length:
-            raise UserError(str(self.path), "is shorter than at the last checkpoint; restore it to resume")
+        size = self.path.stat().st_size
+        if size < length:
+            is_missing = self._is_new and not size
+            if is_missing:
+                self.path.unlink()
+            fault = "is missing" if is_missing else "is shorter than at the last checkpoint"
+            raise UserError(str(self.path), f"{fault}; restore it to resume")
         self._digest = hashlib.sha256()
         for piece in self._pieces_until(length):
             self._digest.update(piece)

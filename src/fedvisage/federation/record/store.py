@@ -13,7 +13,6 @@ state to a file, so a thousand sites need not fit. Only a commit has to outlive 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -339,9 +338,7 @@ class SiteStore:
 
     def _number_working_file(self, generation: int) -> None:
         """Write a generation's number into the header of the working file, whose length does not depend on it."""
-        before, after = (
-            json.dumps(self._metadata(self._working_digest, number)).encode() for number in (0, generation)
-        )
+        before, after = (json_key(self._metadata(self._working_digest, number)).encode() for number in (0, generation))
         with self._working.open("rb+") as file:
             header = file.read(int.from_bytes(file.read(8), "little"))
             assert before in header
