@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.toy import make_sets, run_toy, run_toy_once, settled, tree, weights
+from tests.toy import deterministic_files, make_sets, run_toy, run_toy_once, tree, weights
 
 CHECKPOINT = "checkpoints/000001.safetensors"
 TIMED = {"metrics.json", "rounds.jsonl", "environment.json", "seal.json", CHECKPOINT}
@@ -32,7 +32,7 @@ def test_a_copied_run_equals_a_real_one_file_by_file(own_sets: Mapping[str, Path
     run_toy_once(content, copied)
     run_toy(content, real)
     assert files_of(copied) == files_of(first), "it was copied, with its durations"
-    assert settled(copied) == settled(real)
+    assert deterministic_files(copied) == deterministic_files(real)
     assert files_of(copied).keys() == files_of(real).keys()
     untimed = files_of(real).keys() - TIMED
     assert {name: files_of(copied)[name] for name in untimed} == {name: files_of(real)[name] for name in untimed}

@@ -48,7 +48,7 @@ ARCHITECTURES = {"fedstackfpad": "test_vit"}
 NEEDS: Mapping[str, Mapping[str, Any]] = {"fednova": {"name": "sgd", "lr": 0.05}}
 """The sites' optimizer, of methods that are about one kind of it."""
 
-SETTLED = ("model.safetensors", "model.json", "ledger.jsonl", "scores.csv", "recipe.yaml")
+DETERMINISTIC_FILES = ("model.safetensors", "model.json", "ledger.jsonl", "scores.csv", "recipe.yaml")
 """The files of a run in which every byte follows from the recipe."""
 
 
@@ -113,34 +113,34 @@ def make_sets(root: Path) -> dict[str, Path]:
     return {name: make_set(root / name, name, seed) for seed, name in enumerate((*SITES, "U"))}
 
 
-def meant(method: str | Method) -> Method:
+def method_named(method: str | Method) -> Method:
     """Return a method itself, or the one of the list that has a name."""
     return METHODS[method] if isinstance(method, str) else method
 
 
 def site_sets(sets: Mapping[str, Path], method: str | Method) -> dict[str, Path]:
     """Return the sites' sets for a method's task."""
-    return {name: of_task(sets[name], method) for name in SITES}
+    return {name: set_of_task(sets[name], method) for name in SITES}
 
 
-def of_task(path: Path, method: str | Method) -> Path:
+def set_of_task(path: Path, method: str | Method) -> Path:
     """Return a set, or the identity set beside it if the method is for recognition."""
-    return path.with_name(f"people-{path.name}") if recognises(method) else path
+    return path.with_name(f"people-{path.name}") if is_recognition(method) else path
 
 
-def recognises(method: str | Method) -> bool:
+def is_recognition(method: str | Method) -> bool:
     """Tell whether a method is for recognition."""
-    return meant(method).task == "recognition"
+    return method_named(method).task == "recognition"
 
 
 def tree(sets: Mapping[str, Path], method: str | Method = "fedpad", **changes: Any) -> dict[str, Any]:
     """Return a recipe of plain values; ``training__rounds=2`` changes one of them."""
-    fields = meant(method).options.model_fields
+    fields = method_named(method).options.model_fields
     found: dict[str, Any] = {
-        "method": {"name": meant(method).name},
+        "method": {"name": method_named(method).name},
         "data": {
             "sites": {name: str(path) for name, path in site_sets(sets, method).items()},
-            "target": str(of_task(sets["U"], method)),
+            "target": str(set_of_task(sets["U"], method)),
             "target_name": "U",
         },
         "input": {"size": SIZE},
@@ -155,11 +155,11 @@ def tree(sets: Mapping[str, Path], method: str | Method = "fedpad", **changes: A
         "runtime": {"threads": THREADS, "precision": "fp32", "device": "cpu"},
     }
     found["training"]["optimizer"] |= NEEDS.get(found["method"]["name"], {})
-    if meant(method).releases:
+    if method_named(method).releases:
         found["privacy"] = {"epsilon": 1000.0, "delta": 0.5, "noise": "derived"}
     found["method"] |= {key: value for key, value in FEW_PEOPLE.items() if key in fields}
-    if recognises(method):
-        found["data"] |= {"public": str(of_task(sets["U"].with_name("P"), method)), "public_identities": 4}
+    if is_recognition(method):
+        found["data"] |= {"public": str(set_of_task(sets["U"].with_name("P"), method)), "public_identities": 4}
         found["input"]["colour"] = "rgb"
         found["training"]["pretrain"] = {"epochs": 1, "batch": 8, "optimizer": {"name": "adam", "lr": 0.001}}
     network = fields.get("network")
@@ -178,7 +178,7 @@ def tree(sets: Mapping[str, Path], method: str | Method = "fedpad", **changes: A
     return found
 
 
-def shortest(name: str, **options: float) -> Recipe:
+def shortest_recipe(name: str, **options: float) -> Recipe:
     """Return the shortest recipe with a method's options, for tests of one function of the method."""
     method = {"name": name, **options}
     return recipe_of({"method": method, "data": {"sites": {"A": "nowhere"}}, "training": {"rounds": 1}})
@@ -189,19 +189,19 @@ def recipe_of(content: Mapping[str, Any], method: Method | None = None) -> Recip
     return recipes.validate(content, read_method if method is None else method.options.model_validate)
 
 
-def silent() -> Reporter:
+def quiet_reporter() -> Reporter:
     """Return a reporter that nobody reads."""
     return Reporter(Console(file=io.StringIO()), quiet=True)
 
 
-def opened(content: Mapping[str, Any], cache: Path, method: Method | None = None) -> RunData:
+def open_run_data(content: Mapping[str, Any], cache: Path, method: Method | None = None) -> RunData:
     """Open the data of a recipe of plain values."""
     recipe = recipe_of(content, method)
     method = method or METHODS[recipe.method.name]
-    return task_of(method).open(recipe, method, cache, unheard)
+    return task_of(method).open(recipe, method, cache, discard)
 
 
-def unheard(text: str) -> None:
+def discard(text: str) -> None:
     """Take what a function has to say on its way, and tell nobody."""
 
 
@@ -222,7 +222,7 @@ def run_toy(
     if resume:
         forget_method(out)
     cache, recipe = out.parent / "cache", recipe_of(content, method)
-    return run(Request(recipe, out, cache, method, resume, wire), reporter or silent())
+    return run(Request(recipe, out, cache, method, resume, wire), reporter or quiet_reporter())
 
 
 def run_under_same_name(other: Path, content: Mapping[str, Any], out: Path, **options: Any) -> dict[str, Any]:
@@ -284,7 +284,7 @@ def weights(out: Path) -> bytes:
     return (out / "model.safetensors").read_bytes()
 
 
-def settled(out: Path, *, names: tuple[str, ...] = SETTLED) -> dict[str, bytes]:
+def deterministic_files(out: Path, *, names: tuple[str, ...] = DETERMINISTIC_FILES) -> dict[str, bytes]:
     """Return the content of a finished run that must not depend on when, where or how often it was started.
 
     Of an interrupted run that is the ledger without the lines of what was repeated, and the bytes of these lines.
@@ -308,7 +308,7 @@ def sent_once(out: Path) -> bytes:
     return b"".join(line for line in lines if not json.loads(line).get("repeated"))
 
 
-def unsealed(run: Path) -> Path:
+def remove_seal(run: Path) -> Path:
     """Make a finished run as an earlier version left it, without a seal, and return it."""
     figures = json.loads((run / "metrics.json").read_text())
     del figures["sealed"]

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import NameOID
 from tests.distributed.papers import make_kits
-from tests.toy import make_set, unheard
+from tests.toy import discard, make_set
 
 from fedvisage.nvflare.admission import Admission
 from fedvisage.nvflare.certificates import check, credentials_in
@@ -138,10 +138,10 @@ class Kits:
         if kind == "server":
             with hold_directories(opened.path, runs_directory(opened, None)):
                 prepare_server(opened)
-                Admission(opened.path, unheard).read()
+                Admission(opened.path, discard).read()
         elif kind == "site":
             with hold_directories(opened.path, state_directory(opened, None)):
-                check_own_sets(opened, self.data, None, None, unheard)
+                check_own_sets(opened, self.data, None, None, discard)
                 prepare_site(opened, str(self.data))
         name = opened.name
         self._look(papers.certificate, papers.key, papers.root, name, at_server=kind == "server")

@@ -16,7 +16,7 @@ import torch
 from campaigns.hostile.case import Admitted, Case, Turned, pick
 from campaigns.hostile.twists import MESSAGE, ODD_NAMES
 from campaigns.hostile.uploads import reply_of
-from tests.toy import make_sets, recipe_of, silent, tree
+from tests.toy import make_sets, quiet_reporter, recipe_of, tree
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.federation.method import Call
@@ -41,12 +41,12 @@ class Orders:
         sets, self.places = make_sets(prepared), list[tuple[Workspace, Any]]()
         for name in TRIED:
             method = METHODS[name]
-            recipe = task_of(method).fill_recipe(recipe_of(tree(sets, name)), prepared / "cache", silent().say)
+            recipe = task_of(method).fill_recipe(recipe_of(tree(sets, name)), prepared / "cache", quiet_reporter().say)
             workspace = set_up(recipe, method).workspace()
             workspace.calls = {
                 call: answering(whole, workspace.schemas[call]) for call, whole in workspace.calls.items()
             }
-            site = task_of(method).open(recipe, method, prepared / "cache", silent().say).sites["A"]
+            site = task_of(method).open(recipe, method, prepared / "cache", quiet_reporter().say).sites["A"]
             self.places.append((workspace, site))
 
     def case(self, draws: np.random.Generator, place: Path) -> Case:

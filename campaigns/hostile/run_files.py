@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 from campaigns.hostile.case import Admitted, Case, Turned, pick
-from tests.toy import make_sets, run_toy, tree, unheard
+from tests.toy import discard, make_sets, run_toy, tree
 
 import fedvisage as fv
 from fedvisage.audit.audit import audit_run
@@ -26,7 +26,7 @@ VERBS: Mapping[str, Callable[[Path], object]] = {
     "compare": lambda run: fv.compare([run]),
     "evaluate": lambda run: fv.evaluate(run, cache=run.parent / "cache"),
     "export": lambda run: export(open_model(run), run.parent / "export", cache=run.parent / "cache"),
-    "audit": lambda run: audit_run(run, None, run.parent / "cache", unheard),
+    "audit": lambda run: audit_run(run, None, run.parent / "cache", discard),
 }
 
 

@@ -25,7 +25,7 @@ from campaigns.hostile.case import Admitted, Case, pick
 from campaigns.hostile.files import changed_json, changed_lines, changed_table, odd_file
 from campaigns.hostile.twists import MESSAGE, spoil_bytes
 from safetensors.torch import load_file, save_file
-from tests.toy import SIZE, make_sets, run_toy, tree, unsealed
+from tests.toy import SIZE, make_sets, remove_seal, run_toy, tree
 
 import fedvisage as fv
 from fedvisage.base.errors import RunFailed
@@ -75,7 +75,7 @@ class Runs:
         run_toy(self.content, self.whole)
         run_toy({**self.content, "runtime": {**self.content["runtime"], "seed": 1}}, self.other)
         for run in (self.whole, self.other):
-            unsealed(run)
+            remove_seal(run)
         with contextlib.suppress(RunFailed):
             run_toy(self.content, self.stopped, wire=cut)
         self.model = (self.whole / "model.safetensors").read_bytes()

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from campaigns.hostile.case import Admitted, Case, Turned, pick
 from campaigns.hostile.twists import MESSAGE, Twist
-from tests.toy import make_sets, recipe_of, silent, tree
+from tests.toy import make_sets, quiet_reporter, recipe_of, tree
 
 from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.record.ledger import JsonLines
@@ -61,7 +61,7 @@ class Secret:
         self.method = replace(plain, calls={**plain.calls, SUMMED: train})
         self.recipe = recipe_of(tree(sets, federation__secure={"entropy": "derived", "colluders": 0}))
         setup = set_up(self.recipe, self.method)
-        data = task_of(self.method).open(self.recipe, self.method, prepared / "cache", silent().say)
+        data = task_of(self.method).open(self.recipe, self.method, prepared / "cache", quiet_reporter().say)
         self.workspace, self.sites = setup.workspace(), data.sites
         whole = self.method.network(self.recipe)
         self.lent = {

@@ -17,7 +17,7 @@ import torch
 from campaigns.hostile.case import Admitted, Case, Turned, line_of, pick
 from campaigns.hostile.secret import Secret
 from campaigns.hostile.twists import MESSAGE, parcel, spoil_bytes
-from tests.toy import make_sets, recipe_of, silent, tree
+from tests.toy import make_sets, quiet_reporter, recipe_of, tree
 
 from fedvisage.base.files import json_line
 from fedvisage.federation.exchange import Exchange
@@ -198,7 +198,7 @@ def _calls(name: str, sets: Mapping[str, Path], cache: Path) -> Iterator[Asked]:
     forms = FORMS if "wire" in method.options.model_fields else ()
     for changes in (*VARIANTS, *forms):
         recipe = recipe_of(tree(sets, name, **changes))
-        recipe = task_of(method).fill_recipe(recipe, cache, silent().say)
+        recipe = task_of(method).fill_recipe(recipe, cache, quiet_reporter().say)
         for call, schema in set_up(recipe, method).workspace().schemas.items():
             if not (changes.get("federation__wire") and not schema.narrow):
                 yield Asked(name, call, recipe, schema)

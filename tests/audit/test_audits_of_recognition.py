@@ -11,7 +11,7 @@ import pytest
 import torch
 from markupsafe import escape
 from PIL import Image
-from tests.toy import run_toy, tree, unheard
+from tests.toy import discard, run_toy, tree
 
 from fedvisage.audit.audit import audit_run
 from fedvisage.audit.released import CENTRES, MEANS, ReleasedVectors, SitePeople
@@ -22,7 +22,7 @@ OWN = ("privacy-claim", "softmax-shares", "noise-on-clusters", "nearest-neighbou
 
 def audit_toy_run(content: dict[str, Any], out: Path) -> dict[str, dict[str, Any]]:
     run_toy(content, out)
-    records = audit_run(out, None, out.parent / "cache", unheard)
+    records = audit_run(out, None, out.parent / "cache", discard)
     return {record["name"]: record for record in records}
 
 

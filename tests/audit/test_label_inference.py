@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from tests.refusals import refused
-from tests.toy import run_toy, tree, unheard
+from tests.toy import discard, run_toy, tree
 
 from fedvisage.audit import label_inference
 from fedvisage.audit.audit import audit_run
@@ -54,7 +54,7 @@ def test_audit_infers_all_labels_of_split_learning_and_the_report_shows_it(split
     before = (split_run / "model.safetensors").read_bytes()
     (record,) = [
         entry
-        for entry in audit_run(split_run, None, split_run.parent / "cache", unheard)
+        for entry in audit_run(split_run, None, split_run.parent / "cache", discard)
         if entry["name"] == "label-inference"
     ]
     assert record["numbers"]["labels_right"] == 1.0
@@ -67,18 +67,18 @@ def test_audit_infers_all_labels_of_split_learning_and_the_report_shows_it(split
 
 def test_audit_into_another_directory_keeps_the_run(split_run: Path, tmp_path: Path) -> None:
     files = {path: path.read_bytes() for path in split_run.rglob("*") if path.is_file()}
-    audit_run(split_run, tmp_path / "there", split_run.parent / "cache", unheard)
+    audit_run(split_run, tmp_path / "there", split_run.parent / "cache", discard)
     assert (tmp_path / "there" / "audit.json").exists()
     assert {path: path.read_bytes() for path in split_run.rglob("*") if path.is_file()} == files
 
 
 def test_inapplicable_audit_states_the_reason(sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(tree(sets, "fedpad", training__rounds=1), tmp_path / "run")
-    records = {record["name"]: record for record in audit_run(tmp_path / "run", None, tmp_path / "cache", unheard)}
+    records = {record["name"]: record for record in audit_run(tmp_path / "run", None, tmp_path / "cache", discard)}
     assert not records["label-inference"]["applies"]
     assert records["label-inference"]["why"] == "no gradients of a head cross the wire"
 
 
 def test_directory_without_a_run_is_refused(tmp_path: Path) -> None:
     with refused("nothing", "directory"):
-        audit_run(tmp_path / "nothing", None, tmp_path / "cache", unheard)
+        audit_run(tmp_path / "nothing", None, tmp_path / "cache", discard)

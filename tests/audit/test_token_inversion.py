@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from skimage.metrics import structural_similarity
-from tests.toy import opened, run_toy, tree, unheard
+from tests.toy import discard, open_run_data, run_toy, tree
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, interpolate
 
@@ -79,7 +79,7 @@ def test_audit_tries_every_form_and_the_noise_of_the_run(
     content = tree(sets, "festa", training__rounds=1, evaluation__every=0, privacy=privacy)
     content["method"]["leakage"] = {"tokens": 1.0, "gradient": 0.1}
     run_toy(content, tmp_path / "run")
-    records = audit_run(tmp_path / "run", None, tmp_path / "cache", unheard)
+    records = audit_run(tmp_path / "run", None, tmp_path / "cache", discard)
     (record,) = (row for row in records if row["name"] == "token-inversion")
     tried = [row["tokens"] for row in record["rows"]]
     assert tried == [
@@ -104,5 +104,5 @@ def test_noise_on_gradients_prevents_label_inference(sets: Mapping[str, Path], t
     content["method"]["leakage"] = {"tokens": 1.0, "gradient": 0.1}
     run_toy(content, tmp_path / "run")
     model, cache = open_model(tmp_path / "run"), tmp_path / "cache"
-    subject = AuditedRun(tmp_path / "run", model.setup, model.saved, opened(content, cache), cache)
+    subject = AuditedRun(tmp_path / "run", model.setup, model.saved, open_run_data(content, cache), cache)
     assert label_inference.AUDIT.attack(subject).numbers["labels_right"] == pytest.approx(0.5, abs=0.15)

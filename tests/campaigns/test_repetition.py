@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from campaigns.soak.replay import Asked, Record, Replayed, exchanges, uncommitted
-from tests.toy import run_toy, settled, tree
+from tests.toy import deterministic_files, run_toy, tree
 
 from fedvisage.federation.site_worker import LocalTransport, SiteWorker
 from fedvisage.federation.wire.transport import Order, Reply
@@ -61,14 +61,17 @@ def server_log(path: Path) -> Path:
 def test_a_repetition_has_the_same_bytes(unsteady: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     record = Record.of(unsteady, server_log(tmp_path / "log.jsonl"))
     run_toy(content(sets), tmp_path / "again", wire=lambda site_workers: Replayed(site_workers, record))
-    assert settled(tmp_path / "again") == settled(unsteady)
+    assert deterministic_files(tmp_path / "again") == deterministic_files(unsteady)
 
 
 def test_who_did_not_commit_matters(unsteady: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     """Otherwise the soak would be blind to sites that go on from the wrong state."""
     record = Record.of(unsteady)
     run_toy(content(sets), tmp_path / "again", wire=lambda site_workers: Replayed(site_workers, record))
-    assert settled(tmp_path / "again")["model.safetensors"] != settled(unsteady)["model.safetensors"]
+    assert (
+        deterministic_files(tmp_path / "again")["model.safetensors"]
+        != deterministic_files(unsteady)["model.safetensors"]
+    )
 
 
 def line(number: int, site: str, direction: str, field: str, call: str = "train") -> dict[str, object]:

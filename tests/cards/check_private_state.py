@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from tests.cards.emulated_card import CardModule, emulated_cards
-from tests.toy import opened, recipe_of, tree
+from tests.toy import open_run_data, recipe_of, tree
 from torch import Tensor
 
 from fedvisage.federation.method import Home
@@ -38,7 +38,10 @@ class Visits:
     def __init__(self, name: str, device: torch.device, sets: Mapping[str, Path], folder: Path) -> None:
         changes = {"method__centres": "random"} if name == "fedavg" else {}
         content = tree(sets, name, training__optimizer={"lr": 0.01, "state": "kept"}, **changes)
-        data, workspace = opened(content, folder), Workspace(METHODS[name], recipe_of(content), Compute(device, False))
+        data, workspace = (
+            open_run_data(content, folder),
+            Workspace(METHODS[name], recipe_of(content), Compute(device, False)),
+        )
         self.lent = state_of(workspace.net, *METHODS[name].parts_at(Home.LENT))
         site, public = data.sites["A"], data.people.public if data.people else None
         self.worker = SiteWorker("A", site.train, site.heldout, SiteStore(folder / "state"), workspace, public=public)

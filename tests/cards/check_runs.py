@@ -20,7 +20,7 @@ from tests.cards.emulated_card import emulated_cards
 from tests.contract.test_every_method import ALIKE
 from tests.federation.test_secure_run import DERIVED
 from tests.methods.combining import combined
-from tests.toy import run_toy_once, run_under_same_name, tree, unheard, weights
+from tests.toy import discard, run_toy_once, run_under_same_name, tree, weights
 
 from fedvisage.audit.audit import FILE, audit_run
 from fedvisage.device.exported import GRAPH
@@ -126,7 +126,7 @@ def test_a_finished_model_is_audited_evaluated_and_exported_on_a_card(
         model = open_model(tmp_path / "run")
         assert model.setup.compute.device == CARD
         evaluate(model, None, tmp_path / "cache", tmp_path / "evaluated")
-        audit_run(tmp_path / "run", tmp_path / "audit", tmp_path / "cache", unheard)
+        audit_run(tmp_path / "run", tmp_path / "audit", tmp_path / "cache", discard)
         export(model, tmp_path / "export", cache=tmp_path / "cache")
     assert (tmp_path / "export" / GRAPH).exists()
     assert (tmp_path / "audit" / FILE).exists()

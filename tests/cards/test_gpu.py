@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.toy import recognises, run_toy, tree, unheard, weights
+from tests.toy import discard, is_recognition, run_toy, tree, weights
 
 from fedvisage.audit.audit import FILE, audit_run
 from fedvisage.device.exported import GRAPH
@@ -32,7 +32,7 @@ COUNTED = {"federated_texture": 5e-3}
 def content_of(sets: Mapping[str, Path], name: str, **changes: Any) -> dict[str, Any]:
     """Return a recipe of one round with SGD."""
     content = tree(sets, name, training__rounds=1, training__optimizer=SGD, **changes)
-    if recognises(name):
+    if is_recognition(name):
         content["training"]["pretrain"]["optimizer"] = SGD
     return content
 
@@ -89,7 +89,7 @@ def test_a_model_of_a_gpu_is_audited_evaluated_and_exported(
     model = open_model(tmp_path / "run")
     assert model.setup.compute.device.type == "cuda"
     evaluate(model, None, tmp_path / "cache", tmp_path / "evaluated")
-    audit_run(tmp_path / "run", tmp_path / "audit", tmp_path / "cache", unheard)
+    audit_run(tmp_path / "run", tmp_path / "audit", tmp_path / "cache", discard)
     export(model, tmp_path / "export", cache=tmp_path / "cache")
     assert (tmp_path / "export" / GRAPH).exists()
     assert (tmp_path / "audit" / FILE).exists()

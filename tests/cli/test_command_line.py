@@ -17,7 +17,7 @@ import pytest
 import yaml
 from PIL import Image
 from tests.refusals import check_output
-from tests.toy import SITES, settled, tree
+from tests.toy import SITES, deterministic_files, tree
 
 from fedvisage import cli
 from fedvisage.base.progress import Reporter
@@ -463,7 +463,7 @@ def test_an_interrupted_run_can_be_resumed(
     code, _, err = call("run", recipe_file, "--out", tmp_path / "run", "--resume")
     assert code == 0
     assert "new run" not in err
-    assert settled(tmp_path / "run") == settled(finished_run)
+    assert deterministic_files(tmp_path / "run") == deterministic_files(finished_run)
 
 
 def test_resume_starts_a_new_run_in_a_directory_without_one_and_prints_it(

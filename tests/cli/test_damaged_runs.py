@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.refusals import refused
-from tests.toy import run_toy, tree, unsealed
+from tests.toy import remove_seal, run_toy, tree
 from typer.testing import CliRunner
 
 import fedvisage as fv
@@ -26,7 +26,7 @@ def finished_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFact
     """A finished run without a seal, so that each file is read, and a picture beside it."""
     place = tmp_path_factory.mktemp("runs")
     run_toy(tree(sets, training__rounds=2), place / "run")
-    unsealed(place / "run")
+    remove_seal(place / "run")
     noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3)).astype(np.uint8)
     Image.fromarray(noise).save(place / "picture.png")
     return place

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.contract.examples import EXAMPLES, two_exchanges
-from tests.toy import ROUNDS, recipe_of, run_toy, settled, site_sets, tree, weights
+from tests.toy import ROUNDS, deterministic_files, recipe_of, run_toy, site_sets, tree, weights
 from torch import Tensor, nn
 
 from fedvisage.base.streams import numpy_rng, seed_global_rng
@@ -113,7 +113,7 @@ def test_the_same_seed_gives_the_same_bytes(
     method: Method, finished: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     run_toy(contract(sets, method), tmp_path / "again", method=method)
-    assert settled(tmp_path / "again") == settled(finished)
+    assert deterministic_files(tmp_path / "again") == deterministic_files(finished)
 
 
 def test_another_seed_gives_another_model_and_keeps_the_global_random_state(
@@ -132,7 +132,7 @@ def test_the_order_of_sites_in_the_recipe_does_not_matter(
     backwards = {name: str(path) for name, path in reversed(site_sets(sets, method).items())}
     run_toy(contract(sets, method, data__sites=backwards), tmp_path / "backwards", method=method)
     files = ("model.safetensors", "ledger.jsonl", "scores.csv")
-    assert settled(tmp_path / "backwards", names=files) == settled(finished, names=files)
+    assert deterministic_files(tmp_path / "backwards", names=files) == deterministic_files(finished, names=files)
 
 
 def test_a_run_stopped_after_every_round_and_resumed_equals_an_uninterrupted_one(
@@ -144,7 +144,7 @@ def test_a_run_stopped_after_every_round_and_resumed_equals_an_uninterrupted_one
         with pytest.raises(Interrupted):
             run_toy(content, tmp_path / "parts", resume=True, method=cut_off)
     run_toy(content, tmp_path / "parts", resume=True, method=method)
-    assert settled(tmp_path / "parts") == settled(finished)
+    assert deterministic_files(tmp_path / "parts") == deterministic_files(finished)
 
 
 def stop_after(method: Method, after: int) -> Callable[[Server], Iterator[None]]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.methods.combining import combined
-from tests.toy import SITES, make_people, make_set, of_task, recipe_of, run_toy, tree, weights
+from tests.toy import SITES, make_people, make_set, recipe_of, run_toy, set_of_task, tree, weights
 
 from fedvisage.federation.wire.message import digest_of
 from fedvisage.methods import MODELS
@@ -100,7 +100,7 @@ def test_fedbn_without_private_layers_is_fedavg(
     kind: str, norms: str, sites: int, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     task = "fedavg" if MODELS[kind].task == "recognition" else "fedpad"
-    few = {name: str(of_task(sets[name], task)) for name in SITES[:sites]}
+    few = {name: str(set_of_task(sets[name], task)) for name in SITES[:sites]}
     run_toy(recipe(sets, "fedavg", kind, data__sites=few), tmp_path / "fedavg")
     run_toy(recipe(sets, "fedbn", kind, data__sites=few, method__norms=norms), tmp_path / "fedbn")
     expected, actual = (load_file(tmp_path / name / "model.safetensors") for name in ("fedavg", "fedbn"))

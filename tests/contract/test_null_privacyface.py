@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.refusals import failed, refused
-from tests.toy import make_people, of_task, run_toy_once, tree
+from tests.toy import make_people, run_toy_once, set_of_task, tree
 
 from fedvisage.federation.privacy.accountant import BudgetSpent
 
@@ -63,7 +63,7 @@ def test_fedface_without_spreadout_is_conventional_training(sets: Mapping[str, P
 
 
 def test_own_clusters_of_a_site_are_not_its_negatives(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    alone = {"data__sites": {"A": str(of_task(sets["A"], "privacyface"))}}
+    alone = {"data__sites": {"A": str(set_of_task(sets["A"], "privacyface"))}}
     plain = run_to_weights(sets, tmp_path / "plain", "conventional", own={}, **alone)
     assert run_to_weights(sets, tmp_path / "alone", "privacyface", own={}, **alone) == plain
 
@@ -112,7 +112,7 @@ def test_clusters_released_once_are_paid_for_once_and_used_in_every_round(
 def test_released_message_has_the_same_size_for_any_clusters(sets: Mapping[str, Path], tmp_path: Path) -> None:
     many = make_people(tmp_path / "six people", "A", 5, identities=6)
     sizes = []
-    for name, path in (("few", of_task(sets["A"], "privacyface")), ("many", many)):
+    for name, path in (("few", set_of_task(sets["A"], "privacyface")), ("many", many)):
         run_to_weights(sets, tmp_path / name, "privacyface", own={"queries": 3}, data__sites__A=str(path))
         lines = [json.loads(line) for line in (tmp_path / name / "ledger.jsonl").read_text().splitlines()]
         sizes.append({line["bytes"] for line in lines if line["call"] == "cluster" and line["direction"] == "up"})

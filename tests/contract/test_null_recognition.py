@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 from tests.refusals import refused
-from tests.toy import make_people, make_sets, of_task, run_toy, run_toy_once, tree
+from tests.toy import make_people, make_sets, run_toy, run_toy_once, set_of_task, tree
 
 from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.message import encode
@@ -98,8 +98,8 @@ def test_private_parts_of_a_site_travel_only_if_declared(name: str, sets: Mappin
 def test_one_identity_per_site_works_if_the_loss_has_a_gradient(tmp_path: Path) -> None:
     few = make_sets(tmp_path / "sets")
     for seed, name in enumerate("ABC"):
-        shutil.rmtree(of_task(few[name], "fedfr"))
-        make_people(of_task(few[name], "fedfr"), name, seed, identities=1)
+        shutil.rmtree(set_of_task(few[name], "fedfr"))
+        make_people(set_of_task(few[name], "fedfr"), name, seed, identities=1)
     with refused("data.sites.A", "1 identity", "fedavg"):
         run_toy(tree(few, "fedavg"), tmp_path / "fedavg")
     without_public = tree(few, "fedfr")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.data.making import pixels
 from tests.refusals import refused
-from tests.toy import make_set, opened, run_toy, tree
+from tests.toy import make_set, open_run_data, run_toy, tree
 
 from fedvisage.base.streams import numpy_rng
 from fedvisage.data.batches import View
@@ -267,7 +267,7 @@ def test_a_set_is_opened_once_for_all_of_its_sites_and_the_target(path: Path, tm
     entries = {f"S{n}": f"{path} only: subjects={10 * n}-{10 * n + 10}" for n in range(9)}
     content = tree(dict.fromkeys(("A", "B", "C", "U"), path))
     content["data"] = {"sites": entries, "target": f"{path} only: subjects=90-100"}
-    data = opened(content, tmp_path / "cache")
+    data = open_run_data(content, tmp_path / "cache")
     assert data.target is not None
     views = [data.target, *(view for site in data.sites.values() for view in (site.train, site.heldout))]
     assert len(views) == 19

@@ -15,7 +15,7 @@ from tests.datasets.importers.making import make_folder, picture, save
 from tests.datasets.pad.copies import changeable
 from tests.documented import example
 from tests.refusals import check_output, refused
-from tests.toy import unheard
+from tests.toy import discard
 from typer.testing import CliRunner
 
 from fedvisage.cli import app
@@ -60,13 +60,13 @@ def test_a_sheet_that_cannot_be_written_is_refused_before_the_set_is_opened(tmp_
 
 def test_an_unknown_layout_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
     with refused("KIND", "tar", "folder"):
-        import_dataset("tar", tmp_path / "f", tmp_path / "set", unheard, name="", options=ImportOptions())
+        import_dataset("tar", tmp_path / "f", tmp_path / "set", discard, name="", options=ImportOptions())
 
 
 def test_an_import_prints_its_report(tmp_path: Path) -> None:
     make_folder(tmp_path / "f")
     options = ImportOptions(size=8, frames="1", crop="none", max_bad=0)
-    said = import_dataset("folder", tmp_path / "f", tmp_path / "set", unheard, name="", options=options)
+    said = import_dataset("folder", tmp_path / "f", tmp_path / "set", discard, name="", options=options)
     assert any("24 images of 4 subjects from 24 files" in line for line in said)
     assert PreparedSet.open(tmp_path / "set").name == "f"
 
@@ -88,7 +88,7 @@ def test_the_importer_of_the_documentation_fits_in_and_believes_no_path(
         lines = [f"{file},live,,ann,train" for file in files]
         (tmp_path / "source/table.csv").write_text("\n".join(["file,label,kind,person,part", *lines]))
         options = ImportOptions(size=8, frames="1", crop="centre", max_bad=0.5)
-        said = import_dataset("table", tmp_path / "source", tmp_path / "set", unheard, name="T", options=options)
+        said = import_dataset("table", tmp_path / "source", tmp_path / "set", discard, name="T", options=options)
         return "\n".join(said)
 
     with refused("source/table.csv", "../outside.png"):
@@ -102,7 +102,7 @@ def test_the_importer_of_the_documentation_fits_in_and_believes_no_path(
 def test_places_of_frames_are_refused_for_a_kind_that_has_no_videos(tmp_path: Path) -> None:
     with refused("--frames", "9,9"):
         import_dataset(
-            "identities", tmp_path / "f", tmp_path / "s", unheard, name="", options=ImportOptions(frames="9,9")
+            "identities", tmp_path / "f", tmp_path / "s", discard, name="", options=ImportOptions(frames="9,9")
         )
 
 
@@ -110,7 +110,7 @@ def test_places_of_frames_are_refused_for_a_kind_that_has_no_videos(tmp_path: Pa
 def test_labels_that_do_not_say_what_is_bona_fide_are_refused(labels: str, tmp_path: Path) -> None:
     with refused("--labels", "live=0"):
         import_dataset(
-            "oulu-npu", tmp_path / "f", tmp_path / "s", unheard, name="", options=ImportOptions(labels=labels)
+            "oulu-npu", tmp_path / "f", tmp_path / "s", discard, name="", options=ImportOptions(labels=labels)
         )
 
 
@@ -119,7 +119,7 @@ def test_options_of_other_kinds_are_refused(option: str, value: str, tmp_path: P
     (tmp_path / "f").mkdir()
     options = ImportOptions(**{option: value})  # type: ignore[arg-type]
     with refused(f"--{option}", value):
-        import_dataset("oulu-npu", tmp_path / "f", tmp_path / "s", unheard, name="", options=options)
+        import_dataset("oulu-npu", tmp_path / "f", tmp_path / "s", discard, name="", options=options)
 
 
 def test_all_known_datasets_below_a_folder_are_imported_and_one_that_fails_keeps_no_other_back(
@@ -131,11 +131,11 @@ def test_all_known_datasets_below_a_folder_are_imported_and_one_that_fails_keeps
     (root / "holiday").mkdir()
     save(root / "holiday/1.png", picture(1))
     save(root / "crops/train/real/1_1_frame0.png", picture(2))
-    lines = import_dataset("all", root, tmp_path / "sets", unheard, name="", options=options)
+    lines = import_dataset("all", root, tmp_path / "sets", discard, name="", options=options)
     assert {"unknown, ignored: holiday", "unknown, ignored: crops"} < {*lines}
     assert sorted(path.name for path in (tmp_path / "sets").iterdir()) == ["msu-mfsd", "oulu-npu"]
     assert len(PreparedSet.open(tmp_path / "sets/oulu-npu")) == 8
-    again = import_dataset("all", root, tmp_path / "sets", unheard, name="", options=options)
+    again = import_dataset("all", root, tmp_path / "sets", discard, name="", options=options)
     assert [line for line in again if "already imported" in line] == [
         "msu-mfsd: already imported",
         "oulu-npu: already imported",
@@ -143,7 +143,7 @@ def test_all_known_datasets_below_a_folder_are_imported_and_one_that_fails_keeps
     protocol = root / "Copy of oulu-npu/Protocols/Protocol_1/Train.txt"
     protocol.write_text(protocol.read_text().replace("-1", "+1"))
     with refused("root", "1 of 2", "oulu-npu", "Train.txt: line 2"):
-        import_dataset("all", root, tmp_path / "other", unheard, name="", options=options)
+        import_dataset("all", root, tmp_path / "other", discard, name="", options=options)
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["msu-mfsd"]
 
 
@@ -152,11 +152,11 @@ def test_a_folder_without_known_datasets_and_one_with_two_copies_are_named(
 ) -> None:
     (tmp_path / "none/pictures").mkdir(parents=True)
     with refused("none", "pictures", "fedvisage data kinds"):
-        import_dataset("all", tmp_path / "none", tmp_path / "s", unheard, name="", options=ImportOptions())
+        import_dataset("all", tmp_path / "none", tmp_path / "s", discard, name="", options=ImportOptions())
     for name in ("a", "b"):
         changeable(copies["casia-fasd"], tmp_path / "twice" / name)
     with refused("twice", "a and b", "casia-fasd"):
-        import_dataset("all", tmp_path / "twice", tmp_path / "s", unheard, name="", options=ImportOptions())
+        import_dataset("all", tmp_path / "twice", tmp_path / "s", discard, name="", options=ImportOptions())
 
 
 def test_every_kind_is_described_and_one_can_be_asked_for() -> None:
@@ -224,13 +224,13 @@ def test_videos_heldout_share_and_species_can_be_chosen(tmp_path: Path) -> None:
     small = SynthesisOptions(
         domain="C", size=32, subjects=2, videos=2, frames=1, heldout=0.5, species="print,cut", workers=1
     )
-    synthesise_set(tmp_path / "C", small, unheard)
+    synthesise_set(tmp_path / "C", small, discard)
     rows = PreparedSet.open(tmp_path / "C").rows
     assert len(set(rows.video[rows.label == 1])) == 2 * 2
     assert set(rows.species) == {"bonafide", "print", "cut"}
     assert sorted(rows.split.tolist()) == ["heldout"] * (len(rows) // 2) + ["train"] * (len(rows) // 2)
     with refused("synth.species", "'paper'"):
-        synthesise_set(tmp_path / "D", replace(small, species="paper"), unheard)
+        synthesise_set(tmp_path / "D", replace(small, species="paper"), discard)
 
 
 @pytest.mark.parametrize(("source", "destination"), [("f", "f/set"), ("f", "f"), ("f/in", "f")])
@@ -238,7 +238,7 @@ def test_a_set_within_its_source_is_refused(source: str, destination: str, tmp_p
     make_folder(tmp_path / source)
     before = sorted(tmp_path.rglob("*"))
     with refused(tmp_path / destination, str(tmp_path / source)):
-        import_dataset("folder", tmp_path / source, tmp_path / destination, unheard, name="", options=ImportOptions())
+        import_dataset("folder", tmp_path / source, tmp_path / destination, discard, name="", options=ImportOptions())
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -250,7 +250,7 @@ def test_a_set_of_one_class_and_one_subject_warns_when_it_is_imported_and_shown(
     for number in range(2):
         save(folder / f"{number}.png", picture(number))
     options = ImportOptions(size=8, frames="1", crop="none", heldout=0)
-    said = import_dataset("folder", tmp_path / "f", tmp_path / "set", unheard, name="", options=options)
+    said = import_dataset("folder", tmp_path / "f", tmp_path / "set", discard, name="", options=options)
     for lines in (said, show_set(tmp_path / "set")):
         warnings = [line for line in lines if line.startswith("warning: ")]
         assert len(warnings) == 2

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.distributed.papers import make_kits
-from tests.toy import SITES, of_task, site_sets
+from tests.toy import SITES, set_of_task, site_sets
 
 from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
 
@@ -20,7 +20,7 @@ def federation(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactor
 def people_federation(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
     """Sites that have identities, and a public set on every machine."""
     own = {name: str(path) for name, path in site_sets(sets, "fedfr").items()}
-    public = str(of_task(sets["U"].with_name("P"), "fedfr"))
+    public = str(set_of_task(sets["U"].with_name("P"), "fedfr"))
     with rehearsal(tmp_path_factory.mktemp("people"), own, public) as found:
         yield found
 

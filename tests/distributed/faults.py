@@ -24,7 +24,7 @@ import yaml
 from rich.console import Console
 from tests.distributed.cable import Cable
 from tests.distributed.federations import run_through
-from tests.toy import SITES, make_set, run_toy, settled, tree
+from tests.toy import SITES, deterministic_files, make_set, run_toy, tree
 
 from fedvisage.base.progress import Reporter
 from fedvisage.nvflare.node import end
@@ -188,7 +188,7 @@ def try_fault(fault: Fault, place: Scene, content: Mapping[str, Any], whole: dic
         submitted=1 + sum("submitting the run again" in text for text in witness.told),
         without={name: tuple(rounds) for name, rounds in sorted(without.items())},
         reasons=tuple(sorted(reasons)),
-        equal=settled(out) == whole,
+        equal=deterministic_files(out) == whole,
     )
 
 
@@ -251,7 +251,7 @@ def _table(root: Path, sets: Mapping[str, Path]) -> Iterator[str]:
 
 def _undisturbed(content: Mapping[str, Any], out: Path) -> dict[str, bytes]:
     run_toy(content, out)
-    return settled(out)
+    return deterministic_files(out)
 
 
 def _command_line(
@@ -261,7 +261,9 @@ def _command_line(
     kill_command_and_resume(content, out, *options)
     rounds = len((out / "rounds.jsonl").read_text().splitlines())
     assert rounds == content["training"]["rounds"], f"{name}: the run did not come to its end"
-    return _line(name, "SIGKILL, then --resume", "the run went on", time.monotonic() - began, settled(out) == whole)
+    return _line(
+        name, "SIGKILL, then --resume", "the run went on", time.monotonic() - began, deterministic_files(out) == whole
+    )
 
 
 def _line(name: str, done: str, happened: str, seconds: float, equal: bool) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.toy import recipe_of, settled, silent
+from tests.toy import deterministic_files, quiet_reporter, recipe_of
 
 from fedvisage.base.progress import Reporter
 from fedvisage.nvflare import operator
@@ -38,12 +38,12 @@ def run_through(
 
     cache = out.parent / "cache"
     request = Request(recipe_of(content), out, cache, resume=resume, training=train, opening=open_at_operator)
-    return run(request, reporter or silent())
+    return run(request, reporter or quiet_reporter())
 
 
 def comparable(out: Path) -> dict[str, bytes]:
     """Return what must be equal: all that is settled, but for a count over people that only a simulation knows."""
-    found = settled(out)
+    found = deterministic_files(out)
     metrics = json.loads(found["metrics"])
     metrics.pop("counted", None)
     return found | {"metrics": json.dumps(metrics).encode()}

@@ -20,7 +20,7 @@ from tests.distributed.faults import (
 )
 from tests.distributed.federations import run_through
 from tests.refusals import failed
-from tests.toy import run_toy, settled
+from tests.toy import deterministic_files, run_toy
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.nvflare import operator
@@ -40,19 +40,19 @@ def place(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) ->
 def whole(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     out = tmp_path_factory.mktemp("whole") / "run"
     run_toy(content_of(sets, {}), out)
-    return settled(out)
+    return deterministic_files(out)
 
 
 @pytest.mark.slow
 def test_operator_killed(place: Scene, sets: Mapping[str, Path], whole: dict[str, bytes], tmp_path: Path) -> None:
     kill_command_and_resume(content_of(sets, {}), tmp_path / "run", "--kit", str(place.members.operator.path))
-    assert settled(tmp_path / "run") == whole
+    assert deterministic_files(tmp_path / "run") == whole
 
 
 @pytest.mark.slow
 def test_all_processes_killed(sets: Mapping[str, Path], whole: dict[str, bytes], tmp_path: Path) -> None:
     kill_command_and_resume(content_of(sets, {}), tmp_path / "run")
-    assert settled(tmp_path / "run") == whole
+    assert deterministic_files(tmp_path / "run") == whole
 
 
 @pytest.mark.slow
@@ -65,7 +65,7 @@ def test_a_command_that_loses_its_server_advises_to_resume(
         run_through(place.members, content, out, reporter=witness, wait=10.0)
     place.members.start("server")
     run_through(place.members, content, out, resume=True)
-    assert settled(out) == whole
+    assert deterministic_files(out) == whole
 
 
 class Stubborn(Witness):

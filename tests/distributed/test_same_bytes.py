@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.distributed.federations import comparable, run_through
-from tests.toy import recognises, run_toy, tree
+from tests.toy import is_recognition, run_toy, tree
 
 from fedvisage.methods import METHODS
 from fedvisage.nvflare.rehearsal import Rehearsal
@@ -24,7 +24,7 @@ OTHERS = sorted(name for name, method in METHODS.items() if name not in PATTERNS
 def test_bytes_equal_those_of_one_process(
     method: str, request: pytest.FixtureRequest, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    federation = request.getfixturevalue("people_federation" if recognises(method) else "federation")
+    federation = request.getfixturevalue("people_federation" if is_recognition(method) else "federation")
     content = tree(sets, method, training__rounds=2)
     run_toy(content, tmp_path / "here")
     run_through(federation, content, tmp_path / "through-nvflare")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.faults.machine import FAILED, FINISHED, KILLED, REFUSED, Machine
 from tests.refusals import failed, refused
-from tests.toy import run_toy, settled, tree
+from tests.toy import deterministic_files, run_toy, tree
 
 from fedvisage.base.errors import RunFailed
 
@@ -60,7 +60,7 @@ def test_without_the_damaged_checkpoint_the_one_before_leads_to_the_same_end(
     max(stopped.glob("checkpoints/*.safetensors")).unlink()
     run_toy(content, stopped, resume=True)
     run_toy(content, tmp_path / "whole")
-    assert settled(stopped) == settled(tmp_path / "whole")
+    assert deterministic_files(stopped) == deterministic_files(tmp_path / "whole")
 
 
 def test_a_sites_damaged_private_state_is_refused(stopped: Path, sets: Mapping[str, Path]) -> None:
@@ -84,7 +84,7 @@ def test_half_written_files_are_ignored_and_removed(stopped: Path, sets: Mapping
     run_toy(content, stopped, resume=True)
     run_toy(content, tmp_path / "whole")
     assert not leftover.exists()
-    assert settled(stopped) == settled(tmp_path / "whole")
+    assert deterministic_files(stopped) == deterministic_files(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("name", ["ledger.jsonl", "rounds.jsonl"])
@@ -108,7 +108,7 @@ def test_a_file_size_limit_ends_the_run_with_a_plain_message_and_it_can_be_resum
         assert "--resume" in end.message
         assert not list((tmp_path / "run").rglob("*.part"))
     assert machine.run(content, tmp_path / "run").how == FINISHED
-    assert settled(tmp_path / "run") == settled(tmp_path / "whole")
+    assert deterministic_files(tmp_path / "run") == deterministic_files(tmp_path / "whole")
 
 
 def test_two_processes_cannot_work_in_one_directory(machine: Machine, sets: Mapping[str, Path], tmp_path: Path) -> None:

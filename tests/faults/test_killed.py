@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.contract.examples import released, split
 from tests.faults.machine import FINISHED, KILLED, Machine
-from tests.toy import settled, tree
+from tests.toy import deterministic_files, tree
 
 from fedvisage.base.streams import numpy_rng
 from fedvisage.methods.pad import fedpad, single
@@ -41,7 +41,7 @@ def whole(
     content = tree(sets, request.param, training__optimizer__state="kept")
     out, began = tmp_path_factory.mktemp(request.param.name) / "whole", time.monotonic()
     assert machine.run(content, out).how == FINISHED
-    return Whole(content, settled(out), time.monotonic() - began)
+    return Whole(content, deterministic_files(out), time.monotonic() - began)
 
 
 def test_killed_at_random_file_operations(machine: Machine, whole: Whole, tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_killed_at_random_file_operations(machine: Machine, whole: Whole, tmp_pa
         while machine.run(whole.content, out, kill_at=int(draws.integers(1, 150)) if patience else None).how == KILLED:
             kills, patience, sent = kills + 1, patience - 1, extended(sent, out)
         extended(sent, out)
-        assert settled(out) == whole.files
+        assert deterministic_files(out) == whole.files
         assert not list(out.rglob("*.part")), "half-written files are swept away"
 
 
@@ -65,7 +65,7 @@ def test_killed_at_random_moments(machine: Machine, whole: Whole, tmp_path: Path
         ):
             kills, patience, sent = kills + 1, patience - 1, extended(sent, out)
         extended(sent, out)
-        assert settled(out) == whole.files
+        assert deterministic_files(out) == whole.files
 
 
 def extended(sent: list[dict[str, Any]], out: Path) -> list[dict[str, Any]]:
@@ -83,7 +83,7 @@ def short(machine: Machine, sets: Mapping[str, Path], tmp_path_factory: pytest.T
     content = tree(sets, training__rounds=1, evaluation__every=0)
     out, began = tmp_path_factory.mktemp("short") / "whole", time.monotonic()
     assert machine.run(content, out).how == FINISHED
-    return Whole(content, settled(out), time.monotonic() - began)
+    return Whole(content, deterministic_files(out), time.monotonic() - began)
 
 
 @pytest.mark.parametrize("operation", range(1, 9))
@@ -92,4 +92,4 @@ def test_killed_at_one_of_the_first_file_operations(
 ) -> None:
     assert machine.run(short.content, tmp_path / "run", kill_at=operation).how == KILLED
     assert machine.run(short.content, tmp_path / "run").how == FINISHED
-    assert settled(tmp_path / "run") == short.files
+    assert deterministic_files(tmp_path / "run") == short.files

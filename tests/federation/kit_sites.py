@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from tests.toy import SITES, recipe_of, shortest, silent
+from tests.toy import SITES, quiet_reporter, recipe_of, shortest_recipe
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.federation.exchange import Exchange
@@ -55,7 +55,7 @@ def open_trust(
     """Open the trust of a site, or with the name ``localhost`` that of the server's kit."""
     at_server = name == "localhost"
     papers = credentials_in(kits / ("server" if at_server else f"sites/{name}"), at_server=at_server)
-    return KitTrust(papers, memory / name, recipe or shortest("fedpad"), run, images, allowed)
+    return KitTrust(papers, memory / name, recipe or shortest_recipe("fedpad"), run, images, allowed)
 
 
 class KitTransport(LocalTransport):
@@ -110,7 +110,7 @@ def train_round(
     """
     recipe = recipe_of(content)
     setup, method = set_up(recipe, METHODS[recipe.method.name]), METHODS[recipe.method.name]
-    sites = setup.task.open(recipe, method, directory / "cache", silent().say).sites
+    sites = setup.task.open(recipe, method, directory / "cache", quiet_reporter().say).sites
     workspace, store = setup.workspace(), StateCache()
     schema = schema_of(method.calls[SUMMED].uploads, recipe, workspace.net)
     network = method.initial_network(recipe_of({**content, "runtime": {**content["runtime"], "seed": 0}}))

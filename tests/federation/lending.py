@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.toy import opened, recipe_of, tree
+from tests.toy import open_run_data, recipe_of, tree
 
 from fedvisage.base.streams import seed_global_rng
 from fedvisage.federation.record.releases import Releases
@@ -18,7 +18,7 @@ from fedvisage.nn.compute import resolve_compute
 def site_of(sets: Mapping[str, Path], tmp_path: Path, number: int = 1, name: str = "fedfr", **changes: Any) -> Site:
     """Return site A of a recognition recipe in some round, with the network that it was lent."""
     content, method = tree(sets, name, **changes), find({"name": name})
-    recipe, data = recipe_of(content), opened(content, tmp_path)
+    recipe, data = recipe_of(content), open_run_data(content, tmp_path)
     with seed_global_rng(0, "initial weights"):
         net = method.network(recipe)
     people, own = data.people, data.sites["A"]

@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
-from tests.toy import run_toy, settled, tree
+from tests.toy import deterministic_files, run_toy, tree
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.federation.record.ledger import read_lines
@@ -57,4 +57,4 @@ def test_no_line_is_lost_by_interruptions(checkpoint_every: int, sets: Mapping[s
     run_toy(content, out, resume=True, wire=lambda site_workers: Witness(site_workers, out / "ledger.jsonl", seen, 0))
     assert len(seen) > len(set(seen)), "something was sent again"
     assert sorted(entries(out / "ledger.jsonl")) == sorted(seen)
-    assert settled(out) == settled(tmp_path / "whole")
+    assert deterministic_files(out) == deterministic_files(tmp_path / "whole")

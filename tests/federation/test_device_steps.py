@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.toy import opened, recipe_of, tree
+from tests.toy import open_run_data, recipe_of, tree
 from torch import Tensor
 
 from fedvisage.base.streams import seed_global_rng
@@ -34,7 +34,7 @@ Loss = Callable[[Site, Batch], Tensor]
 def site_at(name: str, sets: Mapping[str, Path], folder: Path, device: torch.device = DEVICE, **changes: Any) -> Site:
     """Return a site in its second round, whose network is on a device."""
     content, method = tree(sets, name, **{"training__local": {"batches": 2}, **changes}), find({"name": name})
-    recipe, data = recipe_of(content), opened(content, folder)
+    recipe, data = recipe_of(content), open_run_data(content, folder)
     with seed_global_rng(0, "initial weights"):
         net = method.network(recipe)
     lent = {name: value.to(device) for name, value in state_of(net, *net).items()}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.refusals import failed
-from tests.toy import opened, recipe_of, tree
+from tests.toy import open_run_data, recipe_of, tree
 
 from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.site_worker import SiteWorker
@@ -27,7 +27,7 @@ def worker(sets: Mapping[str, Path], tmp_path: Path) -> SiteWorker:
     kept = {"training__optimizer__state": "kept"}  # so that there are generations
     content = tree(sets, "fedpad", training__rounds=ROUNDS, **kept)
     recipe = recipe_of(content)
-    site = opened(content, tmp_path).sites["A"]
+    site = open_run_data(content, tmp_path).sites["A"]
     workspace = set_up(recipe, find(recipe.method)).workspace()
     return SiteWorker("A", site.train, site.heldout, SiteStore(tmp_path / "A"), workspace)
 
@@ -107,7 +107,7 @@ def test_evaluation_orders_are_limited_to_the_recipes_evaluations(worker: SiteWo
 def test_per_batch_call_is_limited_to_the_number_of_batches(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, "fedsis", training__rounds=ROUNDS)
     recipe = recipe_of(content)
-    site, workspace = opened(content, tmp_path).sites["A"], set_up(recipe, find(recipe.method)).workspace()
+    site, workspace = open_run_data(content, tmp_path).sites["A"], set_up(recipe, find(recipe.method)).workspace()
     worker = SiteWorker("A", site.train, site.heldout, SiteStore(tmp_path / "A"), workspace)
     state = workspace.own_parts()
     opening = Order("tokens", 1, {"average": torch.tensor(0)} | state, 1)

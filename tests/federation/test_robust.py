@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.refusals import failed, refused
-from tests.toy import make_set, recipe_of, run_toy, settled, tree, weights
+from tests.toy import deterministic_files, make_set, recipe_of, run_toy, tree, weights
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.federation.protections.combine import combination_of
@@ -44,7 +44,9 @@ def test_a_rule_gives_the_same_bytes_for_any_order_of_sites(
     content["data"]["sites"] = dict(reversed(content["data"]["sites"].items()))
     run_toy(content, tmp_path / "backwards")
     names = ("model.safetensors", "ledger.jsonl", "scores.csv")
-    assert settled(tmp_path / "backwards", names=names) == settled(tmp_path / "forwards", names=names)
+    assert deterministic_files(tmp_path / "backwards", names=names) == deterministic_files(
+        tmp_path / "forwards", names=names
+    )
     assert weights(tmp_path / "forwards") != mean
 
 

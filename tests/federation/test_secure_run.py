@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.refusals import failed, refused
-from tests.toy import recipe_of, run_toy, settled, tree, weights
+from tests.toy import deterministic_files, recipe_of, run_toy, tree, weights
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.federation.protections.compatible import check_protection
@@ -146,7 +146,7 @@ def test_resumed_secure_run_equals_an_uninterrupted_one(sets: Mapping[str, Path]
     with pytest.raises(KeyboardInterrupt):
         run_toy(content, tmp_path / "parts", wire=Dying)
     run_toy(content, tmp_path / "parts", resume=True)
-    assert settled(tmp_path / "parts") == settled(tmp_path / "whole")
+    assert deterministic_files(tmp_path / "parts") == deterministic_files(tmp_path / "whole")
 
 
 def spoiling_transport(call: str, change: Any) -> type[LocalTransport]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.toy import opened, recipe_of, tree
+from tests.toy import open_run_data, recipe_of, tree
 from torch import Tensor, nn
 
 from fedvisage.federation.site import Batch, Site
@@ -21,7 +21,7 @@ Make = Callable[..., Site]
 def site(sets: Mapping[str, Path], tmp_path: Path) -> Make:
     def make(number: int = 1, name: str = "A", **changes: Any) -> Site:
         content = tree(sets, training__augment={}, **changes)
-        data = opened(content, tmp_path).sites[name].train
+        data = open_run_data(content, tmp_path).sites[name].train
         return Site(name, recipe_of(content), number, data, nn.ModuleDict(), resolve_compute("cpu", "fp32"), {}, {})
 
     return make

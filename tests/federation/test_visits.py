@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.contract.examples import split
-from tests.toy import opened, recipe_of, tree
+from tests.toy import open_run_data, recipe_of, tree
 from torch import nn
 
 from fedvisage.federation.method import EXAMPLES, Call, Home, Method, Upload
@@ -76,7 +76,7 @@ def site_workers(sets: Mapping[str, Path], tmp_path: Path) -> dict[str, SiteWork
     workspace = Workspace(METHOD, recipe, resolve_compute("cpu", "fp32"))
     return {
         name: SiteWorker(name, site.train, site.heldout, SiteStore(tmp_path / name), workspace)
-        for name, site in opened(content, tmp_path, METHOD).sites.items()
+        for name, site in open_run_data(content, tmp_path, METHOD).sites.items()
     }
 
 

@@ -14,7 +14,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 from tests.methods.combining import TRANSFORMER, combined
 from tests.refusals import refused
-from tests.toy import run_toy, settled, tree
+from tests.toy import deterministic_files, run_toy, tree
 
 from fedvisage.studies.shipped import locate
 from fedvisage.tasks.finished_model import open_model
@@ -134,7 +134,7 @@ def test_resumed_run_ends_in_the_same_bytes(sets: Mapping[str, Path], published:
     asked = content(sets, published, runtime__checkpoint_every=1)
     run_toy(asked, tmp_path / "whole")
     run_toy(asked, tmp_path / "again")
-    assert settled(tmp_path / "again") == settled(tmp_path / "whole")
+    assert deterministic_files(tmp_path / "again") == deterministic_files(tmp_path / "whole")
     held = sum(path.stat().st_size for path in (tmp_path / "whole" / "checkpoints").rglob("*") if path.is_file())
     assert held < published.stat().st_size, "no checkpoint holds the frozen network"
 

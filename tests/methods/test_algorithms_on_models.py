@@ -17,7 +17,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 from tests.methods.combining import TINY, combined, small
 from tests.refusals import refused
-from tests.toy import recipe_of, run_toy, settled, tree, weights
+from tests.toy import deterministic_files, recipe_of, run_toy, tree, weights
 
 from fedvisage import recipe as recipes
 from fedvisage.federation.server import Server
@@ -92,7 +92,7 @@ def test_two_rounds_end_in_finite_weights_and_figures(
     assert [row["failed"] for row in rows] == [{}, {}]
     if (algorithm, model) in TWICE:
         run_toy(content, tmp_path / "again")
-        assert settled(tmp_path / "again") == settled(tmp_path / "run")
+        assert deterministic_files(tmp_path / "again") == deterministic_files(tmp_path / "run")
 
 
 def check_refused(content: Mapping[str, Any], out: Path, place: str) -> None:

@@ -13,7 +13,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 from tests.methods.combining import combined
 from tests.refusals import refused
-from tests.toy import run_toy, settled, tree
+from tests.toy import deterministic_files, run_toy, tree
 
 from fedvisage.methods import ALGORITHMS
 from fedvisage.nn.face_networks import IResNet, iresnet
@@ -80,7 +80,7 @@ def test_run_repeats_bytes_also_from_a_finished_run(sets: Mapping[str, Path], st
     run_toy(plain, tmp_path / "plain")
     for name in ("one", "two"):
         run_toy(content(sets, tmp_path / "plain" / "model.safetensors", training__rounds=1), tmp_path / name)
-    assert settled(tmp_path / "one") == settled(tmp_path / "two")
+    assert deterministic_files(tmp_path / "one") == deterministic_files(tmp_path / "two")
 
 
 @pytest.mark.parametrize(

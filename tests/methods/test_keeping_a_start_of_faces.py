@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.refusals import refused
-from tests.toy import SITES, SIZE, make_people, run_toy, settled, tree, weights
+from tests.toy import SITES, SIZE, deterministic_files, make_people, run_toy, tree, weights
 
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
@@ -118,7 +118,7 @@ def test_worker_processes_give_the_same_comparison(
         wire = partial(WorkerTransport, engine=engine, workers=engine.start(2, 1))
         changes = {"training__start": start, "training__keep": "average"}
         run_toy(content(sets, people, **changes), tmp_path / "run", wire=wire)
-    assert settled(tmp_path / "run") == settled(runs / "average")
+    assert deterministic_files(tmp_path / "run") == deterministic_files(runs / "average")
 
 
 def test_federation_result_contains_the_comparison(runs: Path, tmp_path: Path) -> None:

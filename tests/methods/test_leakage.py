@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.refusals import failed, refused
-from tests.toy import SITES, recipe_of, run_toy, settled, tree
+from tests.toy import SITES, deterministic_files, recipe_of, run_toy, tree
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.data.prepared import PreparedSet
@@ -236,7 +236,7 @@ def test_a_noised_run_resumes_to_the_same_bytes(sets: Mapping[str, Path], tmp_pa
     with pytest.raises(KeyboardInterrupt):
         run_toy(content(sets), tmp_path / "run", method=replace(whole, server=stopping))
     run_toy(content(sets), tmp_path / "run", resume=True)
-    assert settled(tmp_path / "run") == settled(finished)
+    assert deterministic_files(tmp_path / "run") == deterministic_files(finished)
 
 
 @pytest.mark.parametrize(

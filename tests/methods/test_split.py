@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.refusals import failed, refused
-from tests.toy import SITES, recipe_of, run_toy, settled, tree
+from tests.toy import SITES, deterministic_files, recipe_of, run_toy, tree
 from torch import Tensor
 
 from fedvisage.base.errors import RunFailed
@@ -264,7 +264,7 @@ def test_run_with_lost_sites_resumes_to_the_same_bytes(
         with pytest.raises(Interrupted):
             run_toy(content, tmp_path / "parts", resume=True, method=cut_off)
     run_toy(content, tmp_path / "parts", resume=True)
-    assert settled(tmp_path / "parts") == settled(tmp_path / "whole")
+    assert deterministic_files(tmp_path / "parts") == deterministic_files(tmp_path / "whole")
 
 
 def test_pass_over_the_data_is_a_round_with_two_calls_per_batch(sets: Mapping[str, Path], tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from skimage.feature import local_binary_pattern
-from tests.toy import shortest
+from tests.toy import shortest_recipe
 
 from fedvisage.data.batches import Texts
 from fedvisage.federation.site import Batch
@@ -88,7 +88,7 @@ def test_features_do_not_depend_on_the_colour_setting_the_batch_or_the_precision
 def test_the_loss_is_hinge_and_penalty_and_so_is_its_gradient() -> None:
     model, images = TextureClassifier(), as_input(pictures(4))
     labels = np.array([1.0, 0.0, 0.0, 1.0])
-    recipe = shortest("colour_texture", penalty=0.3)
+    recipe = shortest_recipe("colour_texture", penalty=0.3)
     site = SimpleNamespace(net=torch.nn.ModuleDict({"model": model}), recipe=recipe)
     species: Texts = np.array([""] * 4)
     value = colour_texture.loss(site, Batch(images, torch.from_numpy(labels).float(), None, species))  # type: ignore[arg-type]

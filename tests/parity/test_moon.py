@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from tests.toy import ROUNDS, SITES, run_toy, shortest, tree
+from tests.toy import ROUNDS, SITES, run_toy, shortest_recipe, tree
 from torch import Tensor, nn
 
 from fedvisage.federation.record.store import SiteStore
@@ -66,7 +66,7 @@ def test_a_far_better_and_a_far_worse_feature_are_finite_in_half_a_degree_of_tem
 def test_features_are_pulled_to_the_global_model_and_away_from_the_last_local_one() -> None:
     """Models that scale each input on its own: ``global`` and ``previous`` are those of Eq. 3, in this order."""
     held = {name: nn.ModuleDict({"model": Scales(seed)}) for seed, name in ((1, "global"), (2, "previous"))}
-    recipe = shortest("moon", mu=3.0, temperature=0.7)
+    recipe = shortest_recipe("moon", mu=3.0, temperature=0.7)
     images, features = torch.tensor(FEATURES), torch.tensor(UNWANTED)
     site = SimpleNamespace(recipe=recipe, held=held)
     actual = moon.contrast(site, images, features, lambda net, given: net["model"](given))  # type: ignore[arg-type]
@@ -93,7 +93,7 @@ class Scales(nn.Module):
 def test_local_training_uses_the_lent_model_as_global_and_the_kept_one_as_previous() -> None:
     lent, kept = ({"model.weight": torch.full((1,), value)} for value in (2.0, 5.0))
     site = SimpleNamespace(
-        recipe=shortest("moon"),
+        recipe=shortest_recipe("moon"),
         held={},
         kept={f"{moon.PREVIOUS}{name}": value for name, value in kept.items()},
         frozen=lambda message, *parts: message,

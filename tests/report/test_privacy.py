@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.toy import run_toy, tree, unsealed
+from tests.toy import remove_seal, run_toy, tree
 
 from fedvisage.report.page import render
 from fedvisage.report.privacy import page
@@ -19,7 +19,7 @@ def run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> P
     """A run that ends at its budget, after two of three rounds; without a seal, so that its ledger can be edited."""
     out = tmp_path_factory.mktemp("private") / "run"
     run_toy(tree(sets, "privacyface", privacy__epsilon=2.0), out)
-    return unsealed(out)
+    return remove_seal(out)
 
 
 def test_page_states_budget_end_of_the_run_and_simulated_noise(run: Path) -> None:

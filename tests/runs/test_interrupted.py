@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 from rich.console import Console
 from tests.refusals import refused
-from tests.toy import leave_as_earlier_version, run_toy, settled, silent, tree
+from tests.toy import deterministic_files, leave_as_earlier_version, quiet_reporter, run_toy, tree
 
 from fedvisage.base.progress import Reporter
 from fedvisage.federation.record.store import read_sealed, write_sealed
@@ -32,7 +32,7 @@ class Interrupting(Reporter):
     """A person who presses Ctrl-C at the end of the third round, before its checkpoint."""
 
     def __init__(self) -> None:
-        super().__init__(silent().console)
+        super().__init__(quiet_reporter().console)
 
     def advance(self, done: int, total: int, note: str) -> None:
         if done == 3:
@@ -242,7 +242,7 @@ def test_workers_refuse_the_state_of_another_site_and_resume_to_the_same_bytes(
     content = content_of(sets, workers=2)
     run_toy(content_of(sets), tmp_path / "whole")
     run_toy(content, runs.twin, resume=True)
-    assert settled(runs.twin) == settled(tmp_path / "whole")
+    assert deterministic_files(runs.twin) == deterministic_files(tmp_path / "whole")
     copy("own", GENERATION.format("B"), GENERATION.format("A"))(runs)
     with refused(f"own/{GENERATION.format('A')}", "site B"):
         run_toy(content, runs.own, resume=True)
@@ -257,7 +257,7 @@ def test_a_run_of_the_version_before_is_resumed_with_a_note_and_checked_from_the
     run_toy(content_of(sets), runs.own, resume=True, reporter=Reporter(console))
     output = console.file.getvalue()  # type: ignore[attr-defined]
     assert "note: an earlier version wrote the checkpoint of round 2, without digests" in output
-    assert settled(runs.own) == settled(tmp_path / "whole")
+    assert deterministic_files(runs.own) == deterministic_files(tmp_path / "whole")
 
     (runs.own / "metrics.json").unlink()
     change_digit_of_ledger = edit_lines("ledger.jsonl", change_digit)

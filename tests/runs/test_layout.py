@@ -16,7 +16,17 @@ import torch
 import yaml
 from safetensors.torch import load_file
 from tests.refusals import refused
-from tests.toy import SITES, leave_as_earlier_version, make_set, recipe_of, run_toy, silent, tree, unsealed, weights
+from tests.toy import (
+    SITES,
+    leave_as_earlier_version,
+    make_set,
+    quiet_reporter,
+    recipe_of,
+    remove_seal,
+    run_toy,
+    tree,
+    weights,
+)
 
 from fedvisage.base.files import cache_directory
 from fedvisage.federation.record.store import CHECKPOINTS
@@ -177,7 +187,7 @@ def test_an_interrupted_run_of_an_earlier_version_keeps_the_settings_of_its_envi
 
 def leave_with_open_settings(begun: Path) -> None:
     """Turn a finished run into one that an earlier version left after its second round."""
-    unsealed(begun)
+    remove_seal(begun)
     (begun / "metrics.json").unlink()
     recipe = yaml.safe_load((begun / "recipe.yaml").read_text())
     del recipe["runtime"]["layout"]
@@ -215,7 +225,7 @@ def test_channels_first_train_the_same_up_to_rounding(sets: Mapping[str, Path], 
     for layout in ("first", "last"):
         content = tree(sets, "fedgpad", runtime__layout=layout, input__size=32, training__rounds=1)
         content["training"]["optimizer"] = {"name": "sgd", "lr": 0.001}  # Adam's first step is a sign
-        run(Request(recipe_of(content), tmp_path / layout, tmp_path / "cache"), silent())
+        run(Request(recipe_of(content), tmp_path / layout, tmp_path / "cache"), quiet_reporter())
     first, last = (load_file(tmp_path / layout / "model.safetensors") for layout in ("first", "last"))
     for name, value in last.items():
         torch.testing.assert_close(first[name], value, rtol=1e-3, atol=1e-4)

@@ -19,13 +19,13 @@ from tests.runs.plain import plain
 from tests.toy import (
     ROUNDS,
     SITES,
+    deterministic_files,
     leave_as_earlier_version,
     make_set,
+    quiet_reporter,
     recipe_of,
     run_toy,
     sent_once,
-    settled,
-    silent,
     tree,
     weights,
 )
@@ -128,7 +128,9 @@ def test_how_often_checkpoints_are_written_does_not_change_the_result(sets: Mapp
     run_toy(tree(sets, runtime__checkpoint_every=2), tmp_path / "seldom")
     run_toy(tree(sets), tmp_path / "always")
     names = ("model.safetensors", "ledger.jsonl", "scores.csv")
-    assert settled(tmp_path / "seldom", names=names) == settled(tmp_path / "always", names=names)
+    assert deterministic_files(tmp_path / "seldom", names=names) == deterministic_files(
+        tmp_path / "always", names=names
+    )
     assert sorted(path.stem for path in (tmp_path / "seldom" / "checkpoints").iterdir()) == ["000002", "000003"]
 
 
@@ -136,7 +138,7 @@ class Impatient(Reporter):
     """Somebody who presses Ctrl-C when a certain round has ended."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(silent().console)
+        super().__init__(quiet_reporter().console)
         self.number = number
 
     def advance(self, done: int, total: int, note: str) -> None:
@@ -154,7 +156,7 @@ def test_a_run_that_was_interrupted_by_hand_is_resumed(
         with pytest.raises(KeyboardInterrupt):
             run_toy(content, tmp_path / "run", resume=True, reporter=Impatient(number))
     run_toy(content, tmp_path / "run", resume=True)
-    assert settled(tmp_path / "run") == settled(tmp_path / "whole")
+    assert deterministic_files(tmp_path / "run") == deterministic_files(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("name", ["U", "target"])
@@ -170,7 +172,7 @@ def test_an_interrupted_run_of_a_version_with_former_keys_is_resumed(
     assert "user: " in (out / "recipe.yaml").read_text()
     assert "data.user" in (out / "data.json").read_text()
     run_toy(content, out, resume=True)
-    resumed, whole = settled(out), settled(tmp_path / "whole")
+    resumed, whole = deterministic_files(out), deterministic_files(tmp_path / "whole")
     for files in (resumed, whole):
         del files["recipe.yaml"]  # a resumed run keeps the text that it began with
     assert resumed == whole
@@ -289,11 +291,11 @@ def test_members_of_a_finished_run_are_judged_again_and_a_second_attempt_leaves_
     run_toy(tree(sets, "single"), tmp_path / "single")
     recipe, out = recipe_of(tree(sets, "fused")), tmp_path / "fused"
     request = Request(recipe, out, tmp_path, resume=True, training=adoption(tmp_path / "single"))
-    run(request, silent())
+    run(request, quiet_reporter())
     first = (out / "ledger.jsonl").read_bytes()
     lines = len(first.splitlines())
     (out / "metrics.json").unlink()  # as if it had been killed just before the end
-    run(request, silent())
+    run(request, quiet_reporter())
     assert sent_once(out) == first
     assert len((out / "ledger.jsonl").read_bytes().splitlines()) == 2 * lines
     run_toy(tree(sets, "fused"), tmp_path / "trained")
@@ -310,11 +312,11 @@ def test_members_are_judged_again_only_if_they_were_trained_the_same_way(
     assert run_toy(tree(sets, "single", **stopping), tmp_path / "single", method=plain("single"))["rounds"] == 2
     same = recipe_of(tree(sets, "fused", **stopping))
     request = Request(same, tmp_path / "fused", tmp_path, fused, training=adoption(tmp_path / "single"))
-    assert run(request, silent())["rounds"] == 2
+    assert run(request, quiet_reporter())["rounds"] == 2
     for change in ({"federation__offline": 0.5}, {"evaluation__keep": "best"}, {"runtime__seed": 3}):
         other = recipe_of(tree(sets, "fused", training__rounds=6, **change))
         with refused("single", "fused"):
-            run(replace(request, recipe=other, out=tmp_path / next(iter(change))), silent())
+            run(replace(request, recipe=other, out=tmp_path / next(iter(change))), quiet_reporter())
 
 
 def test_a_run_does_not_go_on_with_other_data(sets: Mapping[str, Path], tmp_path: Path) -> None:
@@ -392,7 +394,7 @@ def test_half_written_figures_are_named_and_judged_again_without_them(
         run_toy(known, run, resume=True)
     (run / "metrics.json").unlink()
     run_toy(known, run, resume=True)
-    assert settled(run) == settled(finished)
+    assert deterministic_files(run) == deterministic_files(finished)
 
 
 @pytest.mark.parametrize("name", ["rounds.jsonl", "ledger.jsonl"])
@@ -404,7 +406,7 @@ def test_a_resumed_run_mends_its_torn_last_line(name: str, sets: Mapping[str, Pa
     with (tmp_path / "run" / name).open("ab") as file:
         file.write(b'{"round": 2, "half')
     run_toy(content, tmp_path / "run", resume=True)
-    assert settled(tmp_path / "run") == settled(tmp_path / "whole")
+    assert deterministic_files(tmp_path / "run") == deterministic_files(tmp_path / "whole")
 
 
 def test_a_start_that_fails_leaves_nothing_that_stops_the_next(sets: Mapping[str, Path], tmp_path: Path) -> None:

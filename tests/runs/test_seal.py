@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.refusals import refused
-from tests.toy import run_toy, tree, unsealed
+from tests.toy import remove_seal, run_toy, tree
 
 import fedvisage as fv
 from fedvisage import cli
@@ -157,8 +157,8 @@ def test_the_run_itself_passes(verb: str, run: Path, call: Callable[[str, Path],
 
 def test_the_seal_has_the_digest_of_every_file_and_of_the_chain(run: Path) -> None:
     seal = json.loads((run / "seal.json").read_text())
-    unsealed = {"seal.json", "report.html", "checkpoints", "sites", "tensorboard"}
-    assert seal["files"].keys() == {path.name for path in run.iterdir() if path.name[0] != "."} - unsealed
+    remove_seal = {"seal.json", "report.html", "checkpoints", "sites", "tensorboard"}
+    assert seal["files"].keys() == {path.name for path in run.iterdir() if path.name[0] != "."} - remove_seal
     link = "fedvisage run 1"
     for name in sorted(seal["files"]):
         data, entry = (run / name).read_bytes(), seal["files"][name]
@@ -202,7 +202,7 @@ def test_an_audit_of_another_run_is_refused(
 def test_a_run_of_an_earlier_version_opens_and_its_report_says_that_it_has_no_seal(
     run: Path, call: Callable[[str, Path], tuple[int, str]]
 ) -> None:
-    unsealed(run)
+    remove_seal(run)
     for verb in ("report", "compare", "evaluate"):
         assert call(verb, run) == (0, "")
     assert "This run has no seal.json" in (run / "report.html").read_text()
@@ -211,7 +211,7 @@ def test_a_run_of_an_earlier_version_opens_and_its_report_says_that_it_has_no_se
 def test_figures_without_a_method_are_refused_without_a_seal_too(
     run: Path, call: Callable[[str, Path], tuple[int, str]]
 ) -> None:
-    unsealed(run)
+    remove_seal(run)
     (run / "metrics.json").write_text("{}")
     code, said = call("report", run)
     assert (code, len(said.splitlines())) == (2, 1)

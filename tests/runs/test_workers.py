@@ -21,7 +21,7 @@ import pytest
 import torch
 from tests.contract.examples import two_exchanges
 from tests.refusals import failed, refused
-from tests.toy import recipe_of, run_toy, run_under_same_name, settled, silent, tree
+from tests.toy import deterministic_files, quiet_reporter, recipe_of, run_toy, run_under_same_name, tree
 
 from fedvisage.base import parallel as parallel_work
 from fedvisage.base.errors import RunFailed, UserError
@@ -100,7 +100,7 @@ class AfterRound(Reporter):
     """A reporter that calls a function after a round."""
 
     def __init__(self, number: int, action: Callable[[], None]) -> None:
-        super().__init__(silent().console, quiet=True)
+        super().__init__(quiet_reporter().console, quiet=True)
         self._number, self._action = number, action
 
     def ended_round(self, row: Mapping[str, Any], total: int) -> None:
@@ -135,7 +135,7 @@ def site_files(run: Path) -> dict[str, bytes]:
 def check_equal(content: dict[str, Any], tmp_path: Path, parallel: Any, method: Method | None = None) -> None:
     run_toy(content, tmp_path / "alone", method=method)
     run_under_same_name(tmp_path / "alone", content, tmp_path / "parallel", method=method, wire=parallel)
-    assert settled(tmp_path / "parallel") == settled(tmp_path / "alone")
+    assert deterministic_files(tmp_path / "parallel") == deterministic_files(tmp_path / "alone")
     assert site_files(tmp_path / "parallel") == site_files(tmp_path / "alone")
 
 
@@ -199,7 +199,7 @@ def test_a_lost_worker_ends_the_run_which_resume_continues_with_the_same_bytes(
     assert local_workers() == []
     assert not (tmp_path / "parallel" / SCRATCH).exists()
     run_toy(two, tmp_path / "parallel", resume=True)
-    assert settled(tmp_path / "parallel") == settled(tmp_path / "alone")
+    assert deterministic_files(tmp_path / "parallel") == deterministic_files(tmp_path / "alone")
     assert site_files(tmp_path / "parallel") == site_files(tmp_path / "alone")
 
 
@@ -352,7 +352,7 @@ def test_a_run_begun_with_two_processes_goes_on_with_one(sets: Mapping[str, Path
     assert json.loads((tmp_path / "parallel" / "environment.json").read_text())["workers"] == 2
     assert not (tmp_path / "parallel" / SCRATCH).exists()
     run_toy(content, tmp_path / "parallel", resume=True)
-    assert settled(tmp_path / "parallel") == settled(tmp_path / "alone")
+    assert deterministic_files(tmp_path / "parallel") == deterministic_files(tmp_path / "alone")
 
 
 @pytest.mark.parametrize(
@@ -440,7 +440,7 @@ def test_how_far_sites_are_is_told_here(sets: Mapping[str, Path], tmp_path: Path
             heard.add(site)
 
     content = tree(sets, training__rounds=1, training__local={"batches": 30}, evaluation__every=0)
-    run_toy(content, tmp_path / "run", wire=parallel, reporter=Listening(silent().console, quiet=True))
+    run_toy(content, tmp_path / "run", wire=parallel, reporter=Listening(quiet_reporter().console, quiet=True))
     assert heard
     assert heard <= set(content["data"]["sites"])
 
@@ -487,5 +487,5 @@ def test_no_process_outlives_a_run_that_is_ended_and_it_can_be_resumed(
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        run_toy(content, out, resume=True, reporter=Stopping(silent().console, quiet=True))
+        run_toy(content, out, resume=True, reporter=Stopping(quiet_reporter().console, quiet=True))
     assert not (out / SCRATCH).exists()

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from rich.console import Console
 from tests.refusals import refused
-from tests.toy import unheard
+from tests.toy import discard
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -106,7 +106,7 @@ def test_cells_equal_those_of_manually_imported_sets(
     for name in ("C", "I", "M"):
         command = ["data", "import", LETTERS[name], str(root / f"copy of {name}"), f"data/{name}"]
         assert CliRunner().invoke(app, [*command, "--frames", "2", "--size", "32"]).exit_code == 0
-    run_study(write_study(STUDY, tmp_path), tmp_path / "out", tmp_path / "cache", unheard)
+    run_study(write_study(STUDY, tmp_path), tmp_path / "out", tmp_path / "cache", discard)
     for cell in ("fedpad-M-seed0", "single-M-seed0"):
         mine, theirs = (place / "out" / "cells" / cell / "model.safetensors" for place in (tmp_path, imported_study[0]))
         assert mine.read_bytes() == theirs.read_bytes()
@@ -165,7 +165,7 @@ def test_missing_datasets_are_listed_with_remedies_before_starting(root: Path, t
     command[command.index("DIRECTORY")] = str(root / "copy of M")
     assert CliRunner().invoke(app, command[1:]).exit_code == 0
     with refused("root", "3 sets or files"):
-        run_study(tmp_path / "study.yaml", out, tmp_path, unheard, root=tmp_path / "root")
+        run_study(tmp_path / "study.yaml", out, tmp_path, discard, root=tmp_path / "root")
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.stem)
@@ -218,12 +218,12 @@ def test_invalid_datasets_section_is_refused(tmp_path: Path, change: dict[str, A
 
 def test_missing_sets_name_the_import_option(tmp_path: Path) -> None:
     with refused("FedPAD, target M: recipe.data.sites.C", "directory", "--root"):
-        run_study(write_study(STUDY, tmp_path), tmp_path / "out", tmp_path, unheard)
+        run_study(write_study(STUDY, tmp_path), tmp_path / "out", tmp_path, discard)
 
 
 def test_sets_folder_without_a_root_is_refused(tmp_path: Path) -> None:
     with refused("--sets", "--root"):
-        run_study(write_study(STUDY, tmp_path), tmp_path / "out", tmp_path, unheard, sets=tmp_path / "sets")
+        run_study(write_study(STUDY, tmp_path), tmp_path / "out", tmp_path, discard, sets=tmp_path / "sets")
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
@@ -251,7 +251,7 @@ def test_study_of_a_protocol_runs_on_a_root(root: Path, tmp_path: Path) -> None:
     }
     path = write_study(study, tmp_path)
     with refused("--smoke", "--root"):
-        run_study(path, tmp_path / "out", tmp_path / "cache", unheard, smoke=True)
+        run_study(path, tmp_path / "out", tmp_path / "cache", discard, smoke=True)
     table, lines = conduct(path, tmp_path / "out", root, smoke=True, sets=tmp_path / "elsewhere")
     assert table["rows"]["FedPAD"]["targets"]["M"]["sites"] == ["O", "C", "I"]
     assert table["rows"]["without O"]["targets"]["M"]["sites"] == ["C", "I"]

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from tests.listed import write_listed, write_templates
 from tests.refusals import refused
-from tests.toy import tree, unheard
+from tests.toy import discard, tree
 
 from fedvisage.studies.conduct import run_study, shrink_for_smoke
 from fedvisage.studies.study import benchmark_of, heading, load_study, value_of
@@ -54,7 +54,7 @@ def write_study(study: Mapping[str, Any], folder: Path) -> Path:
 
 
 def test_benchmark_figures_are_columns_beside_the_targets(study: dict[str, Any], tmp_path: Path) -> None:
-    table = run_study(write_study(study, tmp_path), tmp_path / "out", tmp_path / "cache", unheard)
+    table = run_study(write_study(study, tmp_path), tmp_path / "out", tmp_path / "cache", discard)
     shown = {
         name: mean for name, (mean, _) in table["rows"]["FedAvg"]["targets"]["U"].items() if name in study["figures"]
     }

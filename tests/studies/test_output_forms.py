@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.toy import tree, unheard
+from tests.toy import discard, tree
 from typer.testing import CliRunner
 
 from fedvisage.cli import app
@@ -78,7 +78,7 @@ def output(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -
         "rows": {f"rate {rate}": {"set": [f"training.optimizer.lr={rate}"]} for rate in (0.001, 0.01, 0.1)},
     }
     (root / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
-    run_study(root / "study.yaml", root / "out", root / "cache", unheard)
+    run_study(root / "study.yaml", root / "out", root / "cache", discard)
     return root / "out"
 
 
@@ -259,7 +259,7 @@ def test_study_of_recognition_has_all_forms(sets: Mapping[str, Path], tmp_path: 
         "rows": {"FedAvg": {}, "again": {"trained_by": "FedAvg"}},
     }
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
-    run_study(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", unheard)
+    run_study(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", discard)
     assert all((tmp_path / "out" / name).exists() for name in ("table.csv", "table.tex"))
     page = (tmp_path / "out" / "study.html").read_text()
     assert "Difference to FedAvg" in page

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from tests.toy import unheard
+from tests.toy import discard
 
 from fedvisage import recipe as recipes
 from fedvisage.methods import read_method
@@ -190,7 +190,7 @@ def test_printed_mean_is_independent_of_the_order_of_targets() -> None:
 @pytest.mark.parametrize("path", DEMOS, ids=stem_of)
 def test_study_runs_end_to_end_at_smoke_size(path: Path, tmp_path: Path) -> None:
     cache = tmp_path.parent / "smoke-sets"
-    table = run_study(path, tmp_path / "out", cache, unheard, smoke=True)
+    table = run_study(path, tmp_path / "out", cache, discard, smoke=True)
     study = shrink_for_smoke(load_study(path))
     assert list(table["rows"]) == list(study.rows)
     for row in table["rows"].values():

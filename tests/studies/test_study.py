@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 from tests.refusals import refused
-from tests.toy import scores_of, tree, unheard
+from tests.toy import discard, scores_of, tree
 
 from fedvisage.studies.conduct import run_study, shrink_for_smoke
 from fedvisage.studies.grid import Cell, cells_of, groups_of
@@ -52,7 +52,7 @@ def grid(sets: Mapping[str, Path]) -> dict[str, Any]:
 def toy_study(grid: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     root = tmp_path_factory.mktemp("study")
     (root / "study.yaml").write_text(yaml.safe_dump(grid, sort_keys=False))
-    return root, run_study(root / "study.yaml", root / "out", root / "cache", unheard)
+    return root, run_study(root / "study.yaml", root / "out", root / "cache", discard)
 
 
 def metrics_of(root: Path, cell: str) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def test_model_of_each_site_has_a_line_beside_its_printed_one(toy_study: tuple[P
 def test_row_can_quote_another_printed_name(grid: dict[str, Any], tmp_path: Path, sets: Mapping[str, Path]) -> None:
     rows = {"Averaging": {"quotes": "FedPAD"}}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, "rows": rows, "seeds": [0], "targets": ["A"]}))
-    run_study(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", unheard)
+    run_study(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", discard)
     assert lines_of(tmp_path)[2][-2:] == ["40.00", "70.00"]
 
 
@@ -140,7 +140,7 @@ def test_costs_have_their_own_units_and_no_printed_column(
     """Compare the bytes with the ledger."""
     small = {**grid, "rows": {"FedPAD": {}}, "seeds": [0], "targets": ["A"], "figures": ["eer", "megabytes_up"]}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(small))
-    run_study(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", unheard)
+    run_study(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", discard)
     ledger = (tmp_path / "out" / "cells" / "fedpad-A-seed0" / "ledger.jsonl").read_text().splitlines()
     sent = sum(line["bytes"] for line in map(json.loads, ledger) if line["direction"] == "up")
     head, _, line = lines_of(tmp_path)
@@ -164,7 +164,7 @@ def test_own_published_and_printed_figures_have_separate_columns(
         "figures": ["hter", "published.hter_target_eer", "published.tpr_bona_fide_1pct"],
     }
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(small))
-    run_study(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", unheard)
+    run_study(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", discard)
     head, _, *lines = lines_of(tmp_path)
     assert [title.split()[0] for title in head[3:]] == ["HTER", "HTER", "bona", "HTER"]
     assert "as published" in head[4]
@@ -245,7 +245,7 @@ def test_targets_with_equal_sites_share_one_training(grid: dict[str, Any], tmp_p
         [name for name in cells if "-A-" in name],
         [name for name in cells if "-B-" in name],
     ]
-    run_study(path, tmp_path / "out", tmp_path / "cache", unheard)
+    run_study(path, tmp_path / "out", tmp_path / "cache", discard)
     weights, scores = (
         {(tmp_path / "out" / "cells" / f"fedpad-A-{kind}-seed0" / file).read_bytes() for kind in ("print", "replay")}
         for file in ("model.safetensors", "scores.csv")
@@ -259,7 +259,7 @@ def test_interrupted_study_runs_only_missing_cells(toy_study: tuple[Path, dict[s
     kept, lost = cells / "fedpad-U-seed0" / "metrics.json", cells / "fedpad-U-seed1" / "metrics.json"
     before = kept.stat().st_mtime_ns
     lost.unlink()
-    again = run_study(root / "study.yaml", root / "out", root / "cache", unheard)
+    again = run_study(root / "study.yaml", root / "out", root / "cache", discard)
     assert again == table
     assert kept.stat().st_mtime_ns == before
     assert lost.exists()
@@ -270,7 +270,7 @@ def test_parallel_cells_give_the_same_table_without_processes_per_site(
 ) -> None:
     root, table = toy_study
     parallel = run_study(
-        root / "study.yaml", tmp_path / "out", root / "cache", unheard, workers=2, changes=["runtime.workers=2"]
+        root / "study.yaml", tmp_path / "out", root / "cache", discard, workers=2, changes=["runtime.workers=2"]
     )
     assert parallel == table
     environments = [json.loads(path.read_text()) for path in (tmp_path / "out").rglob("environment.json")]
@@ -385,7 +385,7 @@ def test_changes_of_the_command_override_the_rows(grid: dict[str, Any], tmp_path
     grid = {**grid, "rows": {"FedPAD": {"set": ["training.rounds=9", "training.batch=6"]}}, "seeds": [0]}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, "targets": ["U"]}))
     out = tmp_path / "out"
-    run_study(tmp_path / "study.yaml", out, tmp_path / "cache", unheard, changes=["training.rounds=1"])
+    run_study(tmp_path / "study.yaml", out, tmp_path / "cache", discard, changes=["training.rounds=1"])
     recipe = yaml.safe_load((out / "cells" / "fedpad-U-seed0" / "recipe.yaml").read_text())
     assert recipe["training"]["rounds"] == 1
     assert recipe["training"]["batch"]["default"] == 6
@@ -395,7 +395,7 @@ def test_studies_with_shared_runs_train_equal_rows_once(toy_study: tuple[Path, d
     root, table = toy_study
     runs = root / "out" / "cells"
     before = {path: path.stat().st_mtime_ns for path in runs.rglob("metrics.json")}
-    assert run_study(root / "study.yaml", tmp_path / "again", root / "cache", unheard, runs=runs) == table
+    assert run_study(root / "study.yaml", tmp_path / "again", root / "cache", discard, runs=runs) == table
     assert {path: path.stat().st_mtime_ns for path in runs.rglob("metrics.json")} == before
 
 
@@ -404,5 +404,5 @@ def test_missing_set_is_refused_before_the_first_cell(grid: dict[str, Any], tmp_
     wrong = {**grid, "sets": {**grid["sets"], last: "synth: NoSuch"}}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(wrong, sort_keys=False))
     with refused("Single, target U: recipe.data.target", "OULU-NPU"):
-        run_study(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", unheard)
+        run_study(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", discard)
     assert not (tmp_path / "out").exists()

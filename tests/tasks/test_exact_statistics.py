@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests.refusals import refused
-from tests.toy import SITES, make_set, recipe_of, run_toy, settled, silent, tree, weights
+from tests.toy import SITES, deterministic_files, make_set, quiet_reporter, recipe_of, run_toy, tree, weights
 from torch import Tensor, nn
 
 import fedvisage as fv
@@ -125,13 +125,13 @@ def test_a_finished_run_gets_the_same_without_training(uneven: Mapping[str, Path
 
 @pytest.mark.slow
 def test_a_model_that_has_them_gets_the_same_again(run: Path, tmp_path: Path) -> None:
-    recount(run, tmp_path / "twice", tmp_path / "cache", silent())
+    recount(run, tmp_path / "twice", tmp_path / "cache", quiet_reporter())
     assert weights(tmp_path / "twice") == weights(run)
 
 
 def test_what_is_no_finished_run_is_not_counted(tmp_path: Path) -> None:
     with refused(tmp_path, "fedvisage run --resume"):
-        recount(tmp_path, tmp_path / "again", tmp_path / "cache", silent())
+        recount(tmp_path, tmp_path / "again", tmp_path / "cache", quiet_reporter())
     assert not (tmp_path / "again").exists()
 
 
@@ -148,7 +148,7 @@ def test_a_run_continues_to_the_same_bytes(uneven: Mapping[str, Path], run: Path
     with pytest.raises(KeyboardInterrupt):
         run_toy(content, tmp_path / "run", wire=Stopping)
     run_toy(content, tmp_path / "run", resume=True)
-    assert settled(tmp_path / "run")["ledger.jsonl"] == settled(run)["ledger.jsonl"]
+    assert deterministic_files(tmp_path / "run")["ledger.jsonl"] == deterministic_files(run)["ledger.jsonl"]
     assert weights(tmp_path / "run") == weights(run)
 
 
@@ -219,4 +219,4 @@ def test_a_model_with_exact_statistics_is_not_judged_as_one_with_averaged_ones(
 ) -> None:
     recipe = recipe_of(tree(uneven, "fedgpad", training__rounds=1))
     with refused("run", "fedgpad"):
-        whole_run(Request(recipe, tmp_path / "judged", tmp_path / "cache", training=adoption(run)), silent())
+        whole_run(Request(recipe, tmp_path / "judged", tmp_path / "cache", training=adoption(run)), quiet_reporter())

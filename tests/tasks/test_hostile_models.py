@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.refusals import refused
-from tests.toy import run_toy, tree, unsealed
+from tests.toy import remove_seal, run_toy, tree
 
 import fedvisage as fv
 from fedvisage.base.errors import RunFailed
@@ -161,7 +161,7 @@ def test_weights_that_are_numbers_and_give_none_end_in_one_line(
     whole: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     """Each is finite; what they come to is not."""
-    unsealed(shutil.copytree(whole, tmp_path / "run"))
+    remove_seal(shutil.copytree(whole, tmp_path / "run"))
     with_weights(
         tmp_path / "run", lambda weights: [value.fill_(3e38) for value in weights.values() if value.is_floating_point()]
     )

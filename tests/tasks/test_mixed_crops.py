@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.refusals import refused
-from tests.toy import make_set, recipe_of, run_toy, silent, tree, unsealed
+from tests.toy import make_set, quiet_reporter, recipe_of, remove_seal, run_toy, tree
 
 import fedvisage as fv
 from fedvisage import cli
@@ -83,7 +83,7 @@ def test_public_people_that_were_cropped_otherwise_are_refused_by_name(
 
 def test_who_allows_it_gets_the_bytes_that_came_before(cropped: Mapping[str, Path], tmp_path: Path) -> None:
     recipe = recipe_of(with_target(cropped, "W"))
-    run(Request(recipe, tmp_path / "mixed", tmp_path, checks=Checks(allow_mixed_crops=True)), silent())
+    run(Request(recipe, tmp_path / "mixed", tmp_path, checks=Checks(allow_mixed_crops=True)), quiet_reporter())
     settings = json.loads((cropped["W"] / "set.json").read_text())
     shutil.copytree(cropped["W"], tmp_path / "bare")
     settings.pop("crop")
@@ -164,7 +164,7 @@ def test_a_set_of_the_old_detector_says_so_when_it_is_opened(
 @pytest.fixture
 def without_record(finished: Path, tmp_path: Path) -> Path:
     """A model from before there were records."""
-    path = unsealed(Path(shutil.copytree(finished, tmp_path / "old")))
+    path = remove_seal(Path(shutil.copytree(finished, tmp_path / "old")))
     settings = json.loads((path / "model.json").read_text())
     del settings["crops"]
     (path / "model.json").write_text(json.dumps(settings))

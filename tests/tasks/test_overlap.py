@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.refusals import refused
-from tests.toy import SIZE, make_set, recipe_of, run_toy, settled, silent, tree
+from tests.toy import SIZE, deterministic_files, make_set, quiet_reporter, recipe_of, run_toy, tree
 
 from fedvisage.base.progress import discard
 from fedvisage.data.batches import View
@@ -53,7 +53,7 @@ def mixed(path: Path, parts: list[tuple[Path, int]], *, darker: int = 0) -> Path
 
 
 def toy(content: Mapping[str, Any], out: Path, **options: Any) -> dict[str, Any]:
-    return run(Request(recipe_of(content), out, out.parent / "cache", **options), silent())
+    return run(Request(recipe_of(content), out, out.parent / "cache", **options), quiet_reporter())
 
 
 def with_target(sets: Mapping[str, Path], target: Path, method: str = "fedpad") -> dict[str, Any]:
@@ -92,7 +92,7 @@ def test_sets_that_share_nothing_run_as_before_and_the_report_says_that_it_was_l
     content = tree(sets, **QUICK)
     toy(content, tmp_path / "first")
     toy(content, tmp_path / "second", checks=Checks(allow_overlap=True, verify=True))
-    assert settled(tmp_path / "first") == settled(tmp_path / "second")
+    assert deterministic_files(tmp_path / "first") == deterministic_files(tmp_path / "second")
     assert json.loads((tmp_path / "first" / OVERLAP).read_text())["shared"] == []
     page = write_report(tmp_path / "first").read_text()
     assert "whose images were not trained on" in page

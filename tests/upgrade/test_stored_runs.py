@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.refusals import refused
-from tests.toy import silent
+from tests.toy import quiet_reporter
 
 import fedvisage as fv
 from fedvisage.methods import read_method
@@ -62,7 +62,7 @@ def test_stored_runs_are_compared(here: Path) -> None:
 def test_the_recipe_of_a_stored_run_is_read_and_the_run_is_finished_to_a_resume(here: Path, name: str) -> None:
     recipe = load(here / name / "recipe.yaml", [], read_method)
     before = {path: path.read_bytes() for path in (here / name).rglob("*") if path.is_file()}
-    figures = run(Request(recipe, here / name, here / "cache", resume=True), silent())
+    figures = run(Request(recipe, here / name, here / "cache", resume=True), quiet_reporter())
     assert figures == rename_in_metrics(json.loads((here / name / "metrics.json").read_text()))
     assert figures["target"] == fv.Run(here / name).metrics["target"] == "U"
     assert {path: path.read_bytes() for path in before} == before

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from PIL import Image
 from tests.refusals import refused
-from tests.toy import SIZE, opened, run_toy, tree
+from tests.toy import SIZE, open_run_data, run_toy, tree
 
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.importing import ImportOptions, import_dataset
@@ -195,7 +195,7 @@ def test_the_protocol_is_a_recipe_in_which_impostors_are_all_other_clients_test_
     protocol: tuple[dict[str, Any], Path], tmp_path: Path
 ) -> None:
     recipe, place = protocol
-    data = opened({**recipe, "data": {**recipe["data"], "public_identities": 2}}, tmp_path)
+    data = open_run_data({**recipe, "data": {**recipe["data"], "public_identities": 2}}, tmp_path)
     assert data.people is not None
     assert data.people.public is not None
     assert (len(data.people.public), data.target) == (2 * 70, None)

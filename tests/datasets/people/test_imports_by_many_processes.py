@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.datasets.importers.making import picture, save
-from tests.toy import unheard
+from tests.toy import discard
 
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.catalogue import LAYOUTS, write_small_copy
@@ -168,11 +168,11 @@ def test_all_imports_people_beside_attacks(pretended: Path, tmp_path: Path) -> N
         write_small_copy(kind, root / kind)
     write_small_copy("casia-fasd", root / "casia")
     options = ImportOptions(size=48, frames="1", crop="centre", enroll=True)
-    said = import_dataset("all", root, tmp_path / "sets", unheard, name="", options=options)
+    said = import_dataset("all", root, tmp_path / "sets", discard, name="", options=options)
     names = {path.name for path in (tmp_path / "sets").iterdir() if path.is_dir()}
     (pairs,) = (name for name in names if name.startswith("bin-bin-"))
     assert names == {"casia-fasd", "lfw", "rec-rec-train", pairs}
     assert (tmp_path / "sets" / "lfw-pairs.txt").exists()
     assert "unknown, ignored: digiface" in said
-    again = import_dataset("all", root, tmp_path / "sets", unheard, name="", options=options)
+    again = import_dataset("all", root, tmp_path / "sets", discard, name="", options=options)
     assert sum("already imported" in line for line in again) == 4

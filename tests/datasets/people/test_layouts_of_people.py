@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.refusals import refused
-from tests.toy import unheard
+from tests.toy import discard
 
 from fedvisage.data.batches import View
 from fedvisage.data.lists import read_pairs
@@ -93,7 +93,7 @@ def test_a_benchmark_becomes_a_set_with_lists_whose_pairs_are_all_there(
     kind: str, copies: Path, tmp_path: Path
 ) -> None:
     said = import_dataset(
-        kind, copies / kind / "copy", tmp_path / "set", unheard, name="", options=ImportOptions(size=32, heldout=0.5)
+        kind, copies / kind / "copy", tmp_path / "set", discard, name="", options=ImportOptions(size=32, heldout=0.5)
     )
     made = PreparedSet.open(tmp_path / "set", verify=True)
     assert "heldout" not in made.rows.split
@@ -190,13 +190,13 @@ def test_aligned_looks_for_no_face_and_goes_with_people_only(copies: Path, tmp_p
     source = copies / "digiface" / "copy"
     options = ImportOptions(size=32, aligned=True, max_bad=1)
     with refused("digiface/copy", "000007/0.png", "192×160"):
-        import_dataset("digiface", source, tmp_path / "a", unheard, name="", options=options)
+        import_dataset("digiface", source, tmp_path / "a", discard, name="", options=options)
     for kind in ("oulu-npu", "all"):
         with refused("--aligned", "people"):
-            import_dataset(kind, source, tmp_path / "b", unheard, name="", options=options)
+            import_dataset(kind, source, tmp_path / "b", discard, name="", options=options)
     contradicting = ImportOptions(aligned=True, crop="centre")
     with refused("--aligned", "--crop centre"):
-        import_dataset("identities", source, tmp_path / "c", unheard, name="", options=contradicting)
+        import_dataset("identities", source, tmp_path / "c", discard, name="", options=contradicting)
 
 
 def test_kinds_say_what_a_layout_expects() -> None:

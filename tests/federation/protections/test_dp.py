@@ -15,7 +15,7 @@ import torch
 from dp_accounting.pld import privacy_loss_distribution
 from safetensors.torch import load_file
 from tests.refusals import failed, refused
-from tests.toy import recipe_of, run_toy, settled, tree, weights
+from tests.toy import deterministic_files, recipe_of, run_toy, tree, weights
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.federation.privacy.mechanisms import DerivedDraws
@@ -171,7 +171,7 @@ def test_metrics_and_ledger_contain_figures_and_guarantee(whole: Path) -> None:
 
 def test_derived_noise_repeats_and_system_noise_does_not(whole: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(private(sets), tmp_path / "again")
-    assert settled(tmp_path / "again") == settled(whole)
+    assert deterministic_files(tmp_path / "again") == deterministic_files(whole)
     run_toy(private(sets, federation__dp={**DP, "entropy": "system"}), tmp_path / "system")
     assert weights(tmp_path / "system") != weights(whole)
 

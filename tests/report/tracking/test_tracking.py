@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 from tests.refusals import refused
-from tests.toy import ROUNDS, SITES, recipe_of, run_toy, settled, tree
+from tests.toy import ROUNDS, SITES, deterministic_files, recipe_of, run_toy, tree
 
 from fedvisage import recipe as recipes
 from fedvisage.base import extensions
@@ -112,7 +112,7 @@ def test_broken_tracker_is_named_once_and_changes_no_result(tracked_run: tuple[P
         (line,) = [line for line in output.splitlines() if line.startswith(f"warning: {name} ")]
         assert word in line
     bare = ("model.safetensors", "ledger.jsonl", "scores.csv")
-    assert settled(out, names=bare) == settled(plain_run, names=bare)
+    assert deterministic_files(out, names=bare) == deterministic_files(plain_run, names=bare)
     assert "tracking" not in (plain_run / "recipe.yaml").read_text()
     assert not (plain_run / "tracking").exists()
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
-from tests.toy import SITES, opened, recipe_of, run_toy, scores_of, tree
+from tests.toy import SITES, open_run_data, recipe_of, run_toy, scores_of, tree
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.methods import METHODS
@@ -59,11 +59,11 @@ def test_the_summary_has_numbers_of_images_intervals_and_the_errors_of_the_thres
 
 def test_sites_that_were_merged_stay_apart_in_the_figure_of_features(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, "pooled")
-    data = opened(content, tmp_path)
+    data = open_run_data(content, tmp_path)
     assert list(data.sites) == ["all"]
     views = heldout_views(data)
     assert list(views) == list(SITES)
-    apart = opened(tree(sets, "fedpad"), tmp_path).sites
+    apart = open_run_data(tree(sets, "fedpad"), tmp_path).sites
     assert all(views[name].items.tolist() == apart[name].heldout.items.tolist() for name in SITES)
 
 
@@ -88,7 +88,7 @@ def test_scores_are_recomputed_from_the_saved_model(run: Path, sets: Mapping[str
     saved = load(run)
     recipe = recipe_of(saved.recipe)
     scorer = Scorer(METHODS[recipe.method.name], recipe, resolve_compute("cpu", "fp32"))
-    target = opened(saved.recipe, tmp_path).target
+    target = open_run_data(saved.recipe, tmp_path).target
     judged = evaluate_pad(scorer, saved, target, "U")
     written = np.concatenate([found["logit"] for found in scores_of(run).values()])
     assert (judged.scores.live == written).all()
@@ -97,7 +97,7 @@ def test_scores_are_recomputed_from_the_saved_model(run: Path, sets: Mapping[str
 @pytest.mark.parametrize("method", ["fedpad", "fedgpad"])
 def test_scores_are_in_fp32_after_training_in_bf16(sets: Mapping[str, Path], tmp_path: Path, method: str) -> None:
     content = tree(sets, method)
-    view, recipe = opened(content, tmp_path).sites["A"].heldout, recipe_of(content)
+    view, recipe = open_run_data(content, tmp_path).sites["A"].heldout, recipe_of(content)
     half, single = (Scorer(METHODS[method], recipe, resolve_compute("cpu", name)) for name in ("bf16", "fp32"))
     assert half.compute.half
     assert (half.logits(view) == single.logits(view)).all()
@@ -112,7 +112,7 @@ def test_the_targets_labels_never_stand_in_for_a_missing_histogram(
     recipe = recipe_of(saved.recipe)
     scorer = Scorer(METHODS[recipe.method.name], recipe, resolve_compute("cpu", "fp32"))
     with pytest.raises(RunFailed, match="no histogram"):
-        evaluate_pad(scorer, replace(saved, thresholds={}), opened(saved.recipe, tmp_path).target, "U")
+        evaluate_pad(scorer, replace(saved, thresholds={}), open_run_data(saved.recipe, tmp_path).target, "U")
 
 
 def test_the_oracle_threshold_says_that_it_is_one(sets: Mapping[str, Path], tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.refusals import refused
-from tests.toy import make_set, opened, run_toy, tree
+from tests.toy import make_set, open_run_data, run_toy, tree
 
 from fedvisage.tasks.opened import POOLED
 
@@ -84,7 +84,7 @@ def test_a_target_without_the_split_that_is_asked_for_is_named(sets: Mapping[str
 
 
 def test_a_site_trains_on_some_subjects_and_holds_out_others(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    found = opened(tree(sets), tmp_path)
+    found = open_run_data(tree(sets), tmp_path)
     assert list(found.sites) == ["A", "B", "C"]
     for site in found.sites.values():
         assert len(site.train) == 24
@@ -95,12 +95,12 @@ def test_a_site_trains_on_some_subjects_and_holds_out_others(sets: Mapping[str, 
 def test_a_target_contributes_everything_or_the_split_that_is_asked_for(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    assert len(opened(tree(sets), tmp_path).target) == 36
-    assert len(opened(tree(sets, data__target_split="heldout"), tmp_path).target) == 12
+    assert len(open_run_data(tree(sets), tmp_path).target) == 36
+    assert len(open_run_data(tree(sets, data__target_split="heldout"), tmp_path).target) == 12
 
 
 def test_pooling_joins_all_sites_into_one(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    found = opened(tree(sets, "pooled"), tmp_path)
+    found = open_run_data(tree(sets, "pooled"), tmp_path)
     assert list(found.sites) == [POOLED]
     assert len(found.sites[POOLED].train) == 72
     assert len(found.sites[POOLED].heldout) == 36

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from tests.toy import opened, recipe_of, run_toy, tree
+from tests.toy import open_run_data, recipe_of, run_toy, tree
 from torch import Tensor
 
 from fedvisage.federation.method import Member, Prediction
@@ -29,7 +29,7 @@ def test_a_run_scores_held_out_images_once_in_each_round_that_is_evaluated(
 
     content = tree(sets, training__rounds=2)
     run_toy(content, tmp_path / "run", method=replace(METHODS["fedpad"], prediction=Prediction(predict)))
-    data = opened(content, tmp_path)
+    data = open_run_data(content, tmp_path)
     assert data.target is not None
     held_out = sum(len(site.heldout) for site in data.sites.values())
     assert sum(passed) == 2 * held_out + len(data.target)
@@ -41,7 +41,7 @@ def test_one_pass_gives_the_scores_and_the_scatter_of_two(sets: Mapping[str, Pat
     finished, recipe = load(tmp_path / "run").finished, recipe_of(content)
     scorer, view = (
         Scorer(METHODS["fedpad"], recipe, resolve_compute("cpu", "fp32")),
-        opened(content, tmp_path).sites["A"].heldout,
+        open_run_data(content, tmp_path).sites["A"].heldout,
     )
     logits, scatter = scorer.scores_and_scatter(finished, view)
     (apart,) = scorer.scores(finished, view).values()
@@ -59,7 +59,7 @@ def test_members_whose_scores_are_averaged_are_averaged_in_one_pass_too(
     finished, recipe = load(tmp_path / "run").finished, recipe_of(content)
     scorer, view = (
         Scorer(METHODS["fused"], recipe, resolve_compute("cpu", "fp32")),
-        opened(content, tmp_path).sites["A"].heldout,
+        open_run_data(content, tmp_path).sites["A"].heldout,
     )
     logits, scatter = scorer.scores_and_scatter(finished, view)
     np.testing.assert_allclose(logits, scorer.scores(finished, view)[""], rtol=1e-5, atol=1e-5)

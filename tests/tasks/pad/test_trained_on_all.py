@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 from tests.refusals import refused
-from tests.toy import SITES, opened, recipe_of, run_toy, tree
+from tests.toy import SITES, open_run_data, recipe_of, run_toy, tree
 from typer.testing import CliRunner
 
 from fedvisage.base.errors import UserError
@@ -43,7 +43,7 @@ def run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> t
 
 
 def test_every_image_of_a_site_trains(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    data = opened(content(sets), tmp_path)
+    data = open_run_data(content(sets), tmp_path)
     for name, site in data.sites.items():
         assert sorted(site.train.items.tolist()) == sorted(PreparedSet.open(sets[name]).rows.item.tolist())
         assert site.all_trains
@@ -83,7 +83,7 @@ def test_what_a_run_says_of_it_is_that_the_scores_are_of_training(run: tuple[Pat
 def test_sites_that_hold_subjects_out_are_judged_on_what_they_train_on_by_this_rule(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    data = opened(content(sets, heldout=""), tmp_path)
+    data = open_run_data(content(sets, heldout=""), tmp_path)
     for name, site in data.sites.items():
         trained = PreparedSet.open(sets[name])
         assert set(site.heldout.items.tolist()) == set(trained.rows.item[trained.select("train")].tolist())
@@ -94,7 +94,7 @@ def test_other_rules_need_somebody_held_out(sets: Mapping[str, Path], tmp_path: 
     wanted = content(sets)
     wanted["evaluation"]["threshold"] = rule
     with refused("data.sites.A", rule, "source-train-eer"):
-        opened(wanted, tmp_path)
+        open_run_data(wanted, tmp_path)
 
 
 def test_scores_of_training_choose_no_round() -> None:
@@ -106,7 +106,7 @@ def test_a_target_holds_nothing_out(sets: Mapping[str, Path], tmp_path: Path) ->
     wanted = content(sets)
     wanted["data"]["target"] += " only: heldout=none"
     with refused("data.target", "heldout="):
-        opened(wanted, tmp_path)
+        open_run_data(wanted, tmp_path)
 
 
 def test_pictures_that_all_trained_are_no_target(run: tuple[Path, dict[str, Any]], sets: Mapping[str, Path]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.listed import RACES, write_listed, write_set, write_templates
 from tests.refusals import refused
-from tests.toy import SETTLED, recipe_of, run_toy, tree
+from tests.toy import DETERMINISTIC_FILES, recipe_of, run_toy, tree
 from typer.testing import CliRunner
 
 from fedvisage.cli import app
@@ -67,7 +67,7 @@ def test_a_run_judges_on_all_as_a_finished_model_does_and_nothing_else_changes(
         "data.benchmarks.ijb",
         "data.benchmarks.rfw",
     }
-    for name in SETTLED:
+    for name in DETERMINISTIC_FILES:
         same = (tmp_path / "run" / name).read_bytes() == (finished / name).read_bytes()
         assert same == (name not in ("recipe.yaml", "model.json")), name
     assert "benchmarks" not in (finished / "recipe.yaml").read_text()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.federation.lending import site_of
 from tests.refusals import refused
-from tests.toy import make_people, make_sets, of_task, opened, recipe_of, run_toy, tree, unheard
+from tests.toy import discard, make_people, make_sets, open_run_data, recipe_of, run_toy, set_of_task, tree
 
 from fedvisage.tasks.recognition.data import with_public_identities
 
@@ -23,13 +23,13 @@ def own(tmp_path: Path) -> dict[str, Path]:
 
 def remake(sets: Mapping[str, Path], place: str, like: str | None = None, **changes: Any) -> None:
     """Make a place's identity set anew, with the people of another place if one is named."""
-    path = of_task(sets["A"].with_name(place), "fedfr")
+    path = set_of_task(sets["A"].with_name(place), "fedfr")
     shutil.rmtree(path)
     make_people(path, like or place, 5, **changes)
 
 
 def gathered(sets: Mapping[str, Path], method: str = "fedfr", **changes: Any) -> Any:
-    return opened(tree(sets, method, **changes), next(iter(sets.values())).parent / "cache")
+    return open_run_data(tree(sets, method, **changes), next(iter(sets.values())).parent / "cache")
 
 
 @pytest.mark.parametrize(
@@ -88,13 +88,13 @@ def test_strangers_are_held_out_public_people_or_in_simulations_the_other_sites(
     pooled = gathered(own, evaluation__recognition={"impostors": "pooled"}).people.strangers
     others = {str(name) for name in pooled["A"].identities}
     assert others == {f"secret-person-{site}{number}" for site in "BC" for number in range(3)}
-    one = {"A": str(of_task(own["A"], "fedfr"))}
+    one = {"A": str(set_of_task(own["A"], "fedfr"))}
     with refused("recipe.evaluation.recognition.impostors", "site"):
         gathered(own, data__sites=one, evaluation__recognition={"impostors": "pooled"})
 
 
 def test_shares_of_one_set_are_disjoint_and_whole(own: dict[str, Path]) -> None:
-    path = of_task(own["A"], "fedfr")
+    path = set_of_task(own["A"], "fedfr")
     sites = gathered(own, data__sites={"site[1-2]": f"{path} part=*/2"}).sites
     shares = {name: set(site.train.identities.tolist()) for name, site in sites.items()}
     assert shares == {"site1": {"secret-person-A0", "secret-person-A2"}, "site2": {"secret-person-A1"}}
@@ -103,7 +103,7 @@ def test_shares_of_one_set_are_disjoint_and_whole(own: dict[str, Path]) -> None:
 
 def test_several_shares_of_one_set_serve_places_of_different_size(own: dict[str, Path]) -> None:
     remake(own, "A", identities=10)
-    path = of_task(own["A"], "fedfr")
+    path = set_of_task(own["A"], "fedfr")
     entries = {"first": f"{path} part=1/5", "others": f"{path} part=2-4/5"}
     data = gathered(own, data__sites=entries, data__target=f"{path} part=5/5")
     shares = {name: set(site.train.identities.tolist()) for name, site in data.sites.items()}
@@ -116,14 +116,14 @@ def test_several_shares_of_one_set_serve_places_of_different_size(own: dict[str,
 
 def test_the_number_of_public_identities_is_filled_in_and_checked(own: dict[str, Path], tmp_path: Path) -> None:
     content = tree(own, "fedfr")
-    assert with_public_identities(recipe_of(content), tmp_path, unheard).data.public_identities == 4
+    assert with_public_identities(recipe_of(content), tmp_path, discard).data.public_identities == 4
     del content["data"]["public_identities"]
-    assert with_public_identities(recipe_of(content), tmp_path, unheard).data.public_identities == 4
+    assert with_public_identities(recipe_of(content), tmp_path, discard).data.public_identities == 4
     content["data"]["public_identities"] = 7
     with refused("recipe.data.public_identities", "7", "4"):
-        with_public_identities(recipe_of(content), tmp_path, unheard)
+        with_public_identities(recipe_of(content), tmp_path, discard)
     content["data"] |= {"public": "synth: people identities=9 heldout=0.34 first=50", "public_identities": None}
-    assert with_public_identities(recipe_of(content), tmp_path, unheard).data.public_identities == 6
+    assert with_public_identities(recipe_of(content), tmp_path, discard).data.public_identities == 6
     assert not list(tmp_path.glob("synth*")), "a line says how many without being rendered"
 
 
@@ -145,7 +145,7 @@ def test_what_recognition_would_ignore_is_refused(
 
 def test_attack_detection_refuses_what_is_for_recognition(own: dict[str, Path], tmp_path: Path) -> None:
     with refused("recipe.method", "fedpad", "data.public"):
-        run_toy(tree(own, "fedpad", data__public=str(of_task(own["U"].with_name("P"), "fedfr"))), tmp_path / "run")
+        run_toy(tree(own, "fedpad", data__public=str(set_of_task(own["U"].with_name("P"), "fedfr"))), tmp_path / "run")
 
 
 def test_class_numbers_begin_with_the_sites_own_people(own: dict[str, Path], tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load_file
 from tests.refusals import failed, refused
-from tests.toy import SIZE, make_people, recipe_of, run_toy, silent, tree
+from tests.toy import SIZE, make_people, quiet_reporter, recipe_of, run_toy, tree
 
 from fedvisage.data.writer import Writer
 from fedvisage.device.predict import InputPictures, list_input_pictures, picture_at
@@ -137,7 +137,7 @@ def test_a_finished_run_is_judged_in_another_way_with_its_sites_own_models(
 ) -> None:
     def judged(out: Path, how: dict[str, Any], training: Training | None = None) -> dict[str, Any]:
         recipe = recipe_of(tree(sets, "fedfr", training__rounds=2, evaluation__recognition=how))
-        return run(Request(recipe, out, tmp_path / "cache", training=training), silent())
+        return run(Request(recipe, out, tmp_path / "cache", training=training), quiet_reporter())
 
     other = {"fmr": 0.05, "impostors": "pooled", "flip": True}
     again = judged(tmp_path / "again", other, adoption(finished))
@@ -165,7 +165,7 @@ def test_it_is_the_sites_own_parameters_that_are_judged(
         store.commit(2)
     recipe = recipe_of(tree(sets, "fedfr", training__rounds=2, evaluation__recognition={"fmr": 0.05}))
     with failed(NoQuorum, "0 of 3", "1 needed"):
-        run(Request(recipe, tmp_path / "run", tmp_path, training=adoption(tmp_path / "blinded")), silent())
+        run(Request(recipe, tmp_path / "run", tmp_path, training=adoption(tmp_path / "blinded")), quiet_reporter())
 
 
 def test_a_model_is_judged_on_a_list_of_pairs(finished: Path, tmp_path: Path) -> None:
