@@ -22,7 +22,7 @@ from fedvisage.federation.privacy.mechanisms import DerivedDraws
 from fedvisage.federation.protections.combine import combination_of, norm_of_update
 from fedvisage.federation.protections.compatible import check_protection
 from fedvisage.federation.protections.dp import noisy_mean, plan_of
-from fedvisage.federation.protections.steps import clip_after_rounding, server_steps
+from fedvisage.federation.protections.steps import clip_after_rounding, clip_at_server
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.site_worker import LocalTransport, SiteWorker
 from fedvisage.federation.wire.message import Message
@@ -102,9 +102,7 @@ def test_a_site_moves_a_sum_by_no_more_than_the_clip() -> None:
     def sum_of(last: Message) -> torch.Tensor:
         combined = combination_of(federation, lambda: base)
         for upload in [*uploads[:3], last]:
-            for step in server_steps(federation):
-                upload = step.each(upload, lambda: base, federation)
-            combined.add(upload, 1.0)
+            combined.add(clip_at_server(upload, lambda: base, federation), 1.0)
         return combined.exact()["w"] * 4
 
     moved = float((sum_of(uploads[3]) - sum_of(base)).norm())
