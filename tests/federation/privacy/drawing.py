@@ -1,5 +1,8 @@
-"""A repeatable source of noise."""
+"""A repeatable source of noise, and the exact guarantee of Gaussian noise."""
 
+import math
+
+from scipy.special import log_ndtr
 from torch import Generator
 
 from fedvisage.federation.privacy.mechanisms import DerivedDraws
@@ -7,3 +10,9 @@ from fedvisage.federation.privacy.mechanisms import DerivedDraws
 
 def draws_of(seed: int) -> DerivedDraws:
     return DerivedDraws(Generator().manual_seed(seed))
+
+
+def delta_of(epsilon: float, sigma: float, sensitivity: float) -> float:
+    """Return the exact δ of noise at an ε (Balle and Wang, Eq. 6): Φ(Δ/2σ − εσ/Δ) − e^ε Φ(−Δ/2σ − εσ/Δ)."""
+    half, shift = sensitivity / (2 * sigma), epsilon * sigma / sensitivity
+    return float(math.exp(log_ndtr(half - shift)) - math.exp(epsilon + log_ndtr(-half - shift)))

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 from scipy import optimize, stats
+from tests.federation.privacy.drawing import delta_of
 from tests.refusals import failed
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.federation.privacy.accountant import BudgetSpent, Charge, joint_cost, new_charges, tight_epsilon
-from fedvisage.federation.privacy.mechanisms import Budget, delta_of
+from fedvisage.federation.privacy.mechanisms import Budget
 
 DELTA = 1e-5
 RELEASE = Charge("round 1, sums", "gaussian", 1.0, DELTA, "add-remove", sensitivity=2.0, sigma=8.0)
@@ -98,7 +99,7 @@ def test_guarantees_of_different_kinds_do_not_add_up() -> None:
 
 
 def test_a_charge_survives_being_written() -> None:
-    assert Charge.from_json(json.loads(json.dumps(RELEASE.as_json()))) == RELEASE
+    assert Charge(**json.loads(json.dumps(asdict(RELEASE)))) == RELEASE
 
 
 def test_text_of_a_charge_names_the_protected_unit() -> None:

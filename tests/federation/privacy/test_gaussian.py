@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 import torch
 from scipy import integrate, stats
-from tests.federation.privacy.drawing import draws_of
+from tests.federation.privacy.drawing import delta_of, draws_of
 from tests.refusals import refused
 
 from fedvisage.federation.privacy.mechanisms import (
     Budget,
     SystemDraws,
     classic_standard_deviation,
-    delta_of,
     noise,
     standard_deviation,
 )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from tests.federation.privacy.drawing import draws_of
+from tests.federation.privacy.drawing import delta_of, draws_of
 from tests.federation.privacy.two_groups import two_groups
 from tests.refusals import refused
 
@@ -25,7 +25,7 @@ from fedvisage.federation.privacy.clustering import (
     sensitivity,
     statistics,
 )
-from fedvisage.federation.privacy.mechanisms import Budget, delta_of
+from fedvisage.federation.privacy.mechanisms import Budget
 
 ASKED = ClusteringSettings(margin=1.3, queries=2, minimum=16, budget=Budget(8.0, 1e-4))
 ADD, REPLACE = BudgetSplit(), BudgetSplit(relation="replace-one")

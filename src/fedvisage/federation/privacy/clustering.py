@@ -67,29 +67,6 @@ def claimed_sensitivity(margin: float, size: int) -> float:
     return 2 * math.sin(margin) / size
 
 
-def weak_sensitivity(margin: float, size: int) -> float:
-    """Return the same distance bounded through the cluster's centre, which is looser (Theorem 3)."""
-    check_margin(margin)
-    return 4 * math.sin(margin / 2) / size
-
-
-def noise_within(radius: float, sigma: float, dimension: int) -> float:
-    """Return the probability that noise is within a radius: ‖v‖²/σ² is χ² with d degrees of freedom (Property 3).
-
-    The paper's d − 1 is an error: the noise has d independent coordinates.
-    """
-    from scipy.special import gammainc
-
-    return float(gammainc(dimension / 2, (radius / sigma) ** 2 / 2))
-
-
-def least_cosine(length: float, noise_length: float) -> float:
-    """Return the smallest cosine between a mean of some length and the same mean plus shorter noise (Property 4)."""
-    if noise_length > length:
-        raise UserError("noise", f"of length {noise_length} is longer than the mean, {length}; no estimate is possible")
-    return math.sqrt(1 - (noise_length / length) ** 2)
-
-
 # Counts of unit vectors within an angle of each other.
 
 BLOCK = 512
