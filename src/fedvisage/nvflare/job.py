@@ -10,7 +10,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fedvisage import recipe as recipes
 from fedvisage.base.errors import UserError
@@ -87,11 +86,28 @@ def write_job(directory: Path, job: Job, sites: Sequence[str]) -> None:
         "min_clients": min(job.recipe.federation.quorum, len(sites)),
         "deploy_map": {"app": ["server", *sites]},
     }
-    _write(directory / "meta.json", meta)
-    patience = {CHUNK: job.recipe.federation.deadline / TRIES}
-    _write(config / "config_fed_server.json", _server_config(len(sites)) | patience)
-    _write(config / "config_fed_client.json", _site_config() | patience)
-    _write(config / RECIPE_FILE, {"run": job.run, "recipe": recipes.tree_of(job.recipe)})
+    common = {"format_version": 2, "task_data_filters": [], "task_result_filters": []}
+    common |= {CHUNK: job.recipe.federation.deadline / TRIES}
+    names = {"collab_obj_ids": []}
+    controller = names | {"server_obj_id": "program", "sync_task_timeout": SETTLING}
+    controller |= {"max_call_threads": max(CALLS, len(sites))}
+    server = {
+        "server": {"task_request_interval": 0.1},
+        "workflows": [{"id": "controller", "path": CONTROLLER, "args": controller}],
+        "components": [{"id": "program", "path": SERVER_CLASS, "args": {}}],
+    }
+    executor = {"path": EXECUTOR, "args": names | {"client_obj_id": "program"}}
+    site = {
+        "executors": [{"tasks": ["*"], "executor": executor}],
+        "components": [{"id": "program", "path": SITE_CLASS, "args": {}}],
+    }
+    for path, tree in (
+        (directory / "meta.json", meta),
+        (config / "config_fed_server.json", common | server),
+        (config / "config_fed_client.json", common | site),
+        (config / RECIPE_FILE, {"run": job.run, "recipe": recipes.tree_of(job.recipe)}),
+    ):
+        path.write_text(json_text(tree), encoding="utf-8")
 
 
 def read_job(config: Path) -> Job:
@@ -109,35 +125,3 @@ def read_job(config: Path) -> Job:
     recipe = recipes.validate(tree, read_method)
     check_travels(recipe)
     return Job(run, recipe)
-
-
-def _server_config(sites: int) -> dict[str, Any]:
-    controller = {
-        "server_obj_id": "program",
-        "collab_obj_ids": [],
-        "sync_task_timeout": SETTLING,
-        "max_call_threads": max(CALLS, sites),
-    }
-    return {
-        "format_version": 2,
-        "server": {"task_request_interval": 0.1},
-        "workflows": [{"id": "controller", "path": CONTROLLER, "args": controller}],
-        "components": [{"id": "program", "path": SERVER_CLASS, "args": {}}],
-        "task_data_filters": [],
-        "task_result_filters": [],
-    }
-
-
-def _site_config() -> dict[str, Any]:
-    executor = {"path": EXECUTOR, "args": {"client_obj_id": "program", "collab_obj_ids": []}}
-    return {
-        "format_version": 2,
-        "executors": [{"tasks": ["*"], "executor": executor}],
-        "components": [{"id": "program", "path": SITE_CLASS, "args": {}}],
-        "task_data_filters": [],
-        "task_result_filters": [],
-    }
-
-
-def _write(path: Path, tree: dict[str, Any]) -> None:
-    path.write_text(json_text(tree), encoding="utf-8")

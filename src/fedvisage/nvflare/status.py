@@ -104,26 +104,19 @@ def _run(session: Session, described: ServerRun, ask: Ask) -> RunStatus:
     if described.state in ("waiting", "lost"):
         return RunStatus(name, 0, 0, (), 0, 0, described.state, number)
     progress = ask(session, number)
-    return (
-        RunStatus(name, 0, 0, (), 0, 0, "starting", number)
-        if progress is None
-        else _running_status(name, number, progress)
-    )
+    if progress is None:
+        return RunStatus(name, 0, 0, (), 0, 0, "starting", number)
+    rows = progress["rounds"]
+    last: dict[str, Any] = rows[-1] if rows else {"round": 0, "asked": [], "replied": []}
+    without = tuple(site for site in last["asked"] if site not in last["replied"])
+    up, down = (sum(int(row[key]) for row in rows) for key in ("bytes_up", "bytes_down"))
+    return RunStatus(name, int(last["round"]), int(progress["of"]), without, up, down, job=number)
 
 
 def _site(name: str, seen: float, now: float) -> SiteStatus:
     """Describe a site by the time of its last contact, on the server's clock."""
     when, ago = datetime.fromtimestamp(seen, UTC).isoformat(timespec="seconds"), max(0.0, now - seen)
     return SiteStatus(name, when, round(ago, 1), ago >= RECENT)
-
-
-def _running_status(name: str, number: str, progress: dict[str, Any]) -> RunStatus:
-    """Describe a running run by its rounds."""
-    rows = progress["rounds"]
-    last: dict[str, Any] = rows[-1] if rows else {"round": 0, "asked": [], "replied": []}
-    without = tuple(site for site in last["asked"] if site not in last["replied"])
-    up, down = (sum(int(row[key]) for row in rows) for key in ("bytes_up", "bytes_down"))
-    return RunStatus(name, int(last["round"]), int(progress["of"]), without, up, down, job=number)
 
 
 def prometheus(status: Status) -> Iterator[str]:
@@ -155,8 +148,8 @@ def _add_admission(status: Status, kit: Kit, admitted: Admitted) -> Status:
 
 def certificates(kit: Kit, admitted: Admitted) -> tuple[CertificateStatus, ...]:
     """Return the ends of certificates: the kit itself has those of its own and the root."""
-    papers, now = credentials_in(kit.path, at_server=False), datetime.now(UTC)
-    until = {**admitted.until, kit.name: expiry_of(papers)}
+    credentials, now = credentials_in(kit.path, at_server=False), datetime.now(UTC)
+    until = {**admitted.until, kit.name: expiry_of(credentials)}
     return tuple(
         CertificateStatus(name, when.isoformat(timespec="seconds"), round((when - now).total_seconds() / 86400, 1))
         for name, when in sorted(until.items())
