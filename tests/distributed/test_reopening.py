@@ -25,10 +25,10 @@ from fedvisage.federation.record.store import SiteStore, write_sealed
 from fedvisage.federation.wire.transport import Order
 from fedvisage.nvflare.job import Job, without_local_parts, write_job
 from fedvisage.nvflare.kits import OWN, Kit
-from fedvisage.nvflare.run_record import RunRecord
 from fedvisage.nvflare.server_program import train_job
 from fedvisage.nvflare.site_program import SiteProgram
 from fedvisage.nvflare.transport import pack_order, unpack_reply
+from fedvisage.nvflare.watching import RunRecord
 
 NUMBER = "1234"
 

@@ -33,8 +33,7 @@ from fedvisage.nvflare.node import end
 from fedvisage.nvflare.operator import connect_to_server
 from fedvisage.nvflare.outcome import last_round
 from fedvisage.nvflare.rehearsal import Rehearsal
-from fedvisage.nvflare.server_runs import list_runs, stop_run
-from fedvisage.nvflare.status import Status, query_status, status_of, write_page
+from fedvisage.nvflare.status import Status, list_runs, query_status, status_of, stop_run, write_page
 from fedvisage.runs.directory import NAME
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from fedvisage.nvflare.server_runs import ServerRun, describe_run
-from fedvisage.nvflare.status import CertificateStatus, RunStatus, SiteStatus, Status, prometheus
+from fedvisage.nvflare.status import (
+    CertificateStatus,
+    RunStatus,
+    ServerRun,
+    SiteStatus,
+    Status,
+    describe_run,
+    prometheus,
+)
 
 STATUS = Status(
     (SiteStatus("bank", "2026-11-21T10:00:00+00:00", 3.5), SiteStatus("phone", "2026-11-21T09:59:00+00:00", 63.5)),
