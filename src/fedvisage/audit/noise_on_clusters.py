@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedvisage.audit.finding import Audit, AuditedRun, Finding, Picture
-from fedvisage.audit.released import clustering_of, first_site, obstacle, open_feature_model
+from fedvisage.audit.released import clustering_of, obstacle, open_feature_model
 from fedvisage.base.streams import torch_rng
 from fedvisage.federation.privacy.clustering import (
     BudgetSplit,
@@ -34,6 +34,7 @@ from fedvisage.federation.privacy.clustering import (
     sanitise_clusters,
 )
 from fedvisage.federation.privacy.mechanisms import Budget, DerivedDraws, Draws, principal_directions
+from fedvisage.methods.models.face import means_of
 from fedvisage.methods.recognition.privacyface import Options
 from fedvisage.report.curves import COLOURS, QUIET, figure_style
 
@@ -96,7 +97,9 @@ class PlotSetting:
 
 def attack(subject: AuditedRun) -> Finding:
     """Draw many releases under each setting, and measure their cosines with the noise-free means."""
-    name, local, candidates, public = first_site(subject, open_feature_model(subject))
+    model, (name, data) = open_feature_model(subject), min(subject.people.apart.items())
+    features, public = (torch.from_numpy(model.faces(view).features) for view in (data.train, subject.public))
+    local, candidates = means_of(features, data.train), means_of(public, subject.public)
     clustering, how = clustering_of(subject, len(local))
     centres = MechanismInputs(local, candidates, how, subject.recipe.runtime.seed, public)
     options = subject.recipe.method

@@ -22,7 +22,6 @@ from fedvisage.federation.site import Batch, Site
 from fedvisage.federation.site_worker import LocalTransport, SiteWorker, Workspace
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.transport import Order, Reply
-from fedvisage.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,9 @@ class Recording:
 
 def record_rounds(subject: AuditedRun, rounds: int) -> Recording:
     """Continue a finished run for some rounds and return the recorded replies."""
-    recipe, method, compute = extend_rounds(subject.recipe, rounds), subject.method, subject.setup.compute
+    training = subject.recipe.training.model_copy(update={"rounds": subject.recipe.training.rounds + rounds})
+    recipe = subject.recipe.model_copy(update={"training": training})
+    method, compute = subject.method, subject.setup.compute
     workspace = Workspace(method, recipe, compute)
     with tempfile.TemporaryDirectory() as scratch, closing(JsonLines(Path(scratch) / "ledger.jsonl")) as ledger:
         workers = [
@@ -103,12 +104,6 @@ def record_rounds(subject: AuditedRun, rounds: int) -> Recording:
         for name, data in subject.data.sites.items()
     }
     return Recording(tuple(recorder.answers), sites)
-
-
-def extend_rounds(recipe: Recipe, rounds: int) -> Recipe:
-    """Return a recipe with additional rounds."""
-    training = recipe.training.model_copy(update={"rounds": recipe.training.rounds + rounds})
-    return recipe.model_copy(update={"training": training})
 
 
 def rounds_for(subject: AuditedRun, images: int) -> int:
