@@ -57,7 +57,7 @@ def nested(depth: int) -> bytes:
         (msgpack.packb({"a": [1, 2, 3]})[:-2], "early"),
     ],
 )
-def test_a_body_that_would_make_too_many_objects_is_refused_before_it_makes_any(body: bytes, reason: str) -> None:
+def test_body_with_too_many_values_is_refused_before_decoding(body: bytes, reason: str) -> None:
     with pytest.raises(LimitExceeded, match=reason):
         check_body(body)
 
@@ -103,7 +103,7 @@ def test_every_type_of_msgpack_is_counted(value: Any) -> None:
         check_body(msgpack.packb(whole), objects=values_in(whole) - 1)
 
 
-def test_nvflares_decoder_refuses_such_a_body_and_says_whose_it_was(installed: None) -> None:
+def test_nvflares_decoder_refuses_a_deep_body_and_records_its_sender(installed: None) -> None:
     whole = fobs.dumps({"words": {"ticket": "t"}})
     assert fobs.loads(whole, fobs_ctx=dict(FRAME)) == {"words": {"ticket": "t"}}
     header = lobs._Header(lobs.MARKER_MAIN, 0, 20_001).to_bytes()
@@ -115,7 +115,7 @@ def test_nvflares_decoder_refuses_such_a_body_and_says_whose_it_was(installed: N
     assert bounds.refusal("B") is None
 
 
-def test_an_object_of_a_class_is_refused_with_its_cause(installed: None) -> None:
+def test_object_of_a_foreign_class_is_refused_with_the_cause(installed: None) -> None:
     """NVFlare's encoder sends any object by the name of its class; the decoder never loads that class."""
     parts = {FOBS_TYPE: "subprocess.Popen", FOBS_DATA: {"args": "true"}, FOBS_DECOMPOSER: DATA_CLASS}
     body = msgpack.packb({"words": {"ticket": "t"}, "tensors": {"a": parts}})
@@ -135,7 +135,7 @@ def datum(marker: int, dot: int, value: bytes) -> bytes:
         (datum(lobs.MARKER_DATUM_TEXT, dots.TENSOR_DOWNLOAD, b'{"fqcn": "A.job", "ref_id": "1"}'), "outside it"),
     ],
 )
-def test_a_message_brings_no_files_and_no_tensors_of_others(installed: None, tail: bytes, reason: str) -> None:
+def test_message_with_a_file_or_with_tensors_of_others_is_refused(installed: None, tail: bytes, reason: str) -> None:
     body = msgpack.packb({})
     whole = lobs._Header(lobs.MARKER_MAIN, 0, len(body)).to_bytes() + body + tail
     with pytest.raises(LimitExceeded, match=reason):
@@ -159,7 +159,7 @@ def test_tensors_are_counted_before_they_are_read() -> None:
         assert reason in str(bounds.refusal("B"))
 
 
-def test_a_tensor_in_the_body_is_refused(installed: None) -> None:
+def test_tensor_in_the_body_is_refused(installed: None) -> None:
     with pytest.raises(LimitExceeded, match="body"):
         BoundedTensors().native_recompose(save({"t": torch.zeros(2)}))
 
@@ -206,7 +206,7 @@ def federation(sets: Mapping[str, Path], tmp_path: Path) -> Iterator[Rehearsal]:
 @pytest.mark.distributed
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_site_that_sends_too_much_is_refused_and_the_others_go_on(
+def test_site_that_sends_too_much_is_refused_and_the_others_continue(
     federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     content = tree(sets, "fedpad", training__rounds=5, federation__deadline=120.0)

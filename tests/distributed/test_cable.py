@@ -63,13 +63,13 @@ def ended(end: socket.socket) -> bool:
         return True
 
 
-def test_bytes_go_both_ways(cable: Cable) -> None:
+def test_cable_carries_bytes_both_ways(cable: Cable) -> None:
     with connect(cable) as one, connect(cable) as other:
         say(one)
         say(other)
 
 
-def test_connections_that_were_reset_can_be_made_again(cable: Cable) -> None:
+def test_new_connections_work_after_a_reset(cable: Cable) -> None:
     with connect(cable) as before:
         say(before)
         cable.reset()
@@ -78,7 +78,7 @@ def test_connections_that_were_reset_can_be_made_again(cable: Cable) -> None:
         say(after)
 
 
-def test_a_cut_lets_nobody_through_until_it_is_mended(cable: Cable) -> None:
+def test_cut_refuses_connections_until_it_is_mended(cable: Cable) -> None:
     with connect(cable) as before:
         say(before)
         cable.cut()
@@ -90,7 +90,7 @@ def test_a_cut_lets_nobody_through_until_it_is_mended(cable: Cable) -> None:
         say(after)
 
 
-def test_a_jam_keeps_connections_and_delivers_later(cable: Cable) -> None:
+def test_jam_keeps_connections_and_delivers_later(cable: Cable) -> None:
     with connect(cable) as end:
         say(end)
         cable.jam()
@@ -103,7 +103,7 @@ def test_a_jam_keeps_connections_and_delivers_later(cable: Cable) -> None:
         assert end.recv(100) == b"later"
 
 
-def test_a_slow_cable_holds_each_piece_back_both_ways(cable: Cable) -> None:
+def test_slow_cable_delays_both_ways(cable: Cable) -> None:
     with connect(cable) as end:
         say(end)
         cable.slow(delay=0.1)

@@ -87,7 +87,7 @@ def test_messages_of_a_run_pass(own: str, sender: str, headers: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("channel", [*CHANNELS, "_net_manager", "credential_manager", "collab", "download_service__"])
-def test_the_server_forwards_nothing_between_members(channel: str) -> None:
+def test_server_forwards_no_message_between_members(channel: str) -> None:
     members = ("border", f"border.{JOB}", OPERATOR)
     for sender in members:
         for destination in ("bank", f"bank.{JOB}", "_admin_0b8f4a76-55c2-4e0d-8a1b-3d9c6e7f2a10"):
@@ -122,14 +122,14 @@ def test_only_the_server_administers_a_site(channel: str) -> None:
         (f"bank.{JOB}", "server", message("bank", f"bank.{JOB}", "client_command", "abort")),
     ],
 )
-def test_a_false_origin_is_noticed(own: str, sender: str, headers: dict[str, Any]) -> None:
+def test_false_origin_is_detected(own: str, sender: str, headers: dict[str, Any]) -> None:
     assert is_dropped(own, sender, headers)
 
 
 @pytest.mark.parametrize(
     "destination", ["Bank", " bank", "bank ", "border.bank", "server.bank.", "server..", "", "bank\n", None, 1, []]
 )
-def test_odd_destinations_reach_nobody(destination: object) -> None:
+def test_message_to_an_invalid_destination_is_dropped(destination: object) -> None:
     assert is_dropped("server", "border", message("border", destination, "admin", "admin"))
 
 
@@ -150,14 +150,14 @@ def test_odd_destinations_reach_nobody(destination: object) -> None:
         ("_net_manager", "change_root"),
     ],
 )
-def test_a_member_asks_the_server_for_listed_things_only(channel: str, topic: str) -> None:
+def test_member_sends_the_server_listed_requests_only(channel: str, topic: str) -> None:
     for sender in ("border", f"border.{JOB}"):
         for destination in ("server", f"server.{JOB}"):
             assert is_dropped("server", sender, message(sender, destination, channel, topic))
             assert is_dropped("server", sender, streamed(sender, destination, channel, topic))
 
 
-def test_a_member_cannot_act_as_operator_or_have_the_server_connect_elsewhere() -> None:
+def test_member_cannot_act_as_operator_or_make_the_server_connect_elsewhere() -> None:
     command = streamed(OPERATOR, "server", "hci_channel", "command")
     assert fault("server", OPERATOR, command, is_local=False, is_operator=False)
     beat = message("border", "server", "task", "heart_beat")
@@ -166,7 +166,7 @@ def test_a_member_cannot_act_as_operator_or_have_the_server_connect_elsewhere() 
     assert fault("server", "border", beat | address, is_local=False, is_operator=False)
 
 
-def test_a_cell_of_the_server_is_believed_at_the_local_socket_alone() -> None:
+def test_cell_of_the_server_is_accepted_at_the_local_socket_only() -> None:
     headers = message(f"server.{JOB}", "server", "server_parent_listener", "update_run_status")
     assert fault("server", f"server.{JOB}", headers, is_local=True, is_operator=False) is None
     assert fault("server", f"server.{JOB}", headers, is_local=False, is_operator=False)
@@ -184,7 +184,7 @@ NEEDED = {
 
 
 @pytest.mark.parametrize("processor", ClientRequestProcessors.request_processors, ids=lambda each: type(each).__name__)
-def test_a_site_has_the_topics_that_runs_need_and_refuses_ids_that_are_no_jobs(processor: Any) -> None:
+def test_site_accepts_the_topics_of_runs_and_refuses_invalid_job_ids(processor: Any) -> None:
     checked = CheckedProcessor(processor)
     assert set(checked.get_topics()) == NEEDED & set(processor.get_topics())
     for topic in checked.get_topics():
@@ -242,7 +242,7 @@ def run_driver(driver: LocalSocketDriver, monitor: Monitor, mode: Mode) -> threa
     return thread
 
 
-def test_the_local_socket_carries_frames_and_is_its_owners_alone(listening: tuple[Path, Monitor]) -> None:
+def test_local_socket_carries_frames_and_is_private_to_its_owner(listening: tuple[Path, Monitor]) -> None:
     kit, accepted = listening
     wait_for(Path("socket/jobs"))
     accepted.connections.get(timeout=60)
@@ -264,7 +264,7 @@ def wait_for(path: Path) -> None:
             return
 
 
-def test_an_end_of_nvflare_is_a_failure_with_a_line(tmp_path: Path) -> None:
+def test_unrequested_end_of_nvflare_is_a_failure_with_one_line(tmp_path: Path) -> None:
     program = """
 import sys
 from pathlib import Path

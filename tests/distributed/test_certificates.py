@@ -19,7 +19,7 @@ KINDS = [("server", "localhost"), ("sites/bank", "bank"), ("operator", "operator
 
 
 @pytest.mark.parametrize(("kit", "name"), KINDS)
-def test_papers_of_a_new_kit_are_right(kit: str, name: str, own_kits: Path) -> None:
+def test_credentials_of_a_new_kit_pass_the_check(kit: str, name: str, own_kits: Path) -> None:
     papers = credentials_in(own_kits / kit, at_server=kit == "server")
     check(papers, name)
     assert timedelta(days=358) < expiry_of(papers) - datetime.now(UTC) < timedelta(days=367), "deploy.md says a year"
@@ -87,7 +87,7 @@ def take_root_of_another_federation(kit: Path, own: Path, other: Path) -> None:
         (take_root_of_another_federation, "client.crt", "federation"),
     ],
 )
-def test_a_spoilt_kit(
+def test_damaged_kit_is_refused_by_file_name(
     deed: Callable[[Path, Path, Path], None], file: str, keyword: str, own_kits: Path, other_kits: Path, tmp_path: Path
 ) -> None:
     kit = copy_of(own_kits / "sites" / "bank", tmp_path)
@@ -97,13 +97,13 @@ def test_a_spoilt_kit(
 
 
 @pytest.mark.parametrize(("days", "word"), [(400, "expired"), (-2, "clock")])
-def test_papers_of_another_day(days: int, word: str, own_kits: Path) -> None:
+def test_certificate_outside_its_dates_is_refused(days: int, word: str, own_kits: Path) -> None:
     papers = credentials_in(own_kits / "sites" / "bank", at_server=False)
     with refused(papers.certificate, word):
         check(papers, "bank", datetime.now(UTC) + timedelta(days=days))
 
 
-def test_the_command_ends_with_a_line_and_2(own_kits: Path, tmp_path: Path) -> None:
+def test_server_command_without_a_key_exits_with_2_and_one_line(own_kits: Path, tmp_path: Path) -> None:
     kit = copy_of(own_kits / "server", tmp_path)
     (kit / "startup" / "server.key").unlink()
     command = [sys.executable, "-m", "fedvisage", "server", str(kit)]

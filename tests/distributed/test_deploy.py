@@ -50,7 +50,7 @@ def lines_with(beginning: str, log: Path) -> list[str]:
     return lines
 
 
-def test_the_walk(sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_of_the_deployment_pages_work(sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text, port, running = "".join(page.read_text() for page in PAGES), free_port(), dict[str, subprocess.Popen[bytes]]()
     Path("sets").mkdir()
@@ -103,7 +103,7 @@ def test_the_walk(sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.
         (["provision", "wrong.yaml", "kits"], "wrong.yaml: server", "missing"),
     ],
 )
-def test_mistakes_end_with_a_line_and_2(arguments: list[str], place: str, keyword: str, tmp_path: Path) -> None:
+def test_mistakes_exit_with_2_and_one_line(arguments: list[str], place: str, keyword: str, tmp_path: Path) -> None:
     (tmp_path / "wrong.yaml").write_text("sites: {A: {organisation: a}}\n")
     done = subprocess.run([*PROGRAM, *arguments], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2

@@ -44,19 +44,19 @@ def whole(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.mark.slow
-def test_operator_killed(place: Scene, sets: Mapping[str, Path], whole: dict[str, bytes], tmp_path: Path) -> None:
+def test_killed_operator_command_resumes_with_the_same_bytes(place: Scene, sets: Mapping[str, Path], whole: dict[str, bytes], tmp_path: Path) -> None:
     kill_command_and_resume(content_of(sets, {}), tmp_path / "run", "--kit", str(place.members.operator.path))
     assert deterministic_files(tmp_path / "run") == whole
 
 
 @pytest.mark.slow
-def test_all_processes_killed(sets: Mapping[str, Path], whole: dict[str, bytes], tmp_path: Path) -> None:
+def test_killed_rehearsal_resumes_with_the_same_bytes(sets: Mapping[str, Path], whole: dict[str, bytes], tmp_path: Path) -> None:
     kill_command_and_resume(content_of(sets, {}), tmp_path / "run")
     assert deterministic_files(tmp_path / "run") == whole
 
 
 @pytest.mark.slow
-def test_a_command_that_loses_its_server_advises_to_resume(
+def test_command_without_its_server_advises_to_resume(
     place: Scene, sets: Mapping[str, Path], whole: dict[str, bytes], tmp_path: Path
 ) -> None:
     out, content = tmp_path / "run", content_of(sets, {})
@@ -81,7 +81,7 @@ class Stubborn(Witness):
     "strike",
     [pytest.param(1, id="training", marks=pytest.mark.slow), pytest.param(6, id="last", marks=pytest.mark.slow)],
 )
-def test_a_site_that_dies_again_and_again_is_left_out(
+def test_site_that_dies_repeatedly_is_left_out(
     strike: int, place: Scene, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The operator sees the end of a round soon, and the next round takes long: B dies in the middle of it.
@@ -100,7 +100,7 @@ def test_a_site_that_dies_again_and_again_is_left_out(
     "fault",
     [pytest.param(fault, id=fault.name, marks=() if fault.name in QUICK else pytest.mark.slow) for fault in FAULTS],
 )
-def test_fault(fault: Fault, place: Scene, sets: Mapping[str, Path], whole: dict[str, bytes], tmp_path: Path) -> None:
+def test_run_survives_a_fault(fault: Fault, place: Scene, sets: Mapping[str, Path], whole: dict[str, bytes], tmp_path: Path) -> None:
     finding = try_fault(fault, place, content_of(sets, fault.changes), whole, tmp_path / "run")
     assert finding.finished
     if fault.same_bytes:

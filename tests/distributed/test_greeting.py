@@ -71,26 +71,26 @@ def as_server(kit: Path, known: Path) -> Answer:
     return answer
 
 
-def test_the_server_of_the_federation_greets(own_kits: Path, tmp_path: Path) -> None:
+def test_handshake_with_the_own_server_succeeds(own_kits: Path, tmp_path: Path) -> None:
     with listening(as_server(own_kits / "server", own_kits / "server")) as port:
         check_handshake(pointed_at(own_kits / "sites" / "bank", port, tmp_path))
 
 
-def test_the_server_of_another_federation(own_kits: Path, other_kits: Path, tmp_path: Path) -> None:
+def test_server_of_another_federation_is_refused(own_kits: Path, other_kits: Path, tmp_path: Path) -> None:
     with listening(as_server(other_kits / "server", own_kits / "server")) as port:
         kit = pointed_at(own_kits / "sites" / "bank", port, tmp_path)
         with refused("startup/rootCA.pem", "certificate", "signed"):
             check_handshake(kit)
 
 
-def test_a_server_that_refuses_the_certificate(own_kits: Path, other_kits: Path, tmp_path: Path) -> None:
+def test_server_that_refuses_the_certificate_is_reported(own_kits: Path, other_kits: Path, tmp_path: Path) -> None:
     with listening(as_server(own_kits / "server", other_kits / "server")) as port:
         kit = pointed_at(own_kits / "sites" / "bank", port, tmp_path)
         with refused("startup/client.crt", "certificate"):
             check_handshake(kit)
 
 
-def test_who_does_not_speak_tls_is_tried_again(own_kits: Path, tmp_path: Path) -> None:
+def test_service_without_tls_is_retried(own_kits: Path, tmp_path: Path) -> None:
     def answer(plain: socket.socket) -> None:
         plain.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         plain.recv(1000)
@@ -100,7 +100,7 @@ def test_who_does_not_speak_tls_is_tried_again(own_kits: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("abruptly", [False, True])
-def test_a_door_whose_server_is_down(own_kits: Path, tmp_path: Path, abruptly: bool) -> None:
+def test_proxy_without_its_server_is_retried(own_kits: Path, tmp_path: Path, abruptly: bool) -> None:
     """A proxy that finds nobody behind it closes connections: it speaks no TLS, and refuses nobody's papers."""
 
     def answer(plain: socket.socket) -> None:
@@ -115,7 +115,7 @@ def test_a_door_whose_server_is_down(own_kits: Path, tmp_path: Path, abruptly: b
     assert not isinstance(error.value, ConnectionClosed), "which counts as a refusal when it is done often"
 
 
-def test_who_hangs_up_once_may_be_ending_and_always_refuses(own_kits: Path, tmp_path: Path) -> None:
+def test_repeated_hang_ups_count_as_a_refusal(own_kits: Path, tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*(own_kits / "server" / "startup" / f"server.{end}" for end in ("crt", "key")))
 
@@ -130,7 +130,7 @@ def test_who_hangs_up_once_may_be_ending_and_always_refuses(own_kits: Path, tmp_
             wait_for_greeting(kit, lambda text: None)
 
 
-def test_an_unreachable_server_is_said_once_and_found_when_it_comes(own_kits: Path, tmp_path: Path) -> None:
+def test_unreachable_server_is_reported_once_until_it_answers(own_kits: Path, tmp_path: Path) -> None:
     port, said, found = free_port(), list[str](), threading.Event()
     kit = pointed_at(own_kits / "sites" / "bank", port, tmp_path)
 
@@ -150,7 +150,7 @@ def test_an_unreachable_server_is_said_once_and_found_when_it_comes(own_kits: Pa
     assert f"localhost:{port}" in said[0]
 
 
-def test_waiting_ends_at_its_moment(own_kits: Path, tmp_path: Path) -> None:
+def test_waiting_ends_at_the_deadline(own_kits: Path, tmp_path: Path) -> None:
     kit, began = pointed_at(own_kits / "sites" / "bank", free_port(), tmp_path), time.monotonic()
     with pytest.raises(Unreachable, match="reached"):
         wait_for_greeting(kit, lambda text: None, until=began + 1.5)

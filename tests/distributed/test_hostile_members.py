@@ -190,7 +190,7 @@ def jobs(federation: Rehearsal, sets: Mapping[str, Path], place: Path) -> dict[s
     return {spoil.__name__: signed_job(place / "jobs", kit, sets, spoil) for spoil in spoils}
 
 
-def test_a_member_reaches_no_other_and_runs_go_on(
+def test_member_reaches_no_other_member_and_runs_continue(
     federation: Rehearsal, sets: Mapping[str, Path], place: Path, tmp_path: Path, jobs: dict[str, dict[str, Any]]
 ) -> None:
     process, audit = federation.processes["A"].pid, federation.sites["A"].path / "audit.log"
@@ -204,7 +204,7 @@ def test_a_member_reaches_no_other_and_runs_go_on(
     run_through(federation, tree(sets, training__rounds=1), tmp_path / "run")
 
 
-def test_a_site_does_for_the_server_what_runs_need(
+def test_site_executes_only_the_servers_requests_that_runs_need(
     federation: Rehearsal, place: Path, jobs: dict[str, dict[str, Any]]
 ) -> None:
     process = federation.processes["A"].pid
@@ -235,7 +235,7 @@ def test_a_site_does_for_the_server_what_runs_need(
     check_unharmed(federation, process)
 
 
-def test_nobody_listens_for_other_users_of_the_machine(federation: Rehearsal) -> None:
+def test_no_port_or_socket_is_open_to_other_users(federation: Rehearsal) -> None:
     service = json.loads((federation.operator.path / "startup" / "fed_admin.json").read_text())["admin"]["port"]
     for name, process in federation.processes.items():
         kit = federation.server if name == "server" else federation.sites[name]

@@ -94,7 +94,7 @@ def certificate(kit: Path) -> x509.Certificate:
     return x509.load_pem_x509_certificate((kit / "startup" / "client.crt").read_bytes())
 
 
-def test_who_joins_gets_a_kit_and_all_others_keep_theirs(kits: Path) -> None:
+def test_new_members_get_kits_and_existing_kits_stay(kits: Path) -> None:
     before = {name: content(kits / name) for name in ("server", "operator", "sites/bank", "sites/border")}
     changes = provision(with_phone(), kits)
     assert changes.kits == {kits / "sites/phone": "phone", kits / "operators" / SECOND: SECOND}
@@ -110,7 +110,7 @@ def test_who_joins_gets_a_kit_and_all_others_keep_theirs(kits: Path) -> None:
     assert not provision(with_phone(), kits).kits, "once more changes nothing"
 
 
-def test_the_root_key_is_its_owners_and_no_members_key_stays_with_it(kits: Path) -> None:
+def test_root_key_is_private_and_the_authority_keeps_no_members_key(kits: Path) -> None:
     key = kits / "authority" / "root.key"
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     assert stat.S_IMODE(key.parent.stat().st_mode) == 0o700
@@ -120,7 +120,7 @@ def test_the_root_key_is_its_owners_and_no_members_key_stays_with_it(kits: Path)
     assert kept.count(b"PRIVATE KEY-----") == 2, "beginning and end of the root's"
 
 
-def test_a_renewal_is_a_certificate_for_the_key_in_the_kit(kits: Path) -> None:
+def test_renewal_is_a_certificate_for_the_key_in_the_kit(kits: Path) -> None:
     before, old = content(kits / "sites/bank"), certificate(kits / "sites/bank")
     changes = provision(described(), kits, renew=["bank", "server"])
     update = kits / "updates/bank"
@@ -139,7 +139,7 @@ def test_a_renewal_is_a_certificate_for_the_key_in_the_kit(kits: Path) -> None:
     assert timedelta(days=359) < new.not_valid_after_utc - datetime.now(UTC) < timedelta(days=361)
 
 
-def test_who_is_revoked_is_refused_until_renewed(kits: Path) -> None:
+def test_revoked_member_is_refused_until_renewed(kits: Path) -> None:
     said: list[str] = []
     lost, border = certificate(kits / "sites/bank"), certificate(kits / "sites/border")
     at_server = admission(kits, said)
@@ -169,7 +169,7 @@ def number_in(path: Path) -> int:
     return listed.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
 
 
-def test_an_older_or_missing_list_is_refused_by_name(kits: Path, tmp_path: Path) -> None:
+def test_older_or_missing_list_is_refused_by_name(kits: Path, tmp_path: Path) -> None:
     path, new = kits / "server/startup/revoked.pem", kits / "updates/server/startup/revoked.pem"
     assert number_in(path) == 0, "a new kit ships with list 0"
     admission(kits, [])
@@ -208,7 +208,7 @@ def unnumbered(kits: Path, name: str) -> bytes:
     return builder.add_revoked_certificate(entry).sign(authority.key, hashes.SHA256()).public_bytes(Encoding.PEM)
 
 
-def test_a_kit_from_before_lists_had_numbers_works_and_is_named(kits: Path) -> None:
+def test_kit_without_a_numbered_list_works_with_a_note(kits: Path) -> None:
     path, said = kits / "server/startup/revoked.pem", list[str]()
     path.unlink()
     book = kits / "authority/members.json"
@@ -355,7 +355,7 @@ def test_list_without_one_serial_is_refused_with_any_number(number: int | None, 
     assert admission(kits, []).refusal(certificate(kits / "sites/border")), "a list with more is accepted"
 
 
-def test_another_state_directory_does_not_forget_revocations(kits: Path, tmp_path: Path) -> None:
+def test_revocations_persist_with_another_state_directory(kits: Path, tmp_path: Path) -> None:
     server, border = open_kit(kits / "server", "server"), certificate(kits / "sites/border")
     first = shutil.copyfile(kits / "server/startup/revoked.pem", tmp_path / "list-0")
     prepare_server(server, tmp_path / "runs")
@@ -427,7 +427,7 @@ def test_list_of_an_earlier_version_names_the_members_that_were_refused(kits: Pa
     assert set(server.revoked()) == {"bank"}
 
 
-def test_a_stolen_kit_is_revoked_and_renewed_at_once(kits: Path) -> None:
+def test_stolen_kit_is_revoked_and_renewed_at_once(kits: Path) -> None:
     lost = certificate(kits / "sites/bank")
     provision(described(), kits, revoke=["bank"], renew=["bank"])
     shutil.copytree(kits / "updates/server", kits / "server", dirs_exist_ok=True)
@@ -441,7 +441,7 @@ def test_a_stolen_kit_is_revoked_and_renewed_at_once(kits: Path) -> None:
     check(credentials_in(kits / "sites/bank", at_server=False), "bank")
 
 
-def test_a_list_that_nobody_of_this_federation_signed_changes_nothing(kits: Path, own_kits: Path) -> None:
+def test_list_with_a_foreign_signature_is_refused_and_the_list_in_force_stays(kits: Path, own_kits: Path) -> None:
     said: list[str] = []
     provision(described(), kits, revoke=["bank"])
     shutil.copytree(kits / "updates/server", kits / "server", dirs_exist_ok=True)
@@ -483,14 +483,14 @@ def open_port(kits: Path) -> str:
         ({"sites": {"phone": {"organisation": "maker"}}}, {"renew": ["phone"]}, "phone"),
     ],
 )
-def test_what_cannot_change(changes: dict[str, Any], options: dict[str, Any], place: str, kits: Path) -> None:
+def test_change_of_a_fixed_value_is_refused(changes: dict[str, Any], options: dict[str, Any], place: str, kits: Path) -> None:
     before = content(kits)
     with refused(place):
         provision(described(**changes), kits, **options)
     assert content(kits) == before
 
 
-def test_a_directory_of_others_and_a_spoilt_authority(kits: Path, tmp_path: Path) -> None:
+def test_foreign_directory_and_damaged_authority_are_refused(kits: Path, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
     with refused("other", "federation"):
@@ -503,7 +503,7 @@ def test_a_directory_of_others_and_a_spoilt_authority(kits: Path, tmp_path: Path
         provision(described(), kits)
 
 
-def test_names_are_given_once() -> None:
+def test_repeated_name_is_refused() -> None:
     for changes in (
         {"sites": {"localhost": {"organisation": "bank"}}},
         {"operator": [{"email": FIRST}, {"email": FIRST}]},
@@ -513,7 +513,7 @@ def test_names_are_given_once() -> None:
 
 
 @pytest.mark.parametrize(("days", "words"), [(300, None), (335, "bank"), (359, "bank")])
-def test_an_end_is_told_thirty_days_ahead(days: int, words: str | None, early: Path) -> None:
+def test_expiry_warning_begins_thirty_days_ahead(days: int, words: str | None, early: Path) -> None:
     papers = credentials_in(early / "sites/bank", at_server=False)
     line = warning(papers, "bank", datetime.now(UTC) + timedelta(days=days))
     assert (line is None) == (words is None)
@@ -532,7 +532,7 @@ def test_no_certificate_outlives_the_root(tmp_path: Path) -> None:
     assert any("root ends" in note for note in notes)
 
 
-def test_servers_sites_and_runs_say_at_their_start_that_an_end_is_near(
+def test_servers_sites_and_runs_warn_of_expiry_at_their_start(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     port, said = free_port(), list[str]()
@@ -561,7 +561,7 @@ class Told(Reporter):
         self.said.append(text)
 
 
-def test_status_says_which_certificates_end_soon(capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_names_certificates_that_end_soon(capsys: pytest.CaptureFixture[str]) -> None:
     seen = (
         CertificateStatus("bank", "2026-12-01T10:00:00+00:00", 10.2),
         CertificateStatus("phone", "2027-09-01", 280.0),
@@ -620,7 +620,7 @@ def answered(kit: Kit) -> Admitted:
             continue  # it has not begun to listen
 
 
-def test_a_knock_is_answered_by_what_the_certificate_is_worth(guarded: tuple[Path, int]) -> None:
+def test_answer_to_admission_depends_on_the_certificate(guarded: tuple[Path, int]) -> None:
     kits, port = guarded
     provision(with_phone(), kits)
     bank, operator = at(port, kits / "sites/bank", "site"), at(port, kits / "operator", "operator")
@@ -637,7 +637,7 @@ def test_a_knock_is_answered_by_what_the_certificate_is_worth(guarded: tuple[Pat
     assert answered(at(port, kits / "sites/border", "site")).until == {}
 
 
-def test_members_with_other_versions_are_named_at_both_ends(
+def test_members_with_other_versions_are_reported_at_both_ends(
     guarded: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kits, port = guarded
@@ -655,7 +655,7 @@ def test_members_with_other_versions_are_named_at_both_ends(
     assert any("bank runs fedvisage 0.0.1" in text for text in AdmissionListener.admission._reported)
 
 
-def test_an_operator_who_stops_a_job_is_remembered_and_a_site_cannot_stop_one(guarded: tuple[Path, int]) -> None:
+def test_server_remembers_who_stopped_a_job_and_sites_cannot_stop_one(guarded: tuple[Path, int]) -> None:
     kits, port = guarded
     bank, operator = at(port, kits / "sites/bank", "site"), at(port, kits / "operator", "operator")
     answered(operator)
@@ -671,7 +671,7 @@ def test_an_operator_who_stops_a_job_is_remembered_and_a_site_cannot_stop_one(gu
     assert (answered(operator).jobs, answered(bank).jobs) == ({"job-3"}, set())
 
 
-def test_site_that_stops_is_dropped_under_its_own_name_and_token(guarded: tuple[Path, int]) -> None:
+def test_stopping_site_is_dropped_by_its_name_and_token(guarded: tuple[Path, int]) -> None:
     kits, port = guarded
     bank = at(port, kits / "sites/bank", "site")
     answered(bank)
@@ -730,7 +730,7 @@ def test_one_certificate_cannot_take_all_streams(guarded: tuple[Path, int]) -> N
         channel.close()
 
 
-def test_the_servers_kit_says_how_many_streams_there_are(tmp_path: Path) -> None:
+def test_kit_of_the_server_has_the_numbers_of_streams(tmp_path: Path) -> None:
     server = {"host": "localhost", "port": 8002, "streams": 2000}
     provision(described(server=server), tmp_path / "kits")
     settings = own_settings(tmp_path / "kits/server")

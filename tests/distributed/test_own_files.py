@@ -27,7 +27,7 @@ ROUND = 6.0
 """What a round of these runs costs: ε of the method's option, for a release a round."""
 
 
-def test_a_run_whose_budget_is_spent_ends_with_the_model_that_there_is(
+def test_run_with_a_spent_budget_ends_with_its_last_model(
     people_federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     content = tree(sets, "privacyface", training__rounds=4, method__epsilon=ROUND)
@@ -38,7 +38,7 @@ def test_a_run_whose_budget_is_spent_ends_with_the_model_that_there_is(
     assert comparable(tmp_path / "through-nvflare") == comparable(tmp_path / "here")
 
 
-def test_a_run_submitted_again_sends_what_was_released_again(
+def test_resubmitted_run_sends_stored_releases_again(
     people_federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     """The job is killed before the first checkpoint: every round that the sites have told of is asked for again."""

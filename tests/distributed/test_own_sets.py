@@ -50,14 +50,14 @@ def test_held_out_pictures_that_also_train_are_refused_unless_allowed(sets: Mapp
     assert "4 of 16" in heard[0]
 
 
-def test_a_sets_own_people_among_the_public_ones_are_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_people_shared_with_the_public_set_are_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
     own = sets["A"].with_name("people-A")
     with refused("--data", "public", "--allow-overlap"):
         check_own_sets(kit(tmp_path), own, None, Path(shutil.copytree(own, tmp_path / "public")), print)
     check_own_sets(kit(tmp_path), own, None, sets["A"].with_name("people-P"), print)
 
 
-def test_changed_bytes_are_refused_at_the_start_whenever_they_changed(tmp_path: Path) -> None:
+def test_changed_files_are_refused_at_the_start(tmp_path: Path) -> None:
     own = make_set(tmp_path / "own", "mine", 3)
     check_own_sets(kit(tmp_path), own, tmp_path / "state", None, print)
     check_own_sets(kit(tmp_path), own, tmp_path / "state", None, print, Checks(verify=True))

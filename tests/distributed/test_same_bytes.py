@@ -33,7 +33,7 @@ def test_bytes_equal_those_of_one_process(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedgpad", "fedma", "fedsis"])
-def test_weights_as_bf16_give_the_same_bytes_too(
+def test_bf16_weights_give_the_same_bytes(
     method: str, federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     content = tree(sets, method, training__rounds=2, federation__wire="bf16")

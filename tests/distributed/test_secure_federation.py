@@ -67,7 +67,7 @@ def test_plain_runs_are_refused_after_a_sum_and_where_secure_sums_are_required(
     assert {line["site"] for line in uploads} == {"B"}
 
 
-def test_a_second_sum_without_a_site_takes_its_administrators(
+def test_second_sum_without_a_site_needs_the_administrators(
     remembering: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     run_toy(content(sets, "ABC"), tmp_path / "here")

@@ -21,7 +21,7 @@ STATUS = Status(
 )
 
 
-def test_prometheus_reads_a_value_a_site_one_a_certificate_and_four_a_run() -> None:
+def test_prometheus_text_has_one_value_per_site_and_certificate_and_four_per_run() -> None:
     lines = list(prometheus(STATUS))
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     assert values == {
@@ -37,7 +37,7 @@ def test_prometheus_reads_a_value_a_site_one_a_certificate_and_four_a_run() -> N
     assert typed == {name.partition("{")[0] for name in values}
 
 
-def test_what_has_not_begun_or_is_lost_has_no_figures() -> None:
+def test_lost_run_has_no_figures() -> None:
     lost = Status((), (RunStatus("first-ab12", 0, 0, (), 0, 0, "lost"),))
     assert not [line for line in prometheus(lost) if not line.startswith("#")]
 
@@ -53,7 +53,7 @@ def test_what_has_not_begun_or_is_lost_has_no_figures() -> None:
         ("FINISHED:EXECUTION_EXCEPTION", "failed"),
     ],
 )
-def test_a_listed_run_has_the_state_of_its_newest_job(status: str, state: str) -> None:
+def test_listed_run_has_the_state_of_its_newest_job(status: str, state: str) -> None:
     job = {
         "job_id": "1",
         "status": status,
@@ -64,5 +64,5 @@ def test_a_listed_run_has_the_state_of_its_newest_job(status: str, state: str) -
     assert describe_run("first-ab12", job, {"1"}) == expected
 
 
-def test_a_run_whose_server_died_is_listed_as_lost() -> None:
+def test_run_without_its_server_is_listed_as_lost() -> None:
     assert describe_run("first-ab12", {"job_id": "1", "status": "RUNNING"}, set()).state == "lost"

@@ -45,17 +45,17 @@ def given(answers: int, rounds: int, monkeypatch: Any) -> list[float]:
     return proxy.given
 
 
-def test_a_site_has_time_to_open_its_data_and_later_one_deadline(monkeypatch: Any) -> None:
+def test_first_call_has_extra_time_and_later_calls_the_deadline(monkeypatch: Any) -> None:
     """It begins, and is lost in round 1; it sits out round 2, and is told where to begin in rounds 3 and 5."""
     assert given(1, 5, monkeypatch) == [transport.PREPARING, 5.0, 5.0, 5.0]
 
 
-def test_a_site_that_never_began_has_that_time_whenever_it_is_tried(monkeypatch: Any) -> None:
+def test_site_that_never_began_has_the_extra_time_at_every_try(monkeypatch: Any) -> None:
     """Lost at the beginning it sits out round 1, and is tried in rounds 2 and 4."""
     assert given(0, 4, monkeypatch) == [transport.PREPARING] * 3
 
 
-def test_a_site_that_answers_is_given_its_deadline(monkeypatch: Any) -> None:
+def test_responsive_site_has_the_deadline(monkeypatch: Any) -> None:
     assert given(9, 3, monkeypatch) == [transport.PREPARING, 5.0, 5.0, 5.0]
 
 
@@ -79,7 +79,7 @@ class Forgetful(Proxy):
         return transport.pack_reply({}, "")
 
 
-def test_site_that_did_not_commit_goes_back_to_the_generation_of_the_checkpoint_and_is_reported() -> None:
+def test_site_without_a_commit_returns_to_the_checkpoints_generation() -> None:
     """As it would if the run were submitted again: else the bytes depended on whether it was."""
     proxy, said = Forgetful(), list[str]()
     there = CollabTransport(("A",), [proxy], Federation(deadline=5.0), lambda: False, said.append)
@@ -109,7 +109,7 @@ class Pending(Proxy):
             raise RunAborted("run is aborted while waiting for remote responses")
 
 
-def test_site_that_leaves_during_an_order_is_not_waited_for() -> None:
+def test_leaving_site_ends_its_pending_order() -> None:
     """Neither is it in the orders and commits that follow."""
     left: dict[str, str] = {}
     proxy = Pending(left)
@@ -124,7 +124,7 @@ def test_site_that_leaves_during_an_order_is_not_waited_for() -> None:
     assert len(proxy.given) == 2, "a generation and one order"
 
 
-def test_aborted_job_ends_calls_to_sites_that_have_not_left() -> None:
+def test_aborted_job_ends_pending_calls() -> None:
     job = Signal()
     signal = transport.LeaveSignal("A", job, lambda: {"B": "was stopped at the site"})
     assert not signal.triggered

@@ -27,7 +27,7 @@ def leave(place: Path, status: str | None, age: int) -> Path:
 
 
 @pytest.mark.parametrize("of", ["server", "sites/bank"])
-def test_what_old_jobs_left_is_deleted_at_the_start(own_kits: Path, tmp_path: Path, of: str) -> None:
+def test_folders_of_old_jobs_are_deleted_at_the_start(own_kits: Path, tmp_path: Path, of: str) -> None:
     place = copy_of(own_kits / of, tmp_path)
     folders = [leave(place, None, age) for age in range(KEPT + 3)]
     own = place / "not-a-job"
@@ -38,7 +38,7 @@ def test_what_old_jobs_left_is_deleted_at_the_start(own_kits: Path, tmp_path: Pa
     assert (place / "startup").is_dir()
 
 
-def test_a_job_that_waits_is_not_deleted_and_one_half_written_is(own_kits: Path, tmp_path: Path) -> None:
+def test_waiting_jobs_stay_and_incomplete_jobs_are_deleted(own_kits: Path, tmp_path: Path) -> None:
     place = copy_of(own_kits / "server", tmp_path)
     for age in range(KEPT):
         leave(place / "jobs", "FINISHED:COMPLETED", age)
@@ -57,7 +57,7 @@ def _prepare(place: Path, of: str, scratch: Path) -> None:
         prepare_site(open_kit(place, "site"), str(make_set(scratch / "set", "bank", 1)))
 
 
-def test_an_audit_log_is_rotated_without_a_lost_line(tmp_path: Path) -> None:
+def test_audit_log_is_rotated_without_losing_lines(tmp_path: Path) -> None:
     """NVFlare writes a line per request from many threads, and the log has no other limit."""
     auditor = Auditor(str(tmp_path / "audit.log"))
 
@@ -76,7 +76,7 @@ def test_an_audit_log_is_rotated_without_a_lost_line(tmp_path: Path) -> None:
     auditor.close()
 
 
-def test_a_rotated_audit_log_keeps_a_number_of_older_files(tmp_path: Path) -> None:
+def test_rotation_keeps_a_number_of_older_files(tmp_path: Path) -> None:
     auditor = Auditor(str(tmp_path / "audit.log"))
     for number in range(6):
         auditor.add_event("operator", f"command-{number}")

@@ -79,7 +79,7 @@ def replied(out: Path) -> list[set[str]]:
 
 
 @pytest.mark.slow
-def test_a_third_site_and_a_second_operator_take_part(
+def test_new_site_and_second_operator_take_part(
     members: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     run_through(members, tree(sets, training__rounds=2), tmp_path / "three")
@@ -88,7 +88,7 @@ def test_a_third_site_and_a_second_operator_take_part(
     assert {"A", "B", "C", "localhost", SECOND} <= seen
 
 
-def test_who_is_revoked_is_cut_off_and_a_renewed_site_comes_back(
+def test_revoked_members_are_cut_off_and_a_renewed_site_returns(
     members: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     until(lambda: here(members) == set("ABC"))
@@ -116,7 +116,7 @@ def test_who_is_revoked_is_cut_off_and_a_renewed_site_comes_back(
     assert replied(tmp_path / "again") == [set("ABC")]
 
 
-def test_a_renewed_server_finds_its_sites_again(members: Rehearsal) -> None:
+def test_sites_reconnect_to_a_renewed_server(members: Rehearsal) -> None:
     until(lambda: here(members) == set("ABC"))
     kits = members.server.path.parent
     provision(described(members), kits, renew=["server"])

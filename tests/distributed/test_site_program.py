@@ -82,7 +82,7 @@ def restored(program: SiteProgram, context: Any) -> str:
     return unpack_reply("A", program._answer(lambda: program._restore(context, 0))).failure
 
 
-def test_a_site_with_a_wrong_set_says_so_every_time_and_rejoins_when_it_is_repaired(
+def test_site_with_a_wrong_set_reports_it_and_rejoins_after_a_repair(
     sets: Mapping[str, Path], tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr("fedvisage.nvflare.site_program.PATIENCE", 0.0)  # nobody else holds the run
@@ -96,7 +96,7 @@ def test_a_site_with_a_wrong_set_says_so_every_time_and_rejoins_when_it_is_repai
     assert restored(program, context) == ""
 
 
-def test_a_run_that_another_process_holds_is_named_as_such(
+def test_run_held_by_another_process_is_reported(
     sets: Mapping[str, Path], tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr("fedvisage.nvflare.site_program.PATIENCE", 0.0)
@@ -116,7 +116,7 @@ def ordered(program: SiteProgram, call: str, number: int) -> str:
     return unpack_reply("A", program.carry_out(pack_order(Order(call, number, lent, 1, "ticket")))).failure
 
 
-def test_a_set_that_changes_during_a_job_ends_the_sites_part(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_change_of_the_set_during_a_job_ends_the_sites_part(sets: Mapping[str, Path], tmp_path: Path) -> None:
     data = Path(shutil.copytree(sets["A"], tmp_path / "data"))
     context, program = started(sets, data, tmp_path), SiteProgram()
     assert restored(program, context) == ""
@@ -134,7 +134,7 @@ def test_a_set_that_changes_during_a_job_ends_the_sites_part(sets: Mapping[str, 
         assert str(tmp_path) not in reason
 
 
-def test_a_set_that_changes_during_a_round_is_detected_at_its_commit(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_change_of_the_set_during_a_round_is_detected_at_its_commit(sets: Mapping[str, Path], tmp_path: Path) -> None:
     data = Path(shutil.copytree(sets["A"], tmp_path / "data"))
     context, program = started(sets, data, tmp_path), SiteProgram()
     assert restored(program, context) == ""
@@ -144,7 +144,7 @@ def test_a_set_that_changes_during_a_round_is_detected_at_its_commit(sets: Mappi
     assert "rows.csv" in ordered(program, "heldout", 1)
 
 
-def test_a_site_records_the_start_and_end_of_a_run(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_site_records_the_start_and_end_of_a_run(sets: Mapping[str, Path], tmp_path: Path) -> None:
     context, program, said = started(sets, sets["A"], tmp_path), SiteProgram(), list[str]()
     record = RunRecord(Kit(context.kit, "site", "A"), said.append)
     record.start({"job_id": NUMBER, "submitter_name": "operator@example.org"})
@@ -160,7 +160,7 @@ def test_a_site_records_the_start_and_end_of_a_run(sets: Mapping[str, Path], tmp
     assert "operator@example.org" in said[0]
 
 
-def test_a_site_prints_once_why_it_left_a_run_and_not_why_it_left_an_earlier_job(
+def test_site_prints_the_reason_for_a_failure_once_per_job(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     data, lines = Path(shutil.copytree(sets["A"], tmp_path / "data")), list[str]()
@@ -179,7 +179,7 @@ def test_a_site_prints_once_why_it_left_a_run_and_not_why_it_left_an_earlier_job
     assert ["rows.csv" in line for line in lines[3:]] == [False, False]
 
 
-def test_site_without_room_for_a_commit_names_its_full_disk(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_site_without_space_for_a_commit_reports_a_full_disk(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """A limit of this process for the size of a file stands for a full disk; even the log has no room."""
     context, program, limits = (
         started(sets, sets["A"], tmp_path),
@@ -195,14 +195,14 @@ def test_site_without_room_for_a_commit_names_its_full_disk(sets: Mapping[str, P
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_a_damaged_job_is_not_recorded_and_harms_nothing(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_damaged_job_is_not_recorded(sets: Mapping[str, Path], tmp_path: Path) -> None:
     record = RunRecord(Kit(started(sets, sets["A"], tmp_path).kit, "site", "A"), lambda text: None)
     record.start({"job_id": "another", "submitter_name": "operator@example.org"})
     record.end("another")
     assert not (tmp_path / "state" / "runs.jsonl").exists()
 
 
-def test_a_server_without_room_for_a_file_advises_to_resume(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_server_without_disk_space_advises_to_resume(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """A limit of this process for the size of a file stands for a full disk."""
     job, limits = Job("run-1", recipe_of(tree(sets, "fedpad"))), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
@@ -213,7 +213,7 @@ def test_a_server_without_room_for_a_file_advises_to_resume(sets: Mapping[str, P
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_the_state_of_another_run_or_round_is_refused_at_the_site(
+def test_state_of_another_run_or_round_is_refused_at_the_site(
     sets: Mapping[str, Path], tmp_path: Path, monkeypatch: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("fedvisage.nvflare.site_program.PATIENCE", 0.0)

@@ -173,7 +173,7 @@ def test_suspended_site_is_stale_and_the_waiting_run_names_it(
 
 
 @pytest.mark.slow
-def test_run_whose_sites_do_not_answer_after_its_submission_ends_after_its_patience(
+def test_run_with_unresponsive_sites_ends_after_its_patience(
     federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sites are stopped by the submission, however long the command took to connect before it."""
@@ -198,7 +198,7 @@ def test_run_whose_sites_do_not_answer_after_its_submission_ends_after_its_patie
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.slow
-def test_site_that_is_stopped_during_an_order_does_not_hold_the_round_until_its_deadline(
+def test_site_stopped_during_an_order_does_not_delay_the_round(
     number: signal.Signals, federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     """B's program of the run is suspended, so that its order is pending when B is stopped. The deadline is a day."""
@@ -223,7 +223,7 @@ def test_site_that_is_stopped_during_an_order_does_not_hold_the_round_until_its_
 
 
 @pytest.mark.slow
-def test_run_begins_again_at_once_when_a_site_dies_during_its_start(
+def test_run_restarts_at_once_when_a_site_dies_during_its_start(
     federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     """NVFlare waits five minutes for a site to start whose process is gone, though the site is up again."""
@@ -241,7 +241,7 @@ def test_run_begins_again_at_once_when_a_site_dies_during_its_start(
 
 
 @pytest.mark.slow
-def test_operator_asks_a_server_with_a_full_disk_again(
+def test_operator_retries_a_server_with_a_full_disk(
     federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     """NVFlare notes each request in a file before it answers; it says that it cannot, and the run goes on meanwhile."""

@@ -76,7 +76,7 @@ def up(federation: Rehearsal) -> None:
 
 
 @pytest.mark.usefixtures("up")
-def test_only_certificates_of_this_federation_are_let_in(federation: Rehearsal, stranger: Path, port: int) -> None:
+def test_only_certificates_of_this_federation_are_admitted(federation: Rehearsal, stranger: Path, port: int) -> None:
     own = federation.sites["A"].path
     assert greeting(port, own, own), "a kit of this federation is greeted"
     assert not greeting(port, own, None), "no certificate"
@@ -86,7 +86,7 @@ def test_only_certificates_of_this_federation_are_let_in(federation: Rehearsal, 
 
 
 @pytest.mark.usefixtures("up")
-def test_a_foreign_operator_is_not_let_in(stranger: Path) -> None:
+def test_foreign_operator_is_refused(stranger: Path) -> None:
     with (
         refused("startup/rootCA.pem", "certificate", "signed"),
         connect_to_server(open_kit(stranger / "operator", "operator"), 5.0),
@@ -96,7 +96,7 @@ def test_a_foreign_operator_is_not_let_in(stranger: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("up")
-def test_a_site_cannot_take_another_name(federation: Rehearsal, tmp_path: Path) -> None:
+def test_site_cannot_use_another_name(federation: Rehearsal, tmp_path: Path) -> None:
     kit = shutil.copytree(federation.sites["A"].path, tmp_path / "kit", ignore=shutil.ignore_patterns("socket"))
     path = kit / "startup" / "fed_client.json"
     tree = json.loads(path.read_text())
@@ -149,7 +149,7 @@ def name_class(job: Path, path: str, arguments: Mapping[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("deed", [brings_code, names_a_module, nests_a_process])
-def test_job_with_foreign_code(deed: Any, federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_job_with_foreign_code_is_refused(deed: Any, federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path) -> None:
     directory, canary = tmp_path / "refused", tmp_path / "canary"
     write_job(
         directory, Job("refused", without_local_parts(recipe_of(tree(sets, training__rounds=1)))), ("A", "B", "C")

@@ -50,13 +50,13 @@ SILENT = {"client_name": "D", "status": "no_reply"}
 CONFUSED = {"client_name": "E", "status": "error"}
 
 
-def test_a_site_without_a_process_says_so_itself() -> None:
+def test_silent_site_does_not_count_as_idle() -> None:
     """One that is silent may be at work: it is not a reason to begin a run again."""
     assert sites_not_at_work([AT_WORK, ELSEWHERE, IDLE, SILENT, CONFUSED], "one") == ["B", "C"]
     assert sites_not_at_work([AT_WORK, ELSEWHERE | {"client_name": "A"}], "one") == [], "a site can be at two jobs"
 
 
-def test_only_the_newest_job_of_a_run_can_be_under_way() -> None:
+def test_newest_job_of_a_run_counts() -> None:
     """Jobs whose server died are RUNNING for ever; a command that followed each would lose 20 s with each."""
     old: dict[str, Any] = {"job_id": "old", "status": "RUNNING", "submit_time": "2026-11-21T10:00:00+00:00"}
     new = old | {"job_id": "new", "submit_time": "2026-11-21T10:05:00+00:00"}
@@ -86,7 +86,7 @@ class Listing:
 
 
 @pytest.mark.parametrize("clock", [0.0, -3600.0, 86_400.0])
-def test_a_site_without_recent_contact_is_stale_by_the_servers_clock(clock: float) -> None:
+def test_site_without_recent_contact_is_stale_by_the_servers_clock(clock: float) -> None:
     now = time.time() + clock
     session: Any = Listing({"A": now - 1, "B": now - RECENT - 1, "C": now - 500})
     assert recent_sites(session, clock) == {"A"}
@@ -95,7 +95,7 @@ def test_a_site_without_recent_contact_is_stale_by_the_servers_clock(clock: floa
 
 
 @pytest.mark.parametrize("patience", [600.0, -1.0])
-def test_a_server_that_cannot_do_as_asked_is_asked_again_for_as_long_as_a_run_has(
+def test_internal_server_error_is_retried_within_the_patience_of_the_run(
     sets: Mapping[str, Path], patience: float
 ) -> None:
     """Its disk may be full for a moment: the audit log of what it is asked cannot be written."""
@@ -142,7 +142,7 @@ class Ending(Listing):
         (["RUNNING", "RUNNING"], {"another"}, "lost"),  # the server was started again
     ],
 )
-def test_a_job_is_lost_only_if_its_server_knows_nothing_of_it(
+def test_job_is_lost_only_if_its_server_does_not_know_it(
     sets: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch, statuses: list[str], jobs: set[str], end: str
 ) -> None:
     monkeypatch.setattr("fedvisage.nvflare.operator.LOOK", 0.0)
@@ -150,7 +150,7 @@ def test_a_job_is_lost_only_if_its_server_knows_nothing_of_it(
     assert follow(session, course_of(sets), "one", lambda: jobs) == end
 
 
-def test_result_that_comes_late_is_waited_for_and_its_job_is_not_ended(
+def test_late_result_is_awaited_without_aborting_its_job(
     sets: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run's process at the server has ended, and its sites are idle, as when a site has yet to report its end.
@@ -174,7 +174,7 @@ def with_deployment(meta: Any) -> Any:
     return lambda number: {**meta(number), "job_deploy_detail": [f"{name}: OK" for name in ("server", *"ABC")]}
 
 
-def test_run_that_nobody_answers_for_is_given_up(sets: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unanswered_run_is_aborted_after_its_patience(sets: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedvisage.nvflare.operator.LOOK", 0.0)
     session: Any = Ending("SUBMITTED", process="one")
     with failed(RunFailed, "submitted", "fedvisage status", "--patience"):
@@ -241,7 +241,7 @@ def run_until_finished(
     return lines
 
 
-def test_finished_run_whose_download_was_cut_off_is_fetched_and_not_submitted_again(
+def test_interrupted_download_is_repeated_without_another_submission(
     results: dict[str, Path], own_kits: Path, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = Federated({}, {"new 1": results["finished"]}, failures=2)
@@ -251,7 +251,7 @@ def test_finished_run_whose_download_was_cut_off_is_fetched_and_not_submitted_ag
 
 
 @pytest.mark.parametrize(("how", "submitted"), [("finished", 0), ("failed", 1), ("aborted", 1)])
-def test_resumed_command_fetches_a_run_that_finished_meanwhile_and_submits_others(
+def test_resumed_command_fetches_a_finished_run_and_submits_others(
     how: str,
     submitted: int,
     results: dict[str, Path],
@@ -268,7 +268,7 @@ def test_resumed_command_fetches_a_run_that_finished_meanwhile_and_submits_other
     assert course.deaths == {}, "deaths in an earlier job do not count"
 
 
-def test_end_of_a_job_is_explained_without_the_names_that_nvflare_gives(
+def test_end_of_a_job_is_explained_without_nvflares_terms(
     results: dict[str, Path], own_kits: Path, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B's process dies in the first job; the second one is aborted for another reason."""
@@ -290,7 +290,7 @@ def test_end_of_a_job_is_explained_without_the_names_that_nvflare_gives(
     assert not any("FINISHED" in line for line in lines)
 
 
-def test_run_names_a_revoked_site_and_does_not_wait_for_it(
+def test_run_reports_a_revoked_site_and_does_not_wait_for_it(
     sets: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedvisage.nvflare.operator.LOOK", 0.0)
@@ -304,7 +304,7 @@ def test_run_names_a_revoked_site_and_does_not_wait_for_it(
     assert lines == ["C was revoked on 2026-11-27; `provision --renew C` readmits it", "starting without C"]
 
 
-def test_run_without_a_quorum_waits_for_a_renewed_certificate_and_then_names_the_revoked_site(
+def test_run_without_a_quorum_waits_for_a_renewed_certificate(
     sets: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedvisage.nvflare.operator.LOOK", 0.0)
@@ -325,7 +325,7 @@ def test_run_without_a_quorum_waits_for_a_renewed_certificate_and_then_names_the
         wait_for_sites(session, course, -1.0)
 
 
-def test_site_that_is_revoked_during_a_run_is_named_when_a_round_lacks_it(
+def test_site_revoked_during_a_run_is_reported_when_a_round_lacks_it(
     sets: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedvisage.nvflare.operator.LOOK", 0.0)
@@ -356,7 +356,7 @@ class Joining(Listing):
         return super().get_connected_client_list()
 
 
-def test_a_run_that_begins_again_waits_for_no_site_that_it_had_continued_without(
+def test_restarted_run_does_not_wait_for_a_site_that_was_missing_before(
     sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedvisage.nvflare.operator.LOOK", 0.0)
@@ -372,7 +372,7 @@ def test_a_run_that_begins_again_waits_for_no_site_that_it_had_continued_without
     assert course.expected == {"A", "B", "C"}
 
 
-def test_a_site_that_is_missing_after_the_wait_is_not_waited_for_again(sets: Mapping[str, Path]) -> None:
+def test_site_missing_after_the_wait_is_recorded_as_missing(sets: Mapping[str, Path]) -> None:
     now = time.time()
     session: Any = Listing({"A": now, "B": now})
     course = course_of(sets)
@@ -383,7 +383,7 @@ def test_a_site_that_is_missing_after_the_wait_is_not_waited_for_again(sets: Map
         wait_for_sites(session, course, -1.0)
 
 
-def test_a_command_names_no_site_that_the_run_starts_without(
+def test_waiting_lines_omit_sites_that_the_run_starts_without(
     sets: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedvisage.nvflare.operator.LOOK", 0.0)
@@ -409,7 +409,7 @@ class Training(Listing):
 
 
 @pytest.mark.parametrize(("seen", "named"), [("AB", True), ("ABC", False)])
-def test_the_line_about_a_long_round_names_the_sites_without_contact(
+def test_line_about_a_long_round_names_sites_without_contact(
     sets: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch, seen: str, named: bool
 ) -> None:
     course, lines = course_of(sets, answering="one", quiet=(time.monotonic() - 100, 60.0)), list[str]()
@@ -421,7 +421,7 @@ def test_the_line_about_a_long_round_names_the_sites_without_contact(
     assert ("no contact with C" in line) == named
 
 
-def test_a_stopped_job_ends_its_command_after_the_server_was_started_again_but_not_the_command_that_resumes_it(
+def test_stopped_job_ends_its_command_but_not_the_command_that_resumes_it(
     sets: Mapping[str, Path],
 ) -> None:
     follower, resumer = course_of(sets), course_of(sets)
@@ -434,7 +434,7 @@ def test_a_stopped_job_ends_its_command_after_the_server_was_started_again_but_n
     assert follower.over == set()
 
 
-def test_an_interrupted_command_explains_that_a_submitted_run_continues(
+def test_interrupted_command_explains_that_a_submitted_run_continues(
     own_kits: Path, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C comes with the first line, which reports that the server cannot be reached."""

@@ -34,14 +34,14 @@ def a_hole(path: Path) -> None:
 
 @pytest.mark.parametrize("deed", [a_pipe, a_hole])
 @pytest.mark.parametrize("name", ["client.crt", "client.key", "rootCA.pem"])
-def test_papers_that_would_never_end(deed: Callable[[Path], None], name: str, own_kits: Path, tmp_path: Path) -> None:
+def test_pipe_or_huge_file_as_credential_is_refused(deed: Callable[[Path], None], name: str, own_kits: Path, tmp_path: Path) -> None:
     kit = copy_of(own_kits / "sites" / "bank", tmp_path)
     deed(kit / "startup" / name)
     with refused(kit / "startup" / name):
         check(credentials_in(kit, at_server=False), "bank")
 
 
-def test_a_key_with_which_no_connection_comes_about(own_kits: Path, tmp_path: Path) -> None:
+def test_key_too_short_for_tls_is_refused(own_kits: Path, tmp_path: Path) -> None:
     """Of 1,024 bits: its papers agree with each other, and TLS refuses them."""
     kit, now = copy_of(own_kits / "sites" / "bank", tmp_path), datetime.now(UTC)
     key = rsa.generate_private_key(65537, 1024)
@@ -57,7 +57,7 @@ def test_a_key_with_which_no_connection_comes_about(own_kits: Path, tmp_path: Pa
         check(credentials_in(kit, at_server=False), "bank")
 
 
-def test_a_kit_without_its_local_directory(own_kits: Path, tmp_path: Path) -> None:
+def test_kit_without_its_local_directory_is_refused(own_kits: Path, tmp_path: Path) -> None:
     kit = copy_of(own_kits / "sites" / "bank", tmp_path)
     (kit / "local").rename(tmp_path / "lost")
     with refused("kit/local", "missing"):
@@ -65,7 +65,7 @@ def test_a_kit_without_its_local_directory(own_kits: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("spoilt", [{"components": None}, {"components": [7]}, {"components": [{}]}, {}])
-def test_resources_of_another_form(
+def test_malformed_resources_are_refused(
     spoilt: dict[str, object], own_kits: Path, tmp_path: Path, sets: Mapping[str, Path]
 ) -> None:
     for name in ("sites/bank", "server"):
@@ -79,7 +79,7 @@ def test_resources_of_another_form(
 
 
 @pytest.mark.parametrize("deed", [a_pipe, a_hole])
-def test_a_list_of_the_revoked_that_would_never_end(
+def test_pipe_or_huge_file_as_revocation_list_is_refused(
     deed: Callable[[Path], None], own_kits: Path, tmp_path: Path
 ) -> None:
     kit = copy_of(own_kits / "server", tmp_path)

@@ -34,7 +34,7 @@ QUOTING = (
 
 
 @pytest.mark.parametrize("error", QUOTING)
-def test_what_an_exception_quotes_stays_at_the_site(error: Exception) -> None:
+def test_text_of_an_exception_stays_at_the_site(error: Exception) -> None:
     reply = unpack_reply("A", SiteProgram()._answer(raising(error), "ticket"))  # type: ignore[arg-type]
     assert reply.message is None
     assert "see its log" in reply.failure
@@ -45,11 +45,11 @@ def test_what_an_exception_quotes_stays_at_the_site(error: Exception) -> None:
 @pytest.mark.parametrize(
     "error", [TrainingFailed("the loss is not finite"), RefusedMessage("a", "is missing"), NotReady("no set")]
 )
-def test_reasons_of_our_own_are_told(error: Exception) -> None:
+def test_own_reasons_are_sent(error: Exception) -> None:
     reply = unpack_reply("A", SiteProgram()._answer(raising(error)))  # type: ignore[arg-type]
     assert reply.failure == str(error)
 
 
-def test_an_order_before_the_beginning_is_answered_with_a_reason() -> None:
+def test_order_before_the_restore_gets_a_reason() -> None:
     parcel = SiteProgram().carry_out({"words": {"ticket": "first"}, "tensors": {}})
     assert "before its starting point" in unpack_reply("A", parcel).failure

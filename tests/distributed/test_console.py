@@ -40,7 +40,7 @@ def fetched(address: tuple[str, int], path: str = "/", host: str = "", verb: str
     return reply.status, body, policy
 
 
-def test_a_browser_on_this_machine_gets_the_page(address: tuple[str, int]) -> None:
+def test_browser_on_this_machine_gets_the_page(address: tuple[str, int]) -> None:
     for host in ("", f"localhost:{address[1]}"):
         status, body, policy = fetched(address, host=host)
         assert status == 200
@@ -58,7 +58,7 @@ def test_a_browser_on_this_machine_gets_the_page(address: tuple[str, int]) -> No
         ("/", "", "POST", 501),
     ],
 )
-def test_another_name_path_or_verb_gets_none(
+def test_other_host_path_or_verb_does_not_get_the_page(
     address: tuple[str, int], path: str, host: str, verb: str, expected: int
 ) -> None:
     """A page elsewhere could make a browser ask by a name that points to this machine."""
@@ -67,7 +67,7 @@ def test_another_name_path_or_verb_gets_none(
     assert "faces-0a1b2c3d4e5f" not in body
 
 
-def test_it_listens_where_no_other_machine_reaches_it(address: tuple[str, int]) -> None:
+def test_console_listens_on_the_loopback_address_only(address: tuple[str, int]) -> None:
     assert address[0] == "127.0.0.1"
     others = {str(one[4][0]) for one in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}
     for other in others - {"127.0.0.1"}:
@@ -75,18 +75,18 @@ def test_it_listens_where_no_other_machine_reaches_it(address: tuple[str, int]) 
             socket.create_connection((other, address[1]), timeout=5).close()
 
 
-def test_a_taken_port_is_told_in_a_line(address: tuple[str, int]) -> None:
+def test_port_in_use_is_reported(address: tuple[str, int]) -> None:
     with refused("--serve", str(address[1])), serve_page(SharedState(""), address[1]):
         pass
 
 
-def test_a_status_is_given_in_one_way(tmp_path: Path) -> None:
+def test_json_and_serve_exclude_each_other(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["status", str(tmp_path), "--json", "--serve", "8080"])
     assert isinstance(done.exception, UserError)
     assert "--serve" in done.exception.message
 
 
-def test_the_server_tells_a_console_the_last_lines_of_the_runs_log_and_what_was_spent(
+def test_console_gets_the_last_log_lines_and_the_spent_budget(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     recipe = recipe_of(tree(sets, "privacyface"))
