@@ -1,4 +1,4 @@
-"""Kits do not grow with each job: what NVFlare leaves is deleted, but for the newest and for what still waits."""
+"""Kits do not grow with each job: folders of old jobs are deleted, but not the newest and waiting ones."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 from nvflare.fuel.sec.audit import Auditor
-from tests.distributed.papers import copy_of
+from tests.distributed.federations import copy_kit
 from tests.toy import make_set
 
 from fedvisage.nvflare.kits import open_kit
 from fedvisage.nvflare.node import KEPT, prepare_server, prepare_site, rotate_audit_log
 
 
-def leave(place: Path, status: str | None, age: int) -> Path:
+def make_job_folder(place: Path, status: str | None, age: int) -> Path:
     path = place / str(uuid.uuid5(uuid.NAMESPACE_DNS, f"{place} {status} {age}"))
     path.mkdir(parents=True)
     if status is not None:
@@ -28,8 +28,8 @@ def leave(place: Path, status: str | None, age: int) -> Path:
 
 @pytest.mark.parametrize("of", ["server", "sites/bank"])
 def test_folders_of_old_jobs_are_deleted_at_the_start(own_kits: Path, tmp_path: Path, of: str) -> None:
-    place = copy_of(own_kits / of, tmp_path)
-    folders = [leave(place, None, age) for age in range(KEPT + 3)]
+    place = copy_kit(own_kits / of, tmp_path)
+    folders = [make_job_folder(place, None, age) for age in range(KEPT + 3)]
     own = place / "not-a-job"
     own.mkdir()
     _prepare(place, of, tmp_path)
@@ -39,12 +39,12 @@ def test_folders_of_old_jobs_are_deleted_at_the_start(own_kits: Path, tmp_path: 
 
 
 def test_waiting_jobs_stay_and_incomplete_jobs_are_deleted(own_kits: Path, tmp_path: Path) -> None:
-    place = copy_of(own_kits / "server", tmp_path)
+    place = copy_kit(own_kits / "server", tmp_path)
     for age in range(KEPT):
-        leave(place / "jobs", "FINISHED:COMPLETED", age)
-    lost = leave(place / "jobs", "RUNNING", 30)
-    half = leave(place / "jobs", None, 31)
-    waiting = leave(place / "jobs", "SUBMITTED", 32)
+        make_job_folder(place / "jobs", "FINISHED:COMPLETED", age)
+    lost = make_job_folder(place / "jobs", "RUNNING", 30)
+    half = make_job_folder(place / "jobs", None, 31)
+    waiting = make_job_folder(place / "jobs", "SUBMITTED", 32)
     _prepare(place, "server", tmp_path)
     assert (lost.exists(), half.exists(), waiting.exists()) == (False, False, True)
     assert len(list((place / "jobs").iterdir())) == KEPT + 1

@@ -1,4 +1,4 @@
-"""What a site says when something goes wrong there: a reason, and nothing that an exception quotes."""
+"""The reason that a site sends after a failure contains no text of an exception."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedvisage.nvflare.transport import unpack_reply
 SECRET = "/srv/secret-subject-A3.png"
 
 
-def raising(error: Exception) -> Callable[[], dict[str, object]]:
+def raise_in_call(error: Exception) -> Callable[[], dict[str, object]]:
     def work() -> dict[str, object]:
         raise error
 
@@ -35,7 +35,7 @@ QUOTING = (
 
 @pytest.mark.parametrize("error", QUOTING)
 def test_text_of_an_exception_stays_at_the_site(error: Exception) -> None:
-    reply = unpack_reply("A", SiteProgram()._answer(raising(error), "ticket"))  # type: ignore[arg-type]
+    reply = unpack_reply("A", SiteProgram()._answer(raise_in_call(error), "ticket"))  # type: ignore[arg-type]
     assert reply.message is None
     assert "see its log" in reply.failure
     assert "secret" not in reply.failure
@@ -46,7 +46,7 @@ def test_text_of_an_exception_stays_at_the_site(error: Exception) -> None:
     "error", [TrainingFailed("the loss is not finite"), RefusedMessage("a", "is missing"), NotReady("no set")]
 )
 def test_own_reasons_are_sent(error: Exception) -> None:
-    reply = unpack_reply("A", SiteProgram()._answer(raising(error)))  # type: ignore[arg-type]
+    reply = unpack_reply("A", SiteProgram()._answer(raise_in_call(error)))  # type: ignore[arg-type]
     assert reply.failure == str(error)
 
 

@@ -1,4 +1,4 @@
-"""What kits, jobs and parcels may hold, without a federation."""
+"""The content of kits, jobs and parcels."""
 
 from __future__ import annotations
 
@@ -289,8 +289,8 @@ def test_malformed_order_is_refused(parcel: object) -> None:
 def test_spent_budget_differs_from_a_lost_site() -> None:
     assert transport.unpack_reply("A", transport.pack_failure("no more", "ticket", spent=True)).spent
     assert not transport.unpack_reply("A", transport.pack_failure("no more", "ticket")).spent
-    said = {"words": {"ticket": "ticket", "failure": "no more", "spent": "yes"}, "tensors": {}}
-    assert not transport.unpack_reply("A", said).spent
+    reply = {"words": {"ticket": "ticket", "failure": "no more", "spent": "yes"}, "tensors": {}}
+    assert not transport.unpack_reply("A", reply).spent
 
 
 def test_long_reason_is_truncated() -> None:

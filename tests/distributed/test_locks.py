@@ -1,4 +1,4 @@
-"""One process for each kit and port, and what a person sees of it."""
+"""One process per kit and port, and its lines on the terminal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ with hold_directories(Path(sys.argv[1])), hold_port(int(sys.argv[2])):
 
 
 def test_second_process_names_the_holder_and_a_killed_holder_releases(tmp_path: Path) -> None:
-    """Nobody listens on the port: the state of things when two servers begin at one moment."""
+    """No process listens on the port, as when two servers start at the same moment."""
     port = free_port()
     command = [sys.executable, "-c", HOLDER, str(tmp_path), str(port)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:

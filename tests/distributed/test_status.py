@@ -1,4 +1,4 @@
-"""What is said of a federation, for programs."""
+"""The status of a federation for programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long the server waits for a site, without a federation: the far end is a site's proxy that never answers."""
+"""The server's waiting time for a site whose proxy stops answering."""
 
 from __future__ import annotations
 
@@ -14,85 +14,85 @@ from fedvisage.recipe import Federation
 
 
 class Proxy:
-    """NVFlare's end of a site that answers for some calls, then never again; it remembers how long it was given."""
+    """NVFlare's end of a site that answers some calls and then none; it records the timeouts."""
 
     name = "A"
 
     def __init__(self, answers: int) -> None:
-        self.answers, self.given = answers, list[float]()
+        self.answers, self.timeouts = answers, list[float]()
 
     def __call__(self, timeout: float) -> Proxy:
-        self.given.append(timeout)
+        self.timeouts.append(timeout)
         return self
 
     def __getattr__(self, call: str) -> Any:
         return lambda *_: self._answer(call)
 
     def _answer(self, call: str) -> Any:
-        if len(self.given) > self.answers:
+        if len(self.timeouts) > self.answers:
             raise CollabCallError("A", call, TimeoutError())
         return transport.pack_reply({}, "")
 
 
-def given(answers: int, rounds: int, monkeypatch: Any) -> list[float]:
+def timeouts_of(answers: int, rounds: int, monkeypatch: Any) -> list[float]:
     monkeypatch.setattr(transport, "GRACE", 0.0)  # no job is about to end
     proxy = Proxy(answers)
-    there = CollabTransport(("A",), [proxy], Federation(deadline=5.0, sit_out=1), lambda: False)
-    there.restore({"A": 0})
+    transport_to_site = CollabTransport(("A",), [proxy], Federation(deadline=5.0, sit_out=1), lambda: False)
+    transport_to_site.restore({"A": 0})
     for number in range(1, rounds + 1):
-        list(there.call({"A": Order("train", number, {}, 1)}))
-    there.close()
-    return proxy.given
+        list(transport_to_site.call({"A": Order("train", number, {}, 1)}))
+    transport_to_site.close()
+    return proxy.timeouts
 
 
 def test_first_call_has_extra_time_and_later_calls_the_deadline(monkeypatch: Any) -> None:
-    """It begins, and is lost in round 1; it sits out round 2, and is told where to begin in rounds 3 and 5."""
-    assert given(1, 5, monkeypatch) == [transport.PREPARING, 5.0, 5.0, 5.0]
+    """It begins, and is lost in round 1; it sits out round 2, and gets its generation in rounds 3 and 5."""
+    assert timeouts_of(1, 5, monkeypatch) == [transport.PREPARING, 5.0, 5.0, 5.0]
 
 
 def test_site_that_never_began_has_the_extra_time_at_every_try(monkeypatch: Any) -> None:
     """Lost at the beginning it sits out round 1, and is tried in rounds 2 and 4."""
-    assert given(0, 4, monkeypatch) == [transport.PREPARING] * 3
+    assert timeouts_of(0, 4, monkeypatch) == [transport.PREPARING] * 3
 
 
 def test_responsive_site_has_the_deadline(monkeypatch: Any) -> None:
-    assert given(9, 3, monkeypatch) == [transport.PREPARING, 5.0, 5.0, 5.0]
+    assert timeouts_of(9, 3, monkeypatch) == [transport.PREPARING, 5.0, 5.0, 5.0]
 
 
 class Forgetful(Proxy):
-    """A site that does all but commit, whose disk may be full; it remembers what it was told."""
+    """A site that fails to commit, as with a full disk; it records its calls."""
 
     def __init__(self) -> None:
         super().__init__(99)
-        self.told = list[tuple[str, int]]()
+        self.calls = list[tuple[str, int]]()
 
     def restore(self, generation: int) -> Any:
-        self.told.append(("restore", generation))
+        self.calls.append(("restore", generation))
         return transport.pack_reply({}, "")
 
     def commit(self, generation: int) -> Any:
-        self.told.append(("commit", generation))
+        self.calls.append(("commit", generation))
         return transport.pack_failure("OSError at the site")
 
     def carry_out(self, order: dict[str, Any]) -> Any:
-        self.told.append(("train", int(order["words"]["round"])))
+        self.calls.append(("train", int(order["words"]["round"])))
         return transport.pack_reply({}, "")
 
 
 def test_site_without_a_commit_returns_to_the_checkpoints_generation() -> None:
     """As it would if the run were submitted again: else the bytes depended on whether it was."""
-    proxy, said = Forgetful(), list[str]()
-    there = CollabTransport(("A",), [proxy], Federation(deadline=5.0), lambda: False, said.append)
-    there.restore({"A": 3})
-    list(there.call({"A": Order("train", 4, {}, 1)}))
-    assert there.commit(4) == {"A": 3}
-    assert there.uncommitted == {"A": "OSError at the site"}
-    assert there.commit(5) == {"A": 3}
-    assert there.uncommitted == {}, "it did not take part since"
-    list(there.call({"A": Order("train", 6, {}, 1)}))
-    there.close()
-    assert proxy.told == [("restore", 3), ("train", 4), ("commit", 4), ("restore", 3), ("train", 6)]
-    assert said[0] == "A did not commit round 4: OSError at the site"
+    proxy, lines = Forgetful(), list[str]()
+    transport_to_site = CollabTransport(("A",), [proxy], Federation(deadline=5.0), lambda: False, lines.append)
+    transport_to_site.restore({"A": 3})
+    list(transport_to_site.call({"A": Order("train", 4, {}, 1)}))
+    assert transport_to_site.commit(4) == {"A": 3}
+    assert transport_to_site.uncommitted == {"A": "OSError at the site"}
+    assert transport_to_site.commit(5) == {"A": 3}
+    assert transport_to_site.uncommitted == {}, "it did not take part since"
+    list(transport_to_site.call({"A": Order("train", 6, {}, 1)}))
+    transport_to_site.close()
+    assert proxy.calls == [("restore", 3), ("train", 4), ("commit", 4), ("restore", 3), ("train", 6)]
+    assert lines[0] == "A did not commit round 4: OSError at the site"
 
 
 class Pending(Proxy):
@@ -113,15 +113,15 @@ def test_leaving_site_ends_its_pending_order() -> None:
     """Neither is it in the orders and commits that follow."""
     left: dict[str, str] = {}
     proxy = Pending(left)
-    there = CollabTransport(("A",), [proxy], Federation(deadline=600.0), lambda: False, left=lambda: left)
-    there.restore({"A": 0})
+    transport_to_site = CollabTransport(("A",), [proxy], Federation(deadline=600.0), lambda: False, left=lambda: left)
+    transport_to_site.restore({"A": 0})
     for number in (1, 2):
-        (reply,) = there.call({"A": Order("train", number, {}, 1)})
+        (reply,) = transport_to_site.call({"A": Order("train", number, {}, 1)})
         assert (reply.message, reply.failure) == (None, "was stopped at the site")
-    assert there.commit(2) == {"A": 0}
-    there.close()
-    assert there.uncommitted == {}
-    assert len(proxy.given) == 2, "a generation and one order"
+    assert transport_to_site.commit(2) == {"A": 0}
+    transport_to_site.close()
+    assert transport_to_site.uncommitted == {}
+    assert len(proxy.timeouts) == 2, "a generation and one order"
 
 
 def test_aborted_job_ends_pending_calls() -> None:
