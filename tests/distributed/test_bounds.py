@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 import pytest
 import torch
+from nvflare.fuel.f3.cellnet import cell
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.utils import fobs
@@ -36,7 +37,7 @@ def job_limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Install the limits of a job's process, and remove them after the test."""
     monkeypatch.setattr(lobs, "deserialize", lobs.deserialize)
     monkeypatch.setattr(lobs, "get_datum_dir", lobs.get_datum_dir)
-    monkeypatch.setattr(bounds.cells, "_is_server_job_cell", bounds.cells._is_server_job_cell)
+    monkeypatch.setattr(cell, "_is_server_job_cell", cell._is_server_job_cell)
     bounds.install()
     yield
     bounds.refusal("B")
@@ -122,7 +123,7 @@ def test_object_of_a_foreign_class_is_refused_with_the_cause(job_limits: None) -
 
 
 def datum(marker: int, dot: int, value: bytes) -> bytes:
-    return lobs._Header(marker, dot, 16 + len(value)).to_bytes() + uuid.UUID(int=7).bytes + value
+    return bytes(lobs._Header(marker, dot, 16 + len(value)).to_bytes()) + uuid.UUID(int=7).bytes + value
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from fedvisage.nvflare.job import Job, without_local_parts, write_job
 from fedvisage.nvflare.kits import open_kit
 from fedvisage.nvflare.membership import provision
 from fedvisage.nvflare.node import end
-from fedvisage.nvflare.operator import Session, connect_to_server
+from fedvisage.nvflare.operator import connect_to_server
 from fedvisage.nvflare.rehearsal import Rehearsal
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
@@ -115,7 +115,7 @@ def test_site_cannot_use_another_name(federation: Rehearsal, tmp_path: Path) -> 
     assert process.wait() != 0, "it gave up by itself"
 
 
-def wait_for_end(session: Session, number: str) -> str:
+def wait_for_end(session: Any, number: str) -> str:
     """Wait for a job to end."""
     while not (status := str(session.get_job_meta(number).get("status"))).startswith("FINISHED"):
         time.sleep(0.2)

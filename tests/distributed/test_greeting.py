@@ -117,7 +117,8 @@ def test_proxy_without_its_server_is_retried(own_kits: Path, tmp_path: Path, abr
 
 def test_repeated_hang_ups_count_as_a_refusal(own_kits: Path, tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*(own_kits / "server" / "startup" / f"server.{end}" for end in ("crt", "key")))
+    startup = own_kits / "server" / "startup"
+    context.load_cert_chain(startup / "server.crt", startup / "server.key")
 
     def answer(plain: socket.socket) -> None:
         context.wrap_socket(plain, server_side=True).close()

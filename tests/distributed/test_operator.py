@@ -208,7 +208,7 @@ class Federated:
         if self.failures:
             self.failures -= 1
             raise NoConnection("the server is cut off")
-        return shutil.copytree(self.results[number], Path(place) / number)
+        return str(shutil.copytree(self.results[number], Path(place) / number))
 
     def submit_job(self, directory: str) -> str:
         self.submitted += 1

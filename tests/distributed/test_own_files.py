@@ -65,7 +65,7 @@ def test_resubmitted_run_sends_stored_releases_again(
 
 def release_directory(kit: Kit, out: Path) -> Path:
     """Return the directory of a site's releases in a run."""
-    name = json.loads((out / "federation.json").read_text())["run"]
+    name = str(json.loads((out / "federation.json").read_text())["run"])
     return Path(own_settings(kit.path)["state"]) / name / "releases"
 
 

@@ -30,7 +30,7 @@ def fresh_federation(sets: Mapping[str, Path], tmp_path: Path) -> Iterator[Rehea
 
 def content(sets: Mapping[str, Path], sites: str) -> dict[str, Any]:
     own = {name: str(sets[name]) for name in sites}
-    changes = {"training__rounds": 1, "federation__secure": True, "federation__give_up_after": 1}
+    changes: dict[str, Any] = {"training__rounds": 1, "federation__secure": True, "federation__give_up_after": 1}
     return tree(sets, data__sites=own, **changes)
 
 

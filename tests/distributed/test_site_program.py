@@ -77,9 +77,9 @@ def prepare_job(sets: Mapping[str, Path], data: Path, place: Path) -> Context:
     return Context(kit)
 
 
-def restore_failure(program: SiteProgram, context: Any) -> str:
-    """Have the site begin, as its published call does, and return the reason for a failure."""
-    return unpack_reply("A", program._answer(lambda: program._restore(context, 0))).failure
+def restore_failure(program: SiteProgram, context: Any, generation: int = 0) -> str:
+    """Restore a generation, as the published call does, and return the reason for a failure."""
+    return unpack_reply("A", program._answer(lambda: program._restore(context, generation))).failure
 
 
 def test_site_with_a_wrong_set_reports_it_and_rejoins_after_a_repair(
@@ -236,7 +236,7 @@ def test_state_of_another_run_or_round_is_refused_at_the_site(
     ):
         own.write_bytes(changed)
         resumed = SiteProgram()
-        failure = unpack_reply("A", resumed._answer(lambda resumed=resumed: resumed._restore(context, 2))).failure
+        failure = restore_failure(resumed, context, 2)
         resumed._held.close()
         assert ("a file was refused at the site" in failure) == bool(keyword)
         assert own.name not in failure
@@ -246,4 +246,4 @@ def test_state_of_another_run_or_round_is_refused_at_the_site(
     del data_file["recipe"]
     write_json(store.directory / "data.json", data_file)  # as an earlier version began the run, without names
     earlier = SiteProgram()
-    assert unpack_reply("A", earlier._answer(lambda: earlier._restore(context, 2))).failure == ""
+    assert restore_failure(earlier, context, 2) == ""

@@ -36,7 +36,7 @@ from fedvisage.nn.inputs import prepare
 from fedvisage.report.page import render
 from fedvisage.report.run_files import read_run
 
-DP = {"clip": 0.5, "noise": 3.0, "delta": 1e-3, "entropy": "derived"}
+DP: dict[str, Any] = {"clip": 0.5, "noise": 3.0, "delta": 1e-3, "entropy": "derived"}
 ROUNDS = 2
 
 

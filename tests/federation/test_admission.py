@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -29,7 +30,8 @@ WAYS = ("spoilt", "spoilt", "spoilt", "spoilt", "spoilt", "spoilt", "stale", "ag
 class HostileWire:
     """A transport with honest answers of A and C and a hostile answer of B."""
 
-    names = ("A", "B", "C")
+    names: tuple[str, ...] = ("A", "B", "C")
+    uncommitted: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, draws: np.random.Generator) -> None:
         self.draws = draws

@@ -44,6 +44,12 @@ def site_at(name: str, sets: Mapping[str, Path], folder: Path, device: torch.dev
     return Site("A", recipe, 2, data.sites["A"].train, net.train(), compute, {}, {}, public=public, lent=lent)
 
 
+def all_images(site: Site) -> View:
+    """Return the site's images and the public ones."""
+    assert site.public is not None
+    return View.join([site.data, site.public])
+
+
 def train(site: Site, loss: Loss) -> int:
     """Take a round's steps."""
     optimizer, steps = site.optimizer(*site.net), 0
@@ -83,8 +89,7 @@ def test_recognition_reads_nothing_back(customisation: str, sets: Mapping[str, P
     own = {"method__customisation": {"loss": customisation}, "training__augment": {"flip": 0.5}}
     site = prepared_for_faces(sets, tmp_path, **own)
     optimizer = site.optimizer("model", "centres", own=site.held["own"])
-    view = View.join([site.data, site.public])
-    for batch in site.batches_of(view):
+    for batch in site.batches_of(all_images(site)):
         site.learn(optimizer, lambda part: fedfr.loss(site, part), batch)
     assert len(site.losses) == 2
 
@@ -94,7 +99,7 @@ def test_classes_are_sampled_on_the_cpu(sets: Mapping[str, Path], tmp_path: Path
     centres = face.class_centres(site, public=True)
     optimizer = site.optimizer("model", "centres", own=site.held["own"])
     with sample_classes(site, optimizer, 4, centres):
-        for batch in site.batches_of(View.join([site.data, site.public])):
+        for batch in site.batches_of(all_images(site)):
             site.learn(optimizer, lambda part: fedfr.loss(site, part), batch)
     assert len(site.losses) == 2
 
@@ -108,7 +113,7 @@ def prepared_for_faces(sets: Mapping[str, Path], folder: Path, **changes: Any) -
     site.kept.update({f"{OWNED}{name}": here.own(name, torch.Tensor).detach() for name in here.held["own"]})
     site.kept.update({f"{face.LOCAL}{name}": value for name, value in site.lent.items() if name.startswith("model.")})
     site.held["own"] = fedfr.own_parameters(site)
-    fedfr.hold_frozen(site, View.join([site.data, site.public]))
+    fedfr.hold_frozen(site, all_images(site))
     return site
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing, nullcontext
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from tests.contract.examples import released
@@ -52,7 +53,8 @@ def test_a_run_stops_at_its_budget(sets: Mapping[str, Path], tmp_path: Path) -> 
 class Claiming:
     """A transport in which one site always reports a spent budget."""
 
-    names = ("A",)
+    names: tuple[str, ...] = ("A",)
+    uncommitted: Mapping[str, str] = MappingProxyType({})
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
         for name, order in orders.items():

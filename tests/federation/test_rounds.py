@@ -168,7 +168,7 @@ def test_a_site_whose_loss_is_not_finite_fails_alone(sets: Mapping[str, Path], w
 def test_a_round_without_a_site_equals_the_round_of_the_survivors(sets: Mapping[str, Path], tmp_path: Path) -> None:
     settings = {"offline": 0.4}
     seed = next(s for s in range(100) if draw_offline("ABC", Federation(**settings), s, 1) == {"B"})
-    common = {"runtime__seed": seed, "training__rounds": 1}
+    common: dict[str, Any] = {"runtime__seed": seed, "training__rounds": 1}
     run_toy(tree(sets, federation=settings, **common), tmp_path / "away")
     run_toy(without(sets, "B", **common), tmp_path / "without")
     assert weights(tmp_path / "away") == weights(tmp_path / "without")
@@ -188,7 +188,7 @@ def test_without_a_quorum_the_model_stays_as_it_was(sets: Mapping[str, Path], tm
     settings = {"offline": 0.4, "quorum": 3}
     drawn = Federation(**settings)
     seed = next(s for s in range(100) if [bool(draw_offline("ABC", drawn, s, r)) for r in (1, 2)] == [False, True])
-    common = {"runtime__seed": seed, "evaluation__every": 0}
+    common: dict[str, Any] = {"runtime__seed": seed, "evaluation__every": 0}
     run_toy(tree(sets, federation=settings, training__rounds=1, **common), tmp_path / "one")
     run_toy(tree(sets, federation=settings, training__rounds=2, **common), tmp_path / "two")
     assert weights(tmp_path / "one") == weights(tmp_path / "two")

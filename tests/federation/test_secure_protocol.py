@@ -134,7 +134,7 @@ def test_single_uploads_and_incomplete_sums_look_uniform() -> None:
     assert chisquare(bytes_of(small)).pvalue < 1e-100
     uploads = [house.masked(site, small) for site in range(4)]
     for lacking in ([0], [3], [0, 1], [1, 2, 3]):
-        seen = np.sum([uploads[site] for site in lacking], axis=0, dtype=np.uint64)
+        seen = np.asarray(np.sum([uploads[site] for site in lacking], axis=0, dtype=np.uint64))
         assert chisquare(bytes_of(seen)).pvalue > 1e-3
     # The server and its colluders know every mask except the site's own one.
     for other in (1, 2, 3):

@@ -24,26 +24,26 @@ from fedvisage.recipe import Recipe
 
 
 def count(site: Site, message: Message) -> Message:
-    """Count the calls in everything that a site can keep, and return what was found there."""
-    bias = site.net["head"].bias.data
-    found = {
+    """Count the calls in each kind of a site's state, and return the counts before."""
+    bias = site.net["head"].get_parameter("bias").data
+    counts = {
         "held": torch.tensor(site.held.get("calls", 0)),
         "scratch": torch.tensor(site.scratch.get("calls", 0)),
         "kept": site.kept.get("calls", torch.tensor(0)),
         "part": bias.round().to(torch.int64)[0],
     }
-    site.held["calls"] = int(found["held"]) + 1
-    site.scratch["calls"] = int(found["scratch"]) + 1
-    site.kept["calls"] = found["kept"] + 1
+    site.held["calls"] = int(counts["held"]) + 1
+    site.scratch["calls"] = int(counts["scratch"]) + 1
+    site.kept["calls"] = counts["kept"] + 1
     bias += 1
     if "fail" in message:
         raise TrainingFailed("as asked")
-    return {"examples": 1000 * found["held"] + 100 * found["scratch"] + 10 * found["kept"] + found["part"] + 1}
+    return {"examples": 1000 * counts["held"] + 100 * counts["scratch"] + 10 * counts["kept"] + counts["part"] + 1}
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
     net = split.network(recipe)
-    nn.init.zeros_(net["head"].bias)
+    nn.init.zeros_(net["head"].get_parameter("bias"))
     return net
 
 

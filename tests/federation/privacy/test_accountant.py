@@ -119,7 +119,7 @@ def test_a_release_at_another_price_is_refused() -> None:
 
 
 def test_a_run_stops_at_its_budget_and_not_before() -> None:
-    total, written = Budget(1.0, 10 * DELTA), []
+    total, written = Budget(1.0, 10 * DELTA), list[Charge]()
     for one in gaussians(10):
         written += new_charges(written, [replace(one, epsilon=0.1)], total, "sum")
     with failed(BudgetSpent, "round 11", "ε 1.1", "ε 1"):

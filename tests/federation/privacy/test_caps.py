@@ -13,7 +13,7 @@ from fedvisage.federation.privacy.clustering import claimed_sensitivity, crowdin
 
 def unit(rows: int, dimension: int, seed: int = 0) -> np.ndarray:
     drawn = np.random.default_rng(seed).normal(size=(rows, dimension))
-    return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+    return np.asarray(drawn / np.linalg.norm(drawn, axis=1, keepdims=True))
 
 
 @pytest.mark.parametrize(("margin", "dimension"), [(0.5, 3), (1.0, 6), (1.3, 20), (math.pi / 2, 6)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ ASKED = ClusteringSettings(margin=0.9, queries=4, minimum=3, budget=BUDGET)
 
 def unit(rows: int, dimension: int, seed: int) -> np.ndarray:
     drawn = np.random.default_rng(seed).normal(size=(rows, dimension))
-    return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+    return np.asarray(drawn / np.linalg.norm(drawn, axis=1, keepdims=True))
 
 
 def algorithm_1(
@@ -167,5 +168,6 @@ def test_class_centres_without_a_guarantee_are_refused(centres: Tensor, place: s
 
 @pytest.mark.parametrize(("place", "value"), [("margin", 0.0), ("margin", 1.6), ("queries", 0), ("minimum", 0)])
 def test_impossible_settings_are_refused(place: str, value: float) -> None:
+    change: dict[str, Any] = {place: value}
     with refused(place, str(value)):
-        replace(ASKED, **{place: value})
+        replace(ASKED, **change)

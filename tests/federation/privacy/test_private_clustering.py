@@ -108,7 +108,7 @@ def test_the_choice_of_a_candidate_keeps_its_share_of_epsilon(how: BudgetSplit, 
     epsilon = 8.0 * 0.2 / 2
 
     def chances(of: np.ndarray) -> np.ndarray:
-        return np.exp(weight * of) / np.exp(weight * of).sum()
+        return np.asarray(np.exp(weight * of) / np.exp(weight * of).sum())
 
     changes = itertools.product(steps, repeat=4)
     losses = [np.abs(np.log(chances(counts + change) / chances(counts))).max() for change in changes]

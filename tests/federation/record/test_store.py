@@ -3,6 +3,7 @@
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -228,7 +229,7 @@ OWNER = Owner("bank", "run-1", "recipe-1", unnamed=False)
     [({"site": "border"}, "border"), ({"run": "run-2"}, "run-2"), ({"recipe": "recipe-2"}, "recipe-2")],
 )
 def test_the_state_of_another_site_run_or_recipe_is_refused_by_name(
-    change: dict[str, str], keyword: str, room: int, tmp_path: Path
+    change: dict[str, Any], keyword: str, room: int, tmp_path: Path
 ) -> None:
     for place, owner in (("own", OWNER), ("other", replace(OWNER, **change))):
         store = SiteStore(tmp_path / place, StateCache(room), owner)

@@ -29,7 +29,7 @@ def values(seed: int = 0) -> torch.Tensor:
 
 
 def schema(form: Form) -> Schema:
-    recipe = recipe_of(tree({name: f"nowhere/{name}" for name in "ABCU"}))  # type: ignore[misc,arg-type]
+    recipe = recipe_of(tree({name: f"nowhere/{name}" for name in "ABCU"}))  # type: ignore[misc]
     upload = Upload("tokens", "activation", shape=(-1, 9, 96), form=lambda _: form)
     return schema_of((upload,), recipe, nn.ModuleDict())
 

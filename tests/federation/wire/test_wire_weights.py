@@ -103,7 +103,8 @@ def test_methods_of_every_pattern_train_with_16_bit_weights(
 
 def test_clipping_measures_the_update_from_the_lent_weights(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """If sites change no convolution, clipping to almost zero must leave it as it was sent."""
-    changes = {"training__rounds": 1, "training__optimizer": {"name": "sgd", "lr": 1e-30}, "evaluation__every": 0}
+    optimizer = {"name": "sgd", "lr": 1e-30}
+    changes: dict[str, Any] = {"training__rounds": 1, "training__optimizer": optimizer, "evaluation__every": 0}
     bound = {"rule": "norm-clip", "bound": 1e-12}
     run_toy(tree(sets, federation__wire="bf16", federation__combine=bound, **changes), tmp_path / "clipped")
     run_toy(tree(sets, federation__wire="bf16", **changes), tmp_path / "free")
