@@ -66,7 +66,7 @@ def test_kit_without_its_local_directory_is_refused(own_kits: Path, tmp_path: Pa
         open_kit(kit, "site")
 
 
-@pytest.mark.parametrize("spoilt", [{"components": None}, {"components": [7]}, {"components": [{}]}, {}])
+@pytest.mark.parametrize("content", [{"components": None}, {"components": [7]}, {"components": [{}]}, {}])
 def test_malformed_resources_are_refused(
     content: dict[str, object], own_kits: Path, tmp_path: Path, sets: Mapping[str, Path]
 ) -> None:

@@ -85,7 +85,15 @@ def lower_bound(trial: ClaimTrial, releases: int, draws: Draws, confidence: floa
     direction = outputs[0][:half].mean(dim=0) - outputs[1][:half].mean(dim=0)
     # One number per output: its projection onto the difference of the two means.
     first, second = ((values @ direction).numpy() for values in outputs)
-    chosen = best_set(first[:half], second[:half], trial.claim.delta, confidence)
+    thresholds = np.quantile(np.concatenate([first[:half], second[:half]]), np.linspace(0.01, 0.99, 99))
+    variants = itertools.product(thresholds.tolist(), (True, False), (False, True))
+
+    def epsilon(choice: OutputSet) -> float:
+        inside, others_inside = choice.hits(first[:half], second[:half])
+        return epsilon_of(inside, others_inside, half, trial.claim.delta, confidence)
+
+    # The set of outputs that separates the first halves best; the second halves are then counted in it.
+    chosen = max((OutputSet(*variant) for variant in variants), key=epsilon)
     hits = chosen.hits(first[half:], second[half:])
     return Bound(epsilon_of(hits[0], hits[1], half, trial.claim.delta, confidence), trial.claim.epsilon, hits, half)
 
@@ -105,19 +113,6 @@ class OutputSet:
         if not self.inside:
             counts = [len(first) - counts[0], len(second) - counts[1]]
         return counts[0], counts[1]
-
-
-def best_set(first: Values, second: Values, delta: float, confidence: float) -> OutputSet:
-    """Return the set of outputs that separates the two data sets best."""
-    thresholds = np.quantile(np.concatenate([first, second]), np.linspace(0.01, 0.99, 99))
-    variants = itertools.product(thresholds.tolist(), (True, False), (False, True))
-    sets = [OutputSet(threshold, inside, swapped) for threshold, inside, swapped in variants]
-
-    def epsilon(choice: OutputSet) -> float:
-        inside, others_inside = choice.hits(first, second)
-        return epsilon_of(inside, others_inside, len(first), delta, confidence)
-
-    return max(sets, key=epsilon)
 
 
 def epsilon_of(hits: int, others: int, releases: int, delta: float, confidence: float = CONFIDENCE) -> float:

@@ -163,10 +163,6 @@ class FederationMember:
         """Return the member with one more certificate."""
         return replace(self, issued=(*self.issued, IssuedCertificate(certificate)))
 
-    def revoke_all(self, now: datetime) -> FederationMember:
-        """Return the member with all its certificates revoked."""
-        return replace(self, issued=tuple(replace(issued, revoked=issued.revoked or now) for issued in self.issued))
-
 
 @dataclass
 class Authority:

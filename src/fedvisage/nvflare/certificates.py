@@ -75,18 +75,14 @@ def check(credentials: Credentials, name: str, now: datetime | None = None) -> N
         if now < (began := certificate.not_valid_before_utc):
             fault = f"is not valid before {began:%Y-%m-%d %H:%M} UTC; is this machine's clock right?"
             raise UserError(str(path), fault)
-    _check_with_openssl(credentials)
-
-
-def _check_with_openssl(credentials: Credentials) -> None:
-    """Refuse files that connections would refuse: keys that are too short today, or of kinds unknown to TLS."""
+    # Connections would refuse keys that are too short today, or of kinds unknown to TLS.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    for path in (credentials.root, credentials.certificate):
+    for path in (credentials.root, own):
         try:
             if path == credentials.root:
-                context.load_verify_locations(credentials.root)
+                context.load_verify_locations(path)
             else:
-                context.load_cert_chain(credentials.certificate, credentials.key)
+                context.load_cert_chain(own, key_file)
         except ssl.SSLError as error:
             reason = (error.reason or "unknown").lower().replace("_", " ")
             raise UserError(str(path), f"cannot be used for a connection ({reason}); {ANEW}") from error

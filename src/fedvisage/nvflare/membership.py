@@ -202,7 +202,8 @@ def _revoke(authority: Authority, names: Iterable[str], directory: Path, readmit
     """Revoke all certificates of members; the list is an update for the server."""
     names, now = list(names), datetime.now(UTC).replace(microsecond=0)
     for name in names:
-        authority.members[name] = authority.members[name].revoke_all(now)
+        issued = tuple(replace(entry, revoked=entry.revoked or now) for entry in authority.members[name].issued)
+        authority.members[name] = replace(authority.members[name], issued=issued)
         shutil.rmtree(directory / UPDATES / name, ignore_errors=True)
     if not names:
         return {}
@@ -263,8 +264,8 @@ def _notes(
         yield f"the federation's root ends on {authority.root.not_valid_after_utc:%Y-%m-%d}: provision a new federation"
 
 
-# New kits. NVFlare writes them, each with a new key and a certificate of the federation's root. Then they are restricted
-# and get our readme. NVFlare's working files are deleted, so that a member's key is in its kit alone.
+# New kits. NVFlare writes them, each with a new key and a certificate of the federation's root. Then they are
+# restricted and get our readme. NVFlare's working files are deleted, so that a member's key is in its kit alone.
 
 
 README = "readme.txt"
@@ -331,10 +332,17 @@ def _entry(name: str, member: FederationMember, port: int) -> dict[str, Any]:
 
 def _finish(kit: Path, name: str, member: FederationMember, authority: Authority) -> None:
     """Restrict a kit, and replace NVFlare's page and scripts, which know neither our data nor restricted kits."""
-    if member.kind == "operator":
-        (kit / "local" / "resources.json.default").unlink(missing_ok=True)
-    else:
-        _harden(kit, member)
+    local = kit / "local"
+    if member.kind != "operator":
+        # This machine's permissions; the paths of the server's stores are filled in when it starts.
+        default, at_site = read_json(local / "resources.json.default", ANEW), member.kind == "site"
+        resources = site_resources(default) if at_site else server_resources(default, "jobs", "snapshots")
+        write_json(local / OWN, {"organisation": member.organisation})
+        write_json(local / "resources.json", resources)
+        write_json(local / "authorization.json", authorization(at_site=at_site))
+        for name_of_default in ("authorization.json.default", "privacy.json.sample"):
+            (local / name_of_default).unlink(missing_ok=True)
+    (local / "resources.json.default").unlink(missing_ok=True)
     for unwanted in UNWANTED:
         for place in (kit, kit / "startup"):
             (place / unwanted).unlink(missing_ok=True)
@@ -348,15 +356,3 @@ def make_private(directory: Path) -> None:
     for path in (directory, *directory.rglob("*")):
         if path.is_dir() or path.suffix == ".key":
             path.chmod(0o700 if path.is_dir() else 0o600)
-
-
-def _harden(kit: Path, member: FederationMember) -> None:
-    """Write a machine's permissions; the paths of the server's stores are filled in when it starts."""
-    default = read_json(kit / "local" / "resources.json.default", ANEW)
-    at_site = member.kind == "site"
-    resources = site_resources(default) if at_site else server_resources(default, "jobs", "snapshots")
-    write_json(kit / "local" / OWN, {"organisation": member.organisation})
-    write_json(kit / "local" / "resources.json", resources)
-    write_json(kit / "local" / "authorization.json", authorization(at_site=at_site))
-    for name in ("resources.json.default", "authorization.json.default", "privacy.json.sample"):
-        (kit / "local" / name).unlink(missing_ok=True)

@@ -428,8 +428,12 @@ def _run_until_finished(course: RunProgress, kit: Kit, out: Path, wait: float) -
             attempts = before
             continue
         course.over.add(number)
-        reason = "" if course.ended == number else f"{_end_in_words(failed_status, course.deaths - deaths)}; "
-        course.reporter.say(f"{reason}submitting the run again")
+        if dead := ", ".join(sorted(course.deaths - deaths)):
+            reason = f"the process of {dead} ended, so the server ended the run before its last round"
+        else:
+            unknown = f"the run's process at the server ended without a result (NVFlare: {failed_status}); see its log"
+            reason = ENDS.get(failed_status, unknown)
+        course.reporter.say(f"{'' if course.ended == number else f'{reason}; '}submitting the run again")
         # Attempts count from the last progress: a new round, or a site newly left out.
         progress = course.round > last_round or course.left_out != left_out
         attempts, last_round = 0 if progress else attempts, course.round
@@ -445,13 +449,6 @@ ENDS = {
     "FINISHED:FAILED_TO_RUN": "the server could not start the run at enough sites",
 }
 """The ends of jobs without a result, in words; NVFlare names them so."""
-
-
-def _end_in_words(status: str, dead: Iterable[str]) -> str:
-    """Return a sentence about a job that ended without a result."""
-    if names := ", ".join(sorted(dead)):
-        return f"the process of {names} ended, so the server ended the run before its last round"
-    return ENDS.get(status, f"the run's process at the server ended without a result (NVFlare: {status}); see its log")
 
 
 class ServerAway(RunFailed):

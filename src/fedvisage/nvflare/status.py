@@ -67,7 +67,8 @@ def list_runs(kit: Path, wait: float) -> list[ServerRun]:
 
 def stop_run(kit: Path, run: str, wait: float) -> str:
     """End a run, given by its name or its directory, and return its name."""
-    opened, name = open_kit(kit, "operator"), name_of_run(run)
+    opened, record = open_kit(kit, "operator"), Path(run) / NAME
+    name = str(read_json(record)["run"]) if record.exists() else run
     with connect_to_server(opened, wait) as session:
         runs = {entry.run: entry for entry in _runs(session, ask_server(opened, wait))}
         if name not in runs:
@@ -78,14 +79,18 @@ def stop_run(kit: Path, run: str, wait: float) -> str:
         if entry.state not in ("waiting", "running"):
             raise UserError(name, f"is not running: it has {entry.state}")
         request_stop(opened, entry.job)  # so that the command that follows the run does not submit it again
-        _abort(session, entry, time.monotonic() + wait)
+        until = time.monotonic() + wait
+        while True:
+            try:
+                if str(session.get_job_meta(entry.job).get("status")).startswith("FINISHED"):
+                    break
+                session.abort_job(entry.job)  # a job that begins or ends just now refuses at first
+            except UNANSWERED:
+                logger.debug("job %s could not be aborted", entry.job, exc_info=True)
+            if time.monotonic() > until:
+                raise RunFailed(f"{name} has not ended yet; `fedvisage runs` shows whether it does")
+            time.sleep(LOOK)
     return name
-
-
-def name_of_run(run: str) -> str:
-    """Return the name of a run on the server: a run directory contains it."""
-    path = Path(run) / NAME
-    return str(read_json(path)["run"]) if path.exists() else run
 
 
 def _runs(session: Session, admitted: Admitted) -> list[ServerRun]:
@@ -106,20 +111,6 @@ def describe_run(name: str, job: Mapping[str, Any], alive: Container[str]) -> Se
         state = "running" if number in alive else "lost"
     submitter, started = (str(job.get(key) or "") for key in ("submitter_name", "start_time"))
     return ServerRun(name, state, submitter, started[:19].replace(" ", "T"), number)
-
-
-def _abort(session: Session, entry: ServerRun, until: float) -> None:
-    """Abort a job, and wait for its end; a job that begins or ends just now refuses at first."""
-    while True:
-        try:
-            if str(session.get_job_meta(entry.job).get("status")).startswith("FINISHED"):
-                return
-            session.abort_job(entry.job)
-        except UNANSWERED:
-            logger.debug("job %s could not be aborted", entry.job, exc_info=True)
-        if time.monotonic() > until:
-            raise RunFailed(f"{entry.run} has not ended yet; `fedvisage runs` shows whether it does")
-        time.sleep(LOOK)
 
 
 @dataclass(frozen=True)
@@ -326,43 +317,22 @@ def serve_console(kit: Path, port: int, wait: float, say: Say) -> None:
     board = SharedState(str(address_in(opened)))
     with serve_page(board, port) as address:
         say(f"{address} shows {address_in(opened)}; press Ctrl-C to stop")
-        poll_federation(opened, wait, board, threading.Event())
-
-
-def poll_federation(kit: Kit, wait: float, board: SharedState, over: threading.Event) -> None:
-    """Show the server's answers, or the reason for their absence; an error that only a person can correct ends this."""
-    while not over.is_set():
-        try:
-            with connect_to_server(kit, wait) as session:
-                memory = RoundHistory()
-                while not over.is_set():
-                    board.put(memory.look(session, kit))
-                    over.wait(EVERY)
-        except (RunFailed, SessionClosed, *TROUBLE) as error:
-            board.complain(str(error) or type(error).__name__)
-            over.wait(EVERY)
+        while True:
+            # The page shows the reason for a missing answer. An error that only a person can correct ends this.
+            try:
+                with connect_to_server(opened, wait) as session:
+                    memory = RoundHistory()
+                    while True:
+                        board.put(memory.look(session, opened))
+                        time.sleep(EVERY)
+            except (RunFailed, SessionClosed, *TROUBLE) as error:
+                board.complain(str(error) or type(error).__name__)
+                time.sleep(EVERY)
 
 
 @contextmanager
 def serve_page(board: SharedState, port: int) -> Iterator[str]:
     """Serve a board's page on the loopback address, which no other machine can reach; port 0 is any free port."""
-    try:
-        server = ThreadingHTTPServer((HERE, port), _handler(board.page))
-    except OSError as error:
-        raise UserError("--serve", f"port {port} of {HERE} cannot be used: {error.strerror}") from error
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://{HERE}:{server.server_port}/"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def _handler(page: Callable[[], bytes]) -> type[BaseHTTPRequestHandler]:
-    """Return the handler of a browser's requests: one page at one address."""
 
     class Handler(BaseHTTPRequestHandler):
         server_version, sys_version = "fedvisage", ""
@@ -376,7 +346,7 @@ def _handler(page: Callable[[], bytes]) -> type[BaseHTTPRequestHandler]:
             elif self.path != "/":
                 self.send_error(HTTPStatus.NOT_FOUND)
             else:
-                body = page()
+                body = board.page()
                 self.send_response(HTTPStatus.OK)
                 for name, value in (HEADERS | {"Content-Length": str(len(body))}).items():
                     self.send_header(name, value)
@@ -386,4 +356,16 @@ def _handler(page: Callable[[], bytes]) -> type[BaseHTTPRequestHandler]:
         def log_message(self, format: str, *args: Any) -> None:
             """Log nothing, because browsers fetch the page every few seconds."""
 
-    return Handler
+    try:
+        server = ThreadingHTTPServer((HERE, port), Handler)
+    except OSError as error:
+        raise UserError("--serve", f"port {port} of {HERE} cannot be used: {error.strerror}") from error
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://{HERE}:{server.server_port}/"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

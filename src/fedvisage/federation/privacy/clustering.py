@@ -326,8 +326,12 @@ def release(
         chosen = draw_exponential(scores.masked_fill(~available, -math.inf), draws) if share else 0
         available[chosen] = False
         members = remaining @ candidates[chosen] >= asked.cosine
-        row, number = _estimate(remaining[members], candidates[chosen], asked, how, _sigma(asked, how, share), draws)
-        rows.append(row)
+        noisy = statistics(remaining[members], candidates[chosen], asked, how)
+        noisy = noisy + noise(tuple(noisy.shape), _sigma(asked, how, share), draws)
+        number = float(noisy[-1]) / (how.count * cap_radius(asked))
+        # A noisy mean of the members, or zeros if their noisy number is below the minimum.
+        is_enough = number >= asked.minimum
+        rows.append(candidates[chosen].double() + noisy[:-1] / number if is_enough else torch.zeros_like(noisy[:-1]))
         numbers.append(number)
         counts = counts - counts_within(candidates, remaining[members], asked.cosine)
         remaining = remaining[~members]
@@ -356,18 +360,6 @@ def statistics(members: Tensor, centre: Tensor, asked: ClusteringSettings, how: 
     clipped = differences * (cap_radius(asked) / lengths.clamp(min=1e-12)).clamp(max=1.0)
     count = torch.tensor([len(members) * how.count * cap_radius(asked)], dtype=torch.float64)
     return torch.cat([clipped.sum(dim=0), count])
-
-
-def _estimate(
-    members: Tensor, centre: Tensor, asked: ClusteringSettings, how: BudgetSplit, sigma: float, draws: Draws
-) -> tuple[Tensor, float]:
-    """Return a noisy mean (zeros if the noisy count is below the minimum) and the noisy count."""
-    noisy = statistics(members, centre, asked, how)
-    noisy = noisy + noise(tuple(noisy.shape), sigma, draws)
-    number = float(noisy[-1]) / (how.count * cap_radius(asked))
-    if number < asked.minimum:
-        return torch.zeros(len(centre), dtype=torch.float64), number
-    return centre.double() + noisy[:-1] / number, number
 
 
 def _sigma(asked: ClusteringSettings, how: BudgetSplit, share: float) -> float:

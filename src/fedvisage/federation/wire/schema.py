@@ -196,7 +196,18 @@ def check(message: Message, schema: Schema) -> None:
             raise RefusedMessage(name, "is missing")
         _check_tensor(name, message[name], expected)
     for name in (name for name, expected in schema.tensors.items() if expected.dtype == torch.int8):
-        _check_encoding(name, message)
+        # Codes whose values would not be valid for the same field in fp32.
+        codes, scale = message[name], message.get(f"{name}{SCALE}")
+        if scale is None:
+            raise RefusedMessage(f"{name}{SCALE}", "is missing")
+        if scale.shape[:-1] != codes.shape[:-1]:
+            shapes = f"has shape {tuple(scale.shape)}, the codes have {tuple(codes.shape)}"
+            raise RefusedMessage(f"{name}{SCALE}", shapes)
+        if int(codes.min()) < -LARGEST:
+            raise RefusedMessage(name, f"has a code below {-LARGEST}")
+        if float(scale.min()) < 0:
+            raise RefusedMessage(f"{name}{SCALE}", "is below zero")
+        _check_values(f"{name}{SCALE}", scale.double() * LARGEST)
     if "examples" in message and not 1 <= int(message["examples"]) <= MOST_EXAMPLES:
         raise RefusedMessage("examples", f"must be from 1 to {MOST_EXAMPLES}, got {int(message['examples'])}")
     schema.checked.remember(message)
@@ -237,17 +248,3 @@ def _check_values(name: str, tensor: Tensor) -> None:
         raise RefusedMessage(name, f"contains {largest:.3g}, above the limit of {LARGEST_MAGNITUDE:.0g}")
     if name.endswith(VARIANCE) and float(low) < 0:
         raise RefusedMessage(name, "is a negative variance")
-
-
-def _check_encoding(name: str, message: Message) -> None:
-    """Raise an error for codes whose values would not be valid for the same field in fp32."""
-    codes, scale = message[name], message.get(f"{name}{SCALE}")
-    if scale is None:
-        raise RefusedMessage(f"{name}{SCALE}", "is missing")
-    if scale.shape[:-1] != codes.shape[:-1]:
-        raise RefusedMessage(f"{name}{SCALE}", f"has shape {tuple(scale.shape)}, the codes have {tuple(codes.shape)}")
-    if int(codes.min()) < -LARGEST:
-        raise RefusedMessage(name, f"has a code below {-LARGEST}")
-    if float(scale.min()) < 0:
-        raise RefusedMessage(f"{name}{SCALE}", "is below zero")
-    _check_values(f"{name}{SCALE}", scale.double() * LARGEST)
