@@ -534,11 +534,11 @@ def test_no_certificate_outlives_the_root(tmp_path: Path) -> None:
 def test_servers_sites_and_runs_warn_of_expiry_at_their_start(sets: Mapping[str, Path], tmp_path: Path) -> None:
     port, lines = free_port(), list[str]()
     provision(federation_file(server={"host": "localhost", "port": port}), tmp_path / "kits", root_days=10)
-    front, kits = Terminal(lines.append, lines.append), tmp_path / "kits"
+    terminal, kits = Terminal(lines.append, lines.append), tmp_path / "kits"
     with refused("nowhere", "directory"):
-        start_site(kits / "sites/bank", Path("nowhere"), None, None, front, verbose=False)
+        start_site(kits / "sites/bank", Path("nowhere"), None, None, terminal, verbose=False)
     with socket.create_server(("", port)), failed(RunFailed, f"port {port}"):
-        start_server(kits / "server", None, None, None, front, verbose=False)
+        start_server(kits / "server", None, None, None, terminal, verbose=False)
     reporter = LineReporter()
     with failed(RunFailed, "within 1 s"):
         train_in_federation(

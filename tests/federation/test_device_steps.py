@@ -87,7 +87,7 @@ def test_capture_changes_happen_before_the_transfer(sets: Mapping[str, Path], tm
 @pytest.mark.parametrize("customisation", ["binary", "cosface"])
 def test_recognition_reads_nothing_back(customisation: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
     own = {"method__customisation": {"loss": customisation}, "training__augment": {"flip": 0.5}}
-    site = prepared_for_faces(sets, tmp_path, **own)
+    site = prepare_faces_site(sets, tmp_path, **own)
     optimizer = site.optimizer("model", "centres", own=site.held["own"])
     for batch in site.batches_of(all_images(site)):
         site.learn(optimizer, lambda part: fedfr.loss(site, part), batch)
@@ -95,7 +95,7 @@ def test_recognition_reads_nothing_back(customisation: str, sets: Mapping[str, P
 
 
 def test_classes_are_sampled_on_the_cpu(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    site = prepared_for_faces(sets, tmp_path)
+    site = prepare_faces_site(sets, tmp_path)
     centres = face.class_centres(site, public=True)
     optimizer = site.optimizer("model", "centres", own=site.held["own"])
     with sample_classes(site, optimizer, 4, centres):
@@ -104,13 +104,13 @@ def test_classes_are_sampled_on_the_cpu(sets: Mapping[str, Path], tmp_path: Path
     assert len(site.losses) == 2
 
 
-def prepared_for_faces(sets: Mapping[str, Path], folder: Path, **changes: Any) -> Site:
+def prepare_faces_site(sets: Mapping[str, Path], folder: Path, **changes: Any) -> Site:
     """Return FedFR's site in a later round, with what it keeps for itself and its frozen models."""
-    here = site_at("fedfr", sets, folder, torch.device("cpu"), **changes)
-    here.lent = here.tensors(*here.net)
-    here.held["own"] = fedfr.own_parameters(here)
+    on_cpu = site_at("fedfr", sets, folder, torch.device("cpu"), **changes)
+    on_cpu.lent = on_cpu.tensors(*on_cpu.net)
+    on_cpu.held["own"] = fedfr.own_parameters(on_cpu)
     site = site_at("fedfr", sets, folder, **changes)
-    site.kept.update({f"{OWNED}{name}": here.own(name, torch.Tensor).detach() for name in here.held["own"]})
+    site.kept.update({f"{OWNED}{name}": on_cpu.own(name, torch.Tensor).detach() for name in on_cpu.held["own"]})
     site.kept.update({f"{face.LOCAL}{name}": value for name, value in site.lent.items() if name.startswith("model.")})
     site.held["own"] = fedfr.own_parameters(site)
     fedfr.hold_frozen(site, all_images(site))

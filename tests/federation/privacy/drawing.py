@@ -1,7 +1,8 @@
-"""A repeatable source of noise, and the exact guarantee of Gaussian noise."""
+"""Repeatable noise and unit vectors, and the exact guarantee of Gaussian noise."""
 
 import math
 
+import numpy as np
 from scipy.special import log_ndtr
 from torch import Generator
 
@@ -10,6 +11,12 @@ from fedvisage.federation.privacy.mechanisms import DerivedDraws
 
 def draws_of(seed: int) -> DerivedDraws:
     return DerivedDraws(Generator().manual_seed(seed))
+
+
+def unit(rows: int, dimension: int, seed: int = 0) -> np.ndarray:
+    """Return random rows of length one."""
+    drawn = np.random.default_rng(seed).normal(size=(rows, dimension))
+    return np.asarray(drawn / np.linalg.norm(drawn, axis=1, keepdims=True))
 
 
 def delta_of(epsilon: float, sigma: float, sensitivity: float) -> float:

@@ -6,14 +6,10 @@ import math
 
 import numpy as np
 import pytest
+from tests.federation.privacy.drawing import unit
 from tests.refusals import refused
 
 from fedvisage.federation.privacy.clustering import claimed_sensitivity, crowding_warning, occupancy
-
-
-def unit(rows: int, dimension: int, seed: int = 0) -> np.ndarray:
-    drawn = np.random.default_rng(seed).normal(size=(rows, dimension))
-    return np.asarray(drawn / np.linalg.norm(drawn, axis=1, keepdims=True))
 
 
 @pytest.mark.parametrize(("margin", "dimension"), [(0.5, 3), (1.0, 6), (1.3, 20), (math.pi / 2, 6)])

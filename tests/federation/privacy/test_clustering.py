@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from tests.federation.privacy.drawing import draws_of
+from tests.federation.privacy.drawing import draws_of, unit
 from tests.federation.privacy.two_groups import two_groups
 from tests.refusals import refused
 from torch import Tensor
@@ -27,11 +27,6 @@ from fedvisage.federation.privacy.mechanisms import Budget
 
 BUDGET = Budget(1.0, 5.9e-5)
 ASKED = ClusteringSettings(margin=0.9, queries=4, minimum=3, budget=BUDGET)
-
-
-def unit(rows: int, dimension: int, seed: int) -> np.ndarray:
-    drawn = np.random.default_rng(seed).normal(size=(rows, dimension))
-    return np.asarray(drawn / np.linalg.norm(drawn, axis=1, keepdims=True))
 
 
 def algorithm_1(
@@ -128,10 +123,10 @@ def test_noise_has_the_standard_deviation_of_line_7() -> None:
 def test_one_record_moves_the_papers_output_369_times_its_claimed_sensitivity() -> None:
     """The mechanism chooses the densest cap without noise, so one identity decides which of two groups it releases."""
     asked = ClusteringSettings(margin=1.3, queries=1, minimum=512, budget=BUDGET)
-    here, there = (densest_clusters(two_groups(extra), asked)[0] for extra in (0, 1))
+    one, other = (densest_clusters(two_groups(extra), asked)[0] for extra in (0, 1))
     claimed = claimed_sensitivity(1.3, 513)
-    assert here.size == there.size == 513
-    moved = float((here.mean - there.mean).norm())
+    assert one.size == other.size == 513
+    moved = float((one.mean - other.mean).norm())
     assert moved == pytest.approx(1.386, abs=1e-3)
     assert moved / claimed == pytest.approx(369, abs=1)
 

@@ -93,15 +93,15 @@ def test_the_digest_follows_each_line_without_reading_the_file_again(
         assert ledger.digest == sha256(b'{"line": 1}\n{"line": 2}\n{"line": 3}\n').hexdigest()
 
 
-@pytest.mark.parametrize("changed", [b'{"line": 1}\n{"line": 4}\n', b'{"line": 2}\n{"line": 1}\n'])
-def test_a_ledger_that_was_changed_before_its_checkpoint_is_refused(tmp_path: Path, changed: bytes) -> None:
+@pytest.mark.parametrize("content", [b'{"line": 1}\n{"line": 4}\n', b'{"line": 2}\n{"line": 1}\n'])
+def test_a_ledger_that_was_changed_before_its_checkpoint_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "ledger.jsonl"
     length = ledger_of(path, [1, 2])
     digest = sha256(path.read_bytes()).hexdigest()
     ledger_of(path, [3])
     with closing(JsonLines(path)) as ledger:
         ledger.check(length, digest)
-    path.write_bytes(changed + b'{"line": 3}\n')
+    path.write_bytes(content + b'{"line": 3}\n')
     with closing(JsonLines(path)) as ledger, refused(path, "digest", "checkpoint", "--out"):
         ledger.check(length, digest)
 
@@ -158,7 +158,7 @@ def test_a_ledger_is_read_line_by_line(tmp_path: Path) -> None:
 
 
 def test_totals_add_up_bytes_by_direction_and_name_the_site_that_released_most() -> None:
-    def released(site: str, epsilon: float, relation: str) -> dict[str, Any]:
+    def release_row(site: str, epsilon: float, relation: str) -> dict[str, Any]:
         cost = {"total": {"epsilon": epsilon}, "releases": [{"relation": relation}], "noise": "derived"}
         return {"direction": "up", "site": site, "bytes": 4, "cost": cost}
 
@@ -166,9 +166,9 @@ def test_totals_add_up_bytes_by_direction_and_name_the_site_that_released_most()
         {"direction": "down", "site": "A", "bytes": 100},
         {"direction": "up", "site": "A", "bytes": 10, REPEATED: True},
         {"direction": "up", "site": "B", "bytes": 1},
-        released("A", 1.0, "site"),
-        released("B", 3.0, "image"),
-        released("C", 3.0, "site"),
+        release_row("A", 1.0, "site"),
+        release_row("B", 3.0, "image"),
+        release_row("C", 3.0, "site"),
     ]
     totals = totals_of(iter(rows))
     assert totals.bytes == {"up": 23, "down": 100}
