@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import numpy as np
 import torch
-from tests.federation.spoiling import NET, UPLOADS, honest, spoil
+from tests.federation.damaged_uploads import NET, UPLOADS, honest, spoil
 from tests.toy import recipe_of, tree
 
 from fedvisage.federation.exchange import Exchange

@@ -16,7 +16,7 @@ def test_counts_are_rounded_and_keep_their_type() -> None:
     assert result["weights"].dtype == torch.float32
 
 
-def test_a_single_site_gets_its_own_upload_back_bit_for_bit() -> None:
+def test_mean_of_one_site_is_its_upload() -> None:
     draws = np.random.default_rng(0)
     upload = {"w": torch.from_numpy(draws.normal(size=1000).astype(np.float32)), "n": torch.tensor(2**40 + 1)}
     for weight in (1.0, 37.0, 12_345.0):

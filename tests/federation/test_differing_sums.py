@@ -323,7 +323,7 @@ def test_plain_runs_do_not_bind_each_other(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.json"))) == 1
 
 
-def test_a_memory_of_the_version_before_still_binds_its_data(tmp_path: Path) -> None:
+def test_memory_of_an_earlier_version_binds_its_data(tmp_path: Path) -> None:
     images = np.array([1, 2, 3], "<u8").tobytes()
     name = hashlib.sha256(b'["A", "B", "C"]' + images).hexdigest()[:32]
     (tmp_path / f"{name}.images").write_bytes(images)

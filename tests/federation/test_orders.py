@@ -44,7 +44,7 @@ def weights(worker: SiteWorker, add: float = 0.0) -> Message:
 
 @pytest.mark.parametrize("number", [0, -1, ROUNDS + 1, 10**30])
 @pytest.mark.parametrize("call", ["train", "heldout"])
-def test_a_round_that_the_recipe_does_not_have_is_refused(worker: SiteWorker, call: str, number: int) -> None:
+def test_round_outside_the_recipe_is_refused(worker: SiteWorker, call: str, number: int) -> None:
     with failed(RefusedMessage, "order", "round", "3"):
         worker.execute(Order(call, number, weights(worker), 1))
 

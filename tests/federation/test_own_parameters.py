@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from tests.federation.lending import site_of
+from tests.federation.lent_site import site_of
 
 from fedvisage.data.batches import View
 

@@ -1,4 +1,4 @@
-"""Runs whose sites release something: what the ledger and the figures say of it, and where the run stops."""
+"""Runs with releases: their costs in the ledger and the metrics, and the stop at a budget."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ClaimingTransport:
 def test_spent_budget_ends_only_runs_with_releases(
     kind: Kind, ends: bool, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    """A hostile site must not end a run of any method by a word."""
+    """A hostile site must not end a run of any method by a claim."""
     schema = Schema({}, (Upload("told", kind),))
     with closing(JsonLines(tmp_path / "ledger.jsonl")) as ledger:
         exchange = Exchange(recipe_of(tree(sets)), ClaimingTransport("A", "A"), {"tell": schema}, ledger)

@@ -1,4 +1,4 @@
-"""Sites drop out, send nonsense or break, and the round goes on with the others as if it had been theirs alone."""
+"""Absent, failing and malicious sites do not change the round of the others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def rounds_of(out: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def without_b(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run that B was never part of."""
+    """A run without site B."""
     out = tmp_path_factory.mktemp("without") / "run"
     run_toy(recipe_without(sets, "B"), out)
     return out

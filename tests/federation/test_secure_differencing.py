@@ -199,7 +199,7 @@ def test_keys_with_credentials_of_another_site_are_refused(
     assert "message of site B is not signed" in failure_reason(tmp_path / "run")
 
 
-def test_a_list_of_survivors_that_others_did_not_sign_reveals_nothing(
+def test_list_of_survivors_without_signatures_reveals_nothing(
     kits: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     class TwoLists(KitTransport):
@@ -368,7 +368,7 @@ def test_federation_recipe_cannot_leave_a_site_out_of_a_sum(key: str, value: Any
 
 
 @pytest.mark.parametrize("roster", ["", "A", "A,A", "A,", "A, B", "A,../B"])
-def test_an_exception_names_two_sites_or_more(roster: str) -> None:
+def test_allowed_roster_has_at_least_two_sites(roster: str) -> None:
     assert as_setting(["A,B", "A,B,C", PLAIN]) == "A,B A,B,C plain"
     with refused("--allow-roster", "A,B,C"):
         as_setting([roster])
@@ -380,7 +380,7 @@ def test_permission_for_plain_runs_excludes_their_refusal(kits: Path, sets: Mapp
         start_site(kit, sets["A"], None, None, terminal, verbose=False, rosters=["plain"], require_secure=True)
 
 
-def test_an_exception_ends_with_the_next_start(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_allowed_roster_ends_with_the_next_start(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     kit = open_kit(Path(shutil.copytree(kits / "sites" / "A", tmp_path / "kit")), "site")
     prepare_site(kit, str(sets["A"]), rosters=["A,B", "A,C"], require_secure=True)
     assert (own_settings(kit.path)[ROSTERS], own_settings(kit.path)[REQUIRE_SECURE]) == ("A,B A,C", "yes")

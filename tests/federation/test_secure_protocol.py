@@ -1,4 +1,4 @@
-"""Whatever happens on the way, a secure sum is the sum in the clear, or there is none."""
+"""A secure sum equals the plain sum, or there is none."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_fewer_shares_than_the_threshold_reveal_nothing(count: int) -> None:
         sites.open_sum(total, range(count), range(threshold - 1))
 
 
-def test_a_false_share_gives_no_sum_rather_than_a_wrong_one() -> None:
+def test_wrong_share_prevents_the_sum() -> None:
     draws = np.random.default_rng(0)
     sites = key_exchange(5, 3, draws)
     total = total_of([sites.mask(site, np.zeros(SIZE, np.uint64)) for site in range(4)])
@@ -162,7 +162,7 @@ def test_mask_longer_than_one_block_is_removed() -> None:
     assert not whole.any()
 
 
-def test_any_shares_that_suffice_give_the_secret_and_two_lie_on_a_line() -> None:
+def test_any_sufficient_shares_give_the_secret() -> None:
     draws = np.random.default_rng(4)
     secret = draws.bytes(32)
     shares = dict(enumerate(protocol.split_secret(secret, 3, 6, draws.bytes)))

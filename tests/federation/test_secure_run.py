@@ -164,14 +164,14 @@ def double_masked(message: Message) -> Message:
         ("train", double_masked, "refused: masked: has type torch.float64"),
     ],
 )
-def test_a_broken_part_of_a_sum_is_refused_by_field_and_reason(
+def test_malformed_part_of_a_sum_is_refused_by_field_and_reason(
     call: str, change: Any, reason: str, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     run_toy(secure_recipe(sets), tmp_path / "run", wire=spoiling_transport(call, change))
     assert read_lines(tmp_path / "run" / "rounds.jsonl")[0]["failed"]["B"].startswith(reason)
 
 
-def test_a_false_share_ends_the_round_without_a_sum(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_wrong_share_ends_the_round_without_a_sum(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = secure_recipe(sets, federation={"secure": DERIVED, "give_up_after": 1})
     with failed(RunFailed, "site 1", "opened"):
         run_toy(content, tmp_path / "run", wire=spoiling_transport(UNMASK, lambda m: {"shares": m["shares"] ^ 1}))
@@ -184,7 +184,7 @@ def test_implausible_masked_numbers_end_the_round_without_a_sum(sets: Mapping[st
 
 
 def refusal_of_b(sets: Mapping[str, Path], tmp_path: Path, call: str, change: Any) -> str:
-    """Run with a server that sends B something wrong, and return why B did not go along."""
+    """Run with a server that sends B a wrong message, and return the reason of B's refusal."""
 
     class Lying(LocalTransport):
         def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
@@ -270,7 +270,7 @@ def test_robust_rules_and_secure_sums_exclude_each_other(sets: Mapping[str, Path
         check_protection(recipe_of(content), METHODS["fedpad"])
 
 
-def test_a_sum_of_one_is_refused(sets: Mapping[str, Path]) -> None:
+def test_secure_sum_of_one_site_is_refused(sets: Mapping[str, Path]) -> None:
     with refused("recipe", "federation.secure", "two sites"):
         recipe_of(tree(sets, data__sites={"A": str(sets["A"])}, federation__secure=True))
 

@@ -1,4 +1,4 @@
-"""Which images a site sees when: a function of seed, site and round, with no position in the data to lose."""
+"""The images of a site's batches are a function of seed, site and round."""
 
 from __future__ import annotations
 

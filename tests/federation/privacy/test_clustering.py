@@ -81,7 +81,7 @@ def test_neighbours_counted_in_blocks_are_those_of_the_whole_matrix(vectors: int
     assert within.tolist() == near[:600].sum(axis=1).tolist()
 
 
-def test_of_equally_dense_caps_that_of_the_lowest_index_is_taken() -> None:
+def test_equally_dense_caps_use_the_lowest_index() -> None:
     first, second = torch.eye(3, dtype=torch.float64)[:2]
     asked = replace(ASKED, minimum=1, queries=2)
     actual = densest_clusters(torch.stack([second, first, second, first]), asked)

@@ -155,7 +155,7 @@ def test_next_query_leaves_out_class_centres_of_a_chosen_cap() -> None:
     assert actual.counts.round().tolist() == [100.0, 0.0]
 
 
-def test_a_message_is_of_the_same_size_when_there_is_no_cluster() -> None:
+def test_message_without_clusters_has_the_same_size() -> None:
     asked = replace(ASKED, margin=0.05, minimum=200)
     w = torch.nn.functional.normalize(torch.ones(200, 8), dim=1)
     actual = release(w, torch.eye(8), asked, ADD, draws_of(0))

@@ -1,4 +1,4 @@
-"""Two neighbouring data sets: to which of two equal groups does the last identity belong?"""
+"""Two neighbouring data sets, which differ in the group of the last identity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Noise on a sum of clipped updates: as much as was promised, drawn once, written down, nothing when switched off."""
+"""Noise on a sum of clipped updates: its size, its record, and its absence when switched off."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_variance_stays_above_a_tenth_of_the_lent_one_and_counters_stay_as_len
 
 
 @pytest.mark.parametrize(("epsilon", "rounds"), [(0.5, 1), (2.0, 7), (8.0, 30)])
-def test_the_noise_for_a_budget_meets_it_by_another_accountant(
+def test_noise_for_a_budget_agrees_with_another_accountant(
     epsilon: float, rounds: int, sets: Mapping[str, Path]
 ) -> None:
     dp = {"clip": 3.0, "epsilon": epsilon, "delta": 1e-5}

@@ -14,7 +14,7 @@ from fedvisage.base.files import pieces_of, read_plain
 from fedvisage.federation.record.ledger import REPEATED, JsonLines, read_lines, stream_lines, totals_of
 
 
-def test_a_ledger_is_cut_back_to_a_length_and_grows_from_there(tmp_path: Path) -> None:
+def test_ledger_continues_after_truncation(tmp_path: Path) -> None:
     ledger = JsonLines(tmp_path / "ledger.jsonl")
     ledger.append({"line": 1})
     length = ledger.flush()
@@ -106,7 +106,7 @@ def test_a_ledger_that_was_changed_before_its_checkpoint_is_refused(tmp_path: Pa
         ledger.check(length, digest)
 
 
-def test_a_line_is_in_the_file_when_it_has_been_appended(tmp_path: Path) -> None:
+def test_appended_line_is_in_the_file(tmp_path: Path) -> None:
     ledger = JsonLines(tmp_path / "ledger.jsonl")
     ledger.append({"line": 1})
     assert read_lines(tmp_path / "ledger.jsonl") == [{"line": 1}]
@@ -122,7 +122,7 @@ def test_line_cut_off_by_the_interruption_is_dropped(tmp_path: Path) -> None:
     assert path.read_bytes() == b'{"line": 1}\n{"line": 2, "repeated": true}\n'
 
 
-def test_a_damaged_line_after_a_checkpoint_is_named_and_nothing_is_changed(tmp_path: Path) -> None:
+def test_damaged_line_after_a_checkpoint_is_reported_without_changes(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     length = ledger_of(path, [1])
     path.write_bytes(path.read_bytes() + b'\xff\n{"line": 3}\n')

@@ -55,7 +55,7 @@ class End:
 
 
 def child(at: Path, before: Callable[[], None]) -> End:
-    """Release in another process, which tells when it has drawn and what it sends."""
+    """Release in another process, which reports the draw and the sent value."""
     output, input_end = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -88,7 +88,7 @@ def kill_at(at: Path, number: int) -> Callable[[], None]:
 
 
 def test_after_a_kill_a_sent_value_is_repeated_and_a_drawn_one_is_charged(tmp_path: Path) -> None:
-    """Real entropy: a second draw could not give the same bytes."""
+    """With system entropy a second draw could not give the same bytes."""
     sent, number = "", 0
     while not sent:
         number += 1
@@ -108,9 +108,7 @@ def test_after_a_kill_a_sent_value_is_repeated_and_a_drawn_one_is_charged(tmp_pa
 
 
 @pytest.mark.parametrize("length", [1, 40, 150, 290])
-def test_a_charge_that_was_half_written_when_the_power_went_is_dropped_and_written_again(
-    length: int, tmp_path: Path
-) -> None:
+def test_incomplete_charge_is_dropped_and_written_again(length: int, tmp_path: Path) -> None:
     release(tmp_path / "whole")
     lines = (tmp_path / "whole" / CHARGES).read_bytes()
     (tmp_path / "cut").mkdir()
@@ -225,7 +223,7 @@ def test_the_value_of_another_site_is_refused_by_name(tmp_path: Path) -> None:
         Releases(tmp_path / "bank", Owner("bank", "run-1")).find("round 1")
 
 
-def test_a_log_of_another_process_becomes_the_own_one(tmp_path: Path) -> None:
+def test_log_of_another_process_replaces_the_own_one(tmp_path: Path) -> None:
     sender, receiver = tmp_path / "sender", Releases(tmp_path / "receiver")
     receiver.receive(Releases(sender).files())
     assert not receiver.directory.exists()

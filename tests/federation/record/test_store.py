@@ -70,7 +70,7 @@ def test_a_generation_of_another_process_becomes_the_current_one(tmp_path: Path,
 
 @pytest.mark.parametrize("room", [0, 10, 1000])
 def test_state_is_the_same_in_memory_and_in_a_file(tmp_path: Path, room: int) -> None:
-    """No room, room for one of two sites, room for both; what a turn does to its copy is not there in the next."""
+    """No room, room for one of two sites, room for both; changes of a loaded copy are not stored."""
     cache = StateCache(room)
     stores = [SiteStore(tmp_path / name, cache) for name in "AB"]
     for value, store in enumerate(stores):

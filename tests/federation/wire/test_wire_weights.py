@@ -1,4 +1,4 @@
-"""Weights that travel as bf16: half the bytes, right on average, float32 again before anything is done with them."""
+"""Weights that travel as bf16: half the bytes, unbiased, and float32 again before any use."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_rounding_picks_a_neighbour_and_is_right_on_average() -> None:
     assert set(got[:, 1].tolist()) == {-1.0, -1 - gap}
     error = 4 * gap * math.sqrt(0.1 * 0.9 / DRAWS)
     assert got.mean(dim=0)[:2].tolist() == pytest.approx([1 + gap / 10, -1 - gap / 10], abs=error)
-    assert set(got[:, 2].tolist()) == {1.5}, "what bf16 can say is said"
+    assert set(got[:, 2].tolist()) == {1.5}, "bf16 can represent it"
     assert set(got[:, 3].tolist()) == {0.0}
 
 
