@@ -15,8 +15,8 @@ from tests.toy import deterministic_files, quiet_reporter, recipe_of
 from fedvisage.base.progress import Reporter
 from fedvisage.nvflare import operator
 from fedvisage.nvflare.authority import FederationFile
+from fedvisage.nvflare.job import open_at_operator
 from fedvisage.nvflare.membership import provision
-from fedvisage.nvflare.own_files import open_at_operator
 from fedvisage.nvflare.rehearsal import Rehearsal, free_port
 from fedvisage.runs.request import Request
 from fedvisage.runs.run import run

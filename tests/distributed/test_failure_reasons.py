@@ -9,7 +9,7 @@ import pytest
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.federation.site import TrainingFailed
 from fedvisage.federation.wire.schema import RefusedMessage
-from fedvisage.nvflare.own_files import NotReady
+from fedvisage.nvflare.job import NotReady
 from fedvisage.nvflare.site_program import SiteProgram
 from fedvisage.nvflare.transport import unpack_reply
 

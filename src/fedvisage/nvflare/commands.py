@@ -15,7 +15,7 @@ from fedvisage.nvflare import operator
 from fedvisage.nvflare.authority import read_federation
 from fedvisage.nvflare.certificates import Credentials, check, credentials_in, warning
 from fedvisage.nvflare.greeting import address_in, wait_for_admission
-from fedvisage.nvflare.job import check_travels
+from fedvisage.nvflare.job import check_travels, open_at_operator
 from fedvisage.nvflare.kits import hold_directories, hold_port, open_kit
 from fedvisage.nvflare.membership import SERVER, Changes, provision
 from fedvisage.nvflare.node import (
@@ -27,7 +27,6 @@ from fedvisage.nvflare.node import (
     state_directory,
 )
 from fedvisage.nvflare.operator import PATIENCE
-from fedvisage.nvflare.own_files import open_at_operator
 from fedvisage.nvflare.rehearsal import train_in_rehearsal
 from fedvisage.nvflare.terminal import Terminal
 from fedvisage.runs.request import Request

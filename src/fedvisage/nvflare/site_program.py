@@ -30,11 +30,10 @@ from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import RefusedMessage
 from fedvisage.methods import find
 from fedvisage.nvflare import bounds, transport
-from fedvisage.nvflare.job import read_job
+from fedvisage.nvflare.job import NotReady, data_at_site, read_job, sets_at_site, weights_at_site
 from fedvisage.nvflare.kits import REHEARSAL, own_settings
 from fedvisage.nvflare.node import checks_directory
 from fedvisage.nvflare.outcome import RunLog
-from fedvisage.nvflare.own_files import NotReady, data_at_site, sets_at_site, weights_at_site
 from fedvisage.nvflare.trust import REQUIRE_SECURE, trust_of
 from fedvisage.tasks.catalogue import set_up
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from scipy import stats
 from tests.federation.privacy.drawing import draws_of, unit
-from tests.federation.privacy.two_groups import two_groups
 from tests.refusals import refused
 from torch import Tensor
 
+from fedvisage.audit.claims import two_groups
 from fedvisage.federation.privacy import clustering
 from fedvisage.federation.privacy.clustering import (
     ClusteringSettings,

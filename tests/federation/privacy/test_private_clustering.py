@@ -11,9 +11,9 @@ import pytest
 import torch
 from scipy import stats
 from tests.federation.privacy.drawing import delta_of, draws_of
-from tests.federation.privacy.two_groups import two_groups
 from tests.refusals import refused
 
+from fedvisage.audit.claims import two_groups
 from fedvisage.federation.privacy.accountant import joint_cost
 from fedvisage.federation.privacy.clustering import (
     BudgetSplit,
