@@ -15,9 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fedvisage.federation.secure_recipe.calls import CONSISTENCY, KEYS, SHARES, UNMASK
-from fedvisage.federation.secure_recipe.memory import PLAIN, RunMemory
-from fedvisage.federation.secure_recipe.protocol import Secrets
 from safetensors.torch import load_file
 from tests.federation.kit_sites import KitTransport, open_trust, provision_kits, uploads_of
 from tests.refusals import failed, refused
@@ -26,6 +23,9 @@ from tests.toy import SITES, recipe_of, run_toy, tree, weights
 from fedvisage.base.errors import RunFailed
 from fedvisage.federation.protections.compatible import check_protection, check_real
 from fedvisage.federation.record.ledger import read_lines
+from fedvisage.federation.secure.calls import CONSISTENCY, KEYS, SHARES, UNMASK
+from fedvisage.federation.secure.memory import PLAIN, RunMemory
+from fedvisage.federation.secure.protocol import Secrets
 from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import RefusedMessage

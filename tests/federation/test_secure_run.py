@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from fedvisage.federation.secure_recipe.calls import CONSISTENCY, KEYS, SHARES, UNMASK
 from safetensors.torch import load_file
 from tests.federation.wires import Wire
 from tests.refusals import failed, refused
@@ -18,6 +17,7 @@ from tests.toy import deterministic_files, recipe_of, run_toy, tree, weights
 from fedvisage.base.errors import RunFailed
 from fedvisage.federation.protections.compatible import check_protection
 from fedvisage.federation.record.ledger import read_lines
+from fedvisage.federation.secure.calls import CONSISTENCY, KEYS, SHARES, UNMASK
 from fedvisage.federation.site_worker import LocalTransport, SiteWorker
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.transport import Order, Reply
