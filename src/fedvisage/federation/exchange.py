@@ -146,11 +146,6 @@ class Exchange:
         seed, number = self.recipe.runtime.seed, self.record.round
         return narrow_message(message, names, lambda name: torch_rng(seed, "server", number, "wire", name))
 
-    def without_statistics(self, call: str, message: Message) -> Message:
-        """Return a reply without its statistics, which are recorded and not combined."""
-        tensors = self.schemas[call].tensors
-        return {name: value for name, value in message.items() if tensors[name].kind != "statistic"}
-
     def note_failure(self, name: str, reason: str) -> None:
         """Add a failure to the round's record, as plain text: a site's own message may be hostile."""
         self.record.failed[plain_line(name, LONGEST_REASON)] = plain_line(reason, LONGEST_REASON)

@@ -267,7 +267,8 @@ class Server:
             if reply.message is None:
                 failed[reply.site] = reply.failure
                 continue
-            upload = self.exchange.without_statistics(call, reply.message)
+            tensors = self.exchange.schemas[call].tensors
+            upload = {name: value for name, value in reply.message.items() if tensors[name].kind != "statistic"}
             if call == SUMMED:  # the protections are for the call whose uploads form one mean
                 upload = clip_at_server(upload, lent, federation)
             if isinstance(weight, str):
