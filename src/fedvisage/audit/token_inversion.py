@@ -146,6 +146,7 @@ def attack(subject: AuditedRun) -> Finding:
     """Train decoders on public images, and apply them to the sites' tokens."""
     public, sites = _public_pairs(subject), _recorded_pairs(subject)
     seed = subject.recipe.runtime.seed
+    # The baseline, which uses no tokens: only the improvement over it comes from the tokens.
     mean_image = public.images.mean(dim=0, keepdim=True).expand_as(sites.images)
     redrawn: dict[str, tuple[ReconstructionQuality, Tensor]] = {
         "no tokens (mean image)": (quality(mean_image, sites.images), mean_image)

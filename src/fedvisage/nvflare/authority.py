@@ -266,6 +266,7 @@ def create_authority(federation: FederationFile, directory: Path, days: int) -> 
 def open_authority(directory: Path) -> Authority:
     """Open an existing authority."""
     book = read_json(directory / BOOK, LOST)
+    # Any fault of these files has the same remedy, because a partly read authority would forget members.
     try:
         root = x509.load_pem_x509_certificate((directory / CERTIFICATE).read_bytes())
         key = cast("RSAPrivateKey", load_pem_private_key((directory / KEY).read_bytes(), password=None))

@@ -140,6 +140,7 @@ def wait_for_greeting(kit: Kit, say: Say, *, until: float | None = None, seconds
             check_handshake(kit, seconds if until is None else min(seconds, max(0.5, until - time.monotonic())))
             return
         except Unreachable as reason:
+            # A server that is ending hangs up, too; only a server that refuses this kit does so repeatedly.
             hang_ups = hang_ups + 1 if isinstance(reason, ConnectionClosed) else 0
             if hang_ups >= HANG_UPS:
                 credentials = credentials_in(kit.path, at_server=False)

@@ -92,6 +92,7 @@ def write_job(directory: Path, job: Job, sites: Sequence[str]) -> None:
         "min_clients": min(job.recipe.federation.quorum, len(sites)),
         "deploy_map": {"app": ["server", *sites]},
     }
+    # NVFlare's configuration of the two programs. Both ends must give up a piece of a tensor within the deadline.
     common = {"format_version": 2, "task_data_filters": [], "task_result_filters": []}
     common |= {CHUNK: job.recipe.federation.deadline / TRIES}
     names = {"collab_obj_ids": []}

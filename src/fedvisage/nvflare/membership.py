@@ -92,6 +92,7 @@ def provision(
         )
     with hold_directories(folder):
         authority = create_authority(federation, folder, root_days) if new else open_authority(folder)
+        # All checks come before kits and updates.
         _check_unchanged(federation, authority)
         described = _members_in_file(federation)
         joining = {name: member for name, member in described.items() if name not in authority.members}

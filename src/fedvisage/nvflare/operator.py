@@ -535,10 +535,11 @@ def wait_for_sites(
         if not missing:
             course.note_missing([])
             return expected
-        refresh()
+        refresh()  # a site may have been revoked since the last look
         present = [name for name in expected if name in online]
         is_quorum = len(present) >= course.job.recipe.federation.quorum
         awaited = [name for name in missing if name not in course.revoked]
+        # A run that continued without a site before does not wait for it when it is submitted again.
         if is_quorum and (time.monotonic() > until or set(awaited) <= set(course.missing)):
             course.note_missing(missing)
             course.reporter.say(f"starting without {', '.join(missing)}")

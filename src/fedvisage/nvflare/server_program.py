@@ -118,7 +118,7 @@ def train_job(
             write_atomically(written, text.encode())
         elif recipes.present_text(written) != text:
             raise UserError("recipe", "is not the one that this run began with")
-        if (directory / TRAINED).exists():
+        if (directory / TRAINED).exists():  # its result is only sent again
             return
         setup = set_up(recipe, find(recipe.method), weights_at_server(recipe, own))
         log = RunLog(directory, job.run)

@@ -270,7 +270,7 @@ def sensitivity(asked: ClusteringSettings, how: BudgetSplit) -> float:
 
 def private_charges(asked: ClusteringSettings, how: BudgetSplit, candidates: int, release: str) -> tuple[Charge, ...]:
     """Return the cost of a round, which depends only on the settings; it must be written before any draw."""
-    share = how.selection if candidates > 1 else 0.0
+    share = how.selection if candidates > 1 else 0.0  # a single candidate is no choice, and costs nothing
     sums = Charge(
         release=f"{release}, sums",
         mechanism="gaussian",

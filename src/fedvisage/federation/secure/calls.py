@@ -152,6 +152,7 @@ def _shares(site: Site, message: Message) -> Message:
         )
     if not len(names) == len(roster) == len(signatures):
         raise RefusedMessage("roster", "does not have one name and one signature per site")
+    # The server forwards the roster, so it could have replaced or repeated keys.
     position = names.index(site.name) if site.name in names else -1
     if position < 0 or roster[position] != state.secrets.public():
         raise RefusedMessage("roster", "does not contain this site's keys at its position")

@@ -313,6 +313,7 @@ def unmask_sum(
             raise CannotOpen(f"{len(usable)} shares for site {site + 1} in the roster, {threshold} needed")
         secret = join_shares(usable, threshold)
         if site in survivors:
+            # Wrong shares give another number; without this check the sum would be wrong unnoticed.
             if hashlib.sha256(secret).digest() != roster[site].seed_hash:
                 raise CannotOpen(f"the shares of the seed of site {site + 1} in the roster are wrong")
             add_stream(result, secret, subtract=True)
