@@ -315,7 +315,7 @@ def test_run_without_a_quorum_waits_for_a_renewed_certificate(sets: Mapping[str,
             self.seen = {**self.seen, "C": time.time()}
             return clients
 
-    assert wait_for_sites(Returning({"A": time.time()}), course, 1e9) == ["A", "C"]  # type: ignore[arg-type]
+    assert wait_for_sites(Returning({"A": time.time()}), course, 1e9) == ["A", "C"]
     assert lines[2:] == ["waiting for B, C to connect with a renewed certificate", "starting without B"]
     session: Any = Listing({"A": time.time()})
     with failed(RunFailed, "B (revoked)", "C (revoked)", "quorum"):

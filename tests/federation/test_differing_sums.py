@@ -186,7 +186,9 @@ def test_other_images_of_one_site_reveal_its_change_and_are_refused(
 def test_learning_rates_reveal_the_site_with_more_steps_and_are_refused(
     kits: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    rates = {rate: {"training__optimizer": {"name": "sgd", "lr": rate}} for rate in (0.05, 0.1)}
+    rates: dict[float, dict[str, Any]] = {
+        rate: {"training__optimizer": {"name": "sgd", "lr": rate}} for rate in (0.05, 0.1)
+    }
     once, twice = (train_round(content_of(sets, **rates[rate]), tmp_path / str(rate)).mean for rate in rates)
     single_once, single_twice = (single_upload(sets, "A", rates[rate]) for rate in rates)
     no_step = content_of(sets, training__optimizer={"name": "sgd", "lr": 1e-30})

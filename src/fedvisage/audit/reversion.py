@@ -143,8 +143,8 @@ def attack(subject: AuditedRun) -> Finding:
         faces = rebuild_faces(net, torch.from_numpy(released.vectors))
         ready = resize_images(faces, subject.recipe.input.size).to(subject.setup.compute.device)
         with torch.no_grad():
-            features = torch.cat([model.scorer.net["model"](part) for part in torch.split(ready, 256)])
-        features = normalize(features.float().cpu()).numpy()
+            embedded = torch.cat([model.scorer.net["model"](part) for part in torch.split(ready, 256)])
+        features = normalize(embedded.float().cpu()).numpy()
         rows.append((released.kind, *identification_rates(features, photos, released.right, threshold), len(faces)))
         if released.site == first:
             drawn.append((faces[:SHOWN], resize_images(persons.behind(released)[:SHOWN], size)))

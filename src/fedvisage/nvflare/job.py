@@ -95,7 +95,7 @@ def write_job(directory: Path, job: Job, sites: Sequence[str]) -> None:
     # NVFlare's configuration of the two programs. Both ends must give up a piece of a tensor within the deadline.
     common = {"format_version": 2, "task_data_filters": [], "task_result_filters": []}
     common |= {CHUNK: job.recipe.federation.deadline / TRIES}
-    names = {"collab_obj_ids": []}
+    names: dict[str, Any] = {"collab_obj_ids": []}
     controller = names | {"server_obj_id": "program", "sync_task_timeout": SETTLING}
     controller |= {"max_call_threads": max(CALLS, len(sites))}
     server = {

@@ -139,7 +139,9 @@ def costs_from_table(rows: Sequence[Sequence[float]]) -> tuple[tuple[Charge, ...
     try:
         for number, row in enumerate(rows[1:], start=1):
             mechanism, relation = MECHANISMS[_index(row[0])], RELATIONS[_index(row[1])]
-            charges.append(Charge(f"release {number}", mechanism, row[2], row[3], relation, *row[4:6], _index(row[6])))
+            epsilon, delta, sensitivity, sigma, times = *row[2:6], _index(row[6])
+            name = f"release {number}"
+            charges.append(Charge(name, mechanism, epsilon, delta, relation, sensitivity, sigma, times))
         return tuple(charges), JointCost(*rows[0][1:5])
     except (IndexError, TypeError, ValueError) as error:
         raise ValueError("is not a table of costs") from error
