@@ -21,11 +21,11 @@ from nvflare.fuel.f3.drivers.driver import ConnMonitor
 from nvflare.fuel.f3.drivers.net_utils import parse_url
 from nvflare.private.admin_defs import Message
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+from tests.distributed.attacks import JOB, NEEDED
 
 from fedvisage.nvflare.cells.local_socket import LocalSocketDriver
 from fedvisage.nvflare.cells.rules import CheckedProcessor, fault
 
-JOB = "6f1d3c52-8a40-4c1b-9d5e-2b7f90a1c3e4"
 OPERATOR = f"_admin_{JOB}"
 CHANNELS = [value for name, value in vars(defs.CellChannel).items() if name.isupper()]
 TOPICS = ["admin", "abort", "get_task", "call", "bye", "stop", "heart_beat", "bulk", "*", ""]
@@ -175,16 +175,6 @@ def test_cell_of_the_server_is_accepted_at_the_local_socket_only() -> None:
     assert fault("server", f"server.{JOB}", headers, is_local=True, is_operator=False) is None
     assert fault("server", f"server.{JOB}", headers, is_local=False, is_operator=False)
     assert fault("bank", "server", message("server", "bank", "admin", "admin"), is_local=True, is_operator=False)
-
-
-NEEDED = {
-    "scheduler.check_resource",
-    "train.deploy",
-    "train.start_job",
-    "train.check_status",
-    "train.notify_job_status",
-    "train.abort",
-}
 
 
 @pytest.mark.parametrize("processor", ClientRequestProcessors.request_processors, ids=lambda each: type(each).__name__)

@@ -16,7 +16,7 @@ import pytest
 from nvflare.fuel.utils.zip_utils import zip_directory_to_bytes
 from nvflare.lighter.utils import load_private_key_file, sign_folders
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
-from tests.distributed.attacks import hostile_environment
+from tests.distributed.attacks import JOB, NEEDED, hostile_environment
 from tests.distributed.federations import WAIT, run_through
 from tests.toy import SITES, recipe_of, tree
 
@@ -26,19 +26,9 @@ from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(600)]
 
-JOB = "6f1d3c52-8a40-4c1b-9d5e-2b7f90a1c3e4"
 KEEPSAKE = "keepsake"
 """A folder in the kit of site A."""
 
-NEEDED = {
-    "scheduler.check_resource",
-    "train.deploy",
-    "train.start_job",
-    "train.check_status",
-    "train.notify_job_status",
-    "train.abort",
-}
-"""The requests of the server that runs need."""
 
 TOPICS = sorted({topic for each in ClientRequestProcessors.request_processors for topic in each.get_topics()})
 IN_A_STREAM = {
