@@ -23,17 +23,13 @@ def raise_in_call(error: Exception) -> Callable[[], dict[str, object]]:
     return work
 
 
-QUOTING = (
-    ValueError(SECRET),
-    OSError(2, "gone", SECRET),
-    KeyError(SECRET),
-    RunFailed(SECRET),
-    UserError("data.sites.A", SECRET),
-    UserError(SECRET, "is gone"),
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(ValueError(SECRET), OSError(2, "gone", SECRET), KeyError(SECRET), RunFailed(SECRET)),
+        *(UserError("data.sites.A", SECRET), UserError(SECRET, "is gone")),
+    ],
 )
-
-
-@pytest.mark.parametrize("error", QUOTING)
 def test_text_of_an_exception_stays_at_the_site(error: Exception) -> None:
     reply = unpack_reply("A", SiteProgram()._answer(raise_in_call(error), "ticket"))  # type: ignore[arg-type]
     assert reply.message is None

@@ -44,18 +44,12 @@ def undisturbed(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.slow
-def test_killed_operator_command_resumes_with_the_same_bytes(
-    place: Scene, sets: Mapping[str, Path], undisturbed: dict[str, bytes], tmp_path: Path
+@pytest.mark.parametrize("killed", ["operator", "rehearsal"])
+def test_killed_command_resumes_with_the_same_bytes(
+    killed: str, place: Scene, sets: Mapping[str, Path], undisturbed: dict[str, bytes], tmp_path: Path
 ) -> None:
-    kill_command_and_resume(content_of(sets, {}), tmp_path / "run", "--kit", str(place.members.operator.path))
-    assert deterministic_files(tmp_path / "run") == undisturbed
-
-
-@pytest.mark.slow
-def test_killed_rehearsal_resumes_with_the_same_bytes(
-    sets: Mapping[str, Path], undisturbed: dict[str, bytes], tmp_path: Path
-) -> None:
-    kill_command_and_resume(content_of(sets, {}), tmp_path / "run")
+    kit = ("--kit", str(place.members.operator.path)) if killed == "operator" else ()
+    kill_command_and_resume(content_of(sets, {}), tmp_path / "run", *kit)
     assert deterministic_files(tmp_path / "run") == undisturbed
 
 

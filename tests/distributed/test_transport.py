@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from nvflare.apis.signal import Signal
 from nvflare.collab.api.exceptions import CollabCallError, RunAborted
 
@@ -34,7 +35,20 @@ class Proxy:
         return transport.pack_reply({}, "")
 
 
-def timeouts_of(answers: int, rounds: int, monkeypatch: Any) -> list[float]:
+@pytest.mark.parametrize(
+    ("answers", "rounds", "timeouts"),
+    [
+        # It begins, and is lost in round 1. It sits out round 2, and gets its generation in rounds 3 and 5.
+        (1, 5, [transport.PREPARING, 5.0, 5.0, 5.0]),
+        # Lost at the beginning, it sits out round 1, and is tried in rounds 2 and 4.
+        (0, 4, [transport.PREPARING] * 3),
+        (9, 3, [transport.PREPARING, 5.0, 5.0, 5.0]),
+    ],
+    ids=["lost later", "never began", "responsive"],
+)
+def test_site_has_extra_time_to_begin_and_later_the_deadline(
+    answers: int, rounds: int, timeouts: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(transport, "GRACE", 0.0)  # no job is about to end
     proxy = Proxy(answers)
     transport_to_site = CollabTransport(("A",), [proxy], Federation(deadline=5.0, sit_out=1), lambda: False)
@@ -42,21 +56,7 @@ def timeouts_of(answers: int, rounds: int, monkeypatch: Any) -> list[float]:
     for number in range(1, rounds + 1):
         list(transport_to_site.call({"A": Order("train", number, {}, 1)}))
     transport_to_site.close()
-    return proxy.timeouts
-
-
-def test_first_call_has_extra_time_and_later_calls_the_deadline(monkeypatch: Any) -> None:
-    """It begins, and is lost in round 1; it sits out round 2, and gets its generation in rounds 3 and 5."""
-    assert timeouts_of(1, 5, monkeypatch) == [transport.PREPARING, 5.0, 5.0, 5.0]
-
-
-def test_site_that_never_began_has_the_extra_time_at_every_try(monkeypatch: Any) -> None:
-    """Lost at the beginning it sits out round 1, and is tried in rounds 2 and 4."""
-    assert timeouts_of(0, 4, monkeypatch) == [transport.PREPARING] * 3
-
-
-def test_responsive_site_has_the_deadline(monkeypatch: Any) -> None:
-    assert timeouts_of(9, 3, monkeypatch) == [transport.PREPARING, 5.0, 5.0, 5.0]
+    assert proxy.timeouts == timeouts
 
 
 class Forgetful(Proxy):
