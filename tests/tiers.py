@@ -43,7 +43,7 @@ SPREAD = (
 """Files whose tests share no costly fixture: any worker runs any of their tests. Other files stay at one worker."""
 
 FEDERATED = tuple(
-    f"distributed/test_{name}.py" for name in ("own_files", "refusals", "same_bytes", "seen_by_the_operator")
+    f"distributed/test_{name}.py" for name in ("own_files", "foreign_kits_and_code", "same_bytes", "operator_commands")
 )
 """Files whose tests share federations; one worker runs them."""
 

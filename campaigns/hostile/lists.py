@@ -21,7 +21,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.x509.oid import NameOID
-from tests.distributed.papers import make_kits
+from tests.distributed.federations import make_kits
 
 from fedvisage.base.errors import UserError
 from fedvisage.nvflare.admission import Admission

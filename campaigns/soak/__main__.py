@@ -29,7 +29,7 @@ from campaigns.soak.units import Supervisor, Unit, families
 from campaigns.soak.watch import Watch
 from tests.distributed.cable import Cable
 from tests.distributed.faults import content_of
-from tests.distributed.federations import comparable
+from tests.distributed.federations import comparable_files
 from tests.toy import make_set, run_toy
 
 from fedvisage.base.files import read_json
@@ -152,11 +152,11 @@ class Conduct:
         """Repeat every run in this process, and compare."""
         whole = self.root / "whole"
         run_toy(self.content, whole)
-        undisturbed = comparable(whole)
+        undisturbed = comparable_files(whole)
         for run in self.soak.runs:
             if not (run.out / "metrics.json").exists():
                 continue
-            found = comparable(run.out)
+            found = comparable_files(run.out)
             if found == undisturbed:
                 self.soak.equal += 1
                 continue
@@ -172,7 +172,7 @@ class Conduct:
             run_toy(self.content, again, wire=lambda site_workers: Replayed(site_workers, record))
         except (AssertionError, StopIteration) as error:
             return f"{error!r}"
-        other = comparable(again)
+        other = comparable_files(again)
         return ", ".join(name for name in found if found[name] != other[name])
 
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 from scipy import stats
-from tests.federation.privacy.drawing import draws_of
+from tests.federation.privacy.drawing import delta_of, draws_of
 from torch import Tensor
 
 from fedvisage.audit.claims import CLAIM, Bound, ClaimSettings, ClaimTrial, epsilon_of, lower_bound, trials
 from fedvisage.federation.privacy.clustering import BudgetSplit
-from fedvisage.federation.privacy.mechanisms import Budget, Draws, delta_of, noise
+from fedvisage.federation.privacy.mechanisms import Budget, Draws, noise
 
 
 @pytest.fixture(scope="module", params=[BudgetSplit(), BudgetSplit(relation="replace-one")], ids=["add", "replace"])

@@ -19,6 +19,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+JOB = "6f1d3c52-8a40-4c1b-9d5e-2b7f90a1c3e4"
+NEEDED = {
+    "scheduler.check_resource",
+    "train.deploy",
+    "train.start_job",
+    "train.check_status",
+    "train.notify_job_status",
+    "train.abort",
+}
+"""The requests of the server that runs need."""
+
 ROOT = Path(__file__).parents[2]
 TIMEOUT = 4.0
 """Seconds that an attack waits for a reply."""

@@ -1,4 +1,4 @@
-"""A network cable that can be pulled, jammed or slowed: a site connects to the server through it."""
+"""A network cable that can be cut, jammed or slowed; a site connects to the server through it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedvisage.base.files import write_json
 
 
 class Cable:
-    """Passes bytes on between a port of its own and the server's, until something is done to it."""
+    """Passes bytes between a port of its own and the server's."""
 
     def __init__(self, port: int) -> None:
         self._target, self._open, self._whole = port, set[socket.socket](), True
@@ -105,7 +105,7 @@ def _call_after(seconds: float | None, change: Callable[[], None]) -> None:
 
 
 def _close(end: socket.socket) -> None:
-    """Close both ways, so that whoever waits in ``recv`` notices."""
+    """Close both ways, so that a waiting ``recv`` returns."""
     with suppress(OSError):
         end.shutdown(socket.SHUT_RDWR)
     end.close()

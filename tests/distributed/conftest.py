@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from tests.distributed.papers import make_kits
+from tests.distributed.federations import make_kits
 from tests.toy import SITES, set_of_task, site_sets
 
 from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
@@ -12,8 +12,8 @@ from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
 
 @pytest.fixture(scope="session")
 def federation(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
-    with rehearsal(tmp_path_factory.mktemp("federation"), {name: str(sets[name]) for name in SITES}) as found:
-        yield found
+    with rehearsal(tmp_path_factory.mktemp("federation"), {name: str(sets[name]) for name in SITES}) as members:
+        yield members
 
 
 @pytest.fixture(scope="session")
@@ -21,8 +21,8 @@ def people_federation(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPat
     """Sites that have identities, and a public set on every machine."""
     own = {name: str(path) for name, path in site_sets(sets, "fedfr").items()}
     public = str(set_of_task(sets["U"].with_name("P"), "fedfr"))
-    with rehearsal(tmp_path_factory.mktemp("people"), own, public) as found:
-        yield found
+    with rehearsal(tmp_path_factory.mktemp("people"), own, public) as members:
+        yield members
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,11 @@
-"""What goes wrong between machines, done to real processes, and what then happened to the run.
+"""Faults between machines, caused in real processes, and their effect on a run.
 
-``python -m tests.distributed.faults`` does all of it and writes the table of ``docs/reliability.md`` (``make faults``).
+``python -m tests.distributed.faults`` causes all faults and writes the table of ``docs/reliability.md``
+(``make faults``).
 """
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
@@ -21,46 +21,41 @@ from typing import Any
 
 import psutil
 import yaml
-from rich.console import Console
 from tests.distributed.cable import Cable
-from tests.distributed.federations import run_through
+from tests.distributed.federations import LineReporter, run_through
 from tests.toy import SITES, deterministic_files, make_set, run_toy, tree
 
-from fedvisage.base.progress import Reporter
 from fedvisage.nvflare.node import end
 from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
 
 STRIKE = 2
-"""The round after which something goes wrong."""
+"""The round after which a fault occurs."""
 
 LASTING = 3
-"""Rounds until what can be repaired is repaired."""
+"""Rounds until the repair."""
 
 REPORT = Path(__file__).parents[2] / "docs" / "reliability.md"
 MARK = "<!-- below: written by `make faults` -->"
 
 
-class Witness(Reporter):
-    """Does something once, when a round has ended, and remembers what the operator was told."""
+class Witness(LineReporter):
+    """Acts once, at the end of a round, and records the operator's messages."""
 
     def __init__(
-        self, deed: Callable[[], None], strike: int = STRIKE, repair: Callable[[], None] = lambda: None
+        self, act: Callable[[], None], strike: int = STRIKE, repair: Callable[[], None] = lambda: None
     ) -> None:
-        super().__init__(Console(file=io.StringIO()), quiet=True)
+        super().__init__()
         self.strike = strike
-        self.deed, self.done, self.told = deed, False, list[str]()
+        self.act, self.has_acted = act, False
         self.repair, self.repaired = repair, False
 
     def advance(self, done: int, total: int, note: str) -> None:
-        if done >= self.strike and not self.done:
-            self.done = True
-            self.deed()
+        if done >= self.strike and not self.has_acted:
+            self.has_acted = True
+            self.act()
         elif done >= self.strike + LASTING and not self.repaired:
             self.repaired = True
             self.repair()
-
-    def say(self, text: str) -> None:
-        self.told.append(text)
 
 
 @dataclass(frozen=True)
@@ -71,7 +66,7 @@ class Scene:
     cable: Cable
 
     def family(self, name: str) -> list[psutil.Process]:
-        """Return a member's process and all that it started."""
+        """Return a member's process and its descendants."""
         parent = psutil.Process(self.members.processes[name].pid)
         return [parent, *parent.children(recursive=True)]
 
@@ -80,7 +75,7 @@ class Scene:
         next(child for child in self.family(name)[1:] if "nvflare" in " ".join(child.cmdline())).kill()
 
     def kill_parent(self, name: str) -> None:
-        """Kill the process that was started from the kit; whatever watches over it starts it again."""
+        """Kill the process that was started from the kit; its supervisor starts it again."""
         self.family(name)[0].kill()
 
     def hang(self, seconds: float) -> None:
@@ -97,7 +92,7 @@ class Scene:
         return max(runs.glob("[!.]*"), key=lambda run: run.stat().st_mtime) / "working.safetensors"
 
     def block_disk(self) -> None:
-        """Put a directory where site B writes its private state, so that its turns raise."""
+        """Block the file of site B's private state with a directory, so that its turns fail."""
         self.blocked.unlink(missing_ok=True)
         self.blocked.mkdir()
 
@@ -119,11 +114,11 @@ def scene(directory: Path, sets: Mapping[str, Path]) -> Iterator[Scene]:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong, and whether the run must end in the bytes of one that was left alone."""
+    """A fault, and whether the run must have the bytes of an undisturbed one."""
 
     name: str
-    done: str
-    deed: Callable[[Scene], None]
+    action: str
+    act: Callable[[Scene], None]
     same_bytes: bool
     changes: Mapping[str, Any] = field(default_factory=dict)
     repair: Callable[[Scene], None] = lambda scene: None
@@ -156,7 +151,7 @@ FAULTS = (
 
 @dataclass(frozen=True)
 class Finding:
-    """What happened to a run."""
+    """The effect of a fault on a run."""
 
     finished: bool
     submitted: int
@@ -173,10 +168,10 @@ class Finding:
 
 
 def try_fault(fault: Fault, place: Scene, content: Mapping[str, Any], whole: dict[str, bytes], out: Path) -> Finding:
-    """Do it to a run, and say what became of it."""
-    witness = Witness(lambda: fault.deed(place), repair=lambda: fault.repair(place))
+    """Cause a fault in a run, and return its effect."""
+    witness = Witness(lambda: fault.act(place), repair=lambda: fault.repair(place))
     run_through(place.members, content, out, reporter=witness)
-    assert witness.done, "nothing was done to the run"
+    assert witness.has_acted, "the fault did not occur"
     rows = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     without: dict[str, list[int]] = {}
     for row in rows:
@@ -185,7 +180,7 @@ def try_fault(fault: Fault, place: Scene, content: Mapping[str, Any], whole: dic
     reasons = {reason.split(";")[0] for row in rows for reason in row["failed"].values()}
     return Finding(
         finished=len(rows) == content["training"]["rounds"],
-        submitted=1 + sum("submitting the run again" in text for text in witness.told),
+        submitted=1 + sum("submitting the run again" in text for text in witness.lines),
         without={name: tuple(rounds) for name, rounds in sorted(without.items())},
         reasons=tuple(sorted(reasons)),
         equal=deterministic_files(out) == whole,
@@ -223,7 +218,7 @@ def kill_command_and_resume(content: Mapping[str, Any], out: Path, *options: str
 
 
 def main() -> None:
-    """Do everything to a run, and write what happened."""
+    """Cause all faults, and write the table of their effects."""
     with TemporaryDirectory() as scratch:
         root = Path(scratch)
         sets = {name: make_set(root / "sets" / name, name, seed) for seed, name in enumerate((*SITES, "U"))}
@@ -245,7 +240,7 @@ def _table(root: Path, sets: Mapping[str, Path]) -> Iterator[str]:
             began = time.monotonic()
             finding = try_fault(fault, place, content, expected, root / f"run-{number}")
             assert finding.finished, f"{fault.name}: the run did not come to its end"
-            yield _line(fault.name, fault.done, finding.words, time.monotonic() - began, finding.equal)
+            yield _line(fault.name, fault.action, finding.words, time.monotonic() - began, finding.equal)
     yield _command_line("a rehearsal is killed with all its processes", usual, root / "all", whole, ())
 
 

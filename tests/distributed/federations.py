@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from tests.toy import deterministic_files, quiet_reporter, recipe_of
 
 from fedvisage.base.progress import Reporter
 from fedvisage.nvflare import operator
-from fedvisage.nvflare.own_files import open_at_operator
-from fedvisage.nvflare.rehearsal import Rehearsal
+from fedvisage.nvflare.authority import FederationFile
+from fedvisage.nvflare.job import open_at_operator
+from fedvisage.nvflare.membership import provision
+from fedvisage.nvflare.rehearsal import Rehearsal, free_port
 from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
 from fedvisage.tasks.catalogue import Setup
@@ -20,6 +25,17 @@ from fedvisage.tasks.opened import RunData
 from fedvisage.tasks.task import TrainingResult
 
 WAIT = 180.0
+
+
+class LineReporter(Reporter):
+    """Records the messages of a run."""
+
+    def __init__(self) -> None:
+        super().__init__(Console(file=io.StringIO()), quiet=True)
+        self.lines = list[str]()
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
 
 
 def run_through(
@@ -41,9 +57,25 @@ def run_through(
     return run(request, reporter or quiet_reporter())
 
 
-def comparable(out: Path) -> dict[str, bytes]:
-    """Return what must be equal: all that is settled, but for a count over people that only a simulation knows."""
-    found = deterministic_files(out)
-    metrics = json.loads(found["metrics"])
+def comparable_files(out: Path) -> dict[str, bytes]:
+    """Return the deterministic files of a run, without a count over people that only a simulation knows."""
+    files = deterministic_files(out)
+    metrics = json.loads(files["metrics"])
     metrics.pop("counted", None)
-    return found | {"metrics": json.dumps(metrics).encode()}
+    return files | {"metrics": json.dumps(metrics).encode()}
+
+
+def make_kits(directory: Path) -> Path:
+    """Provision a federation of two sites on this machine."""
+    content = {
+        "server": {"host": "localhost", "port": free_port()},
+        "operator": {"email": "operator@example.org"},
+        "sites": {"bank": {"organisation": "bank"}, "border": {"organisation": "agency"}},
+    }
+    provision(FederationFile.model_validate(content), directory)
+    return directory
+
+
+def copy_kit(kit: Path, place: Path) -> Path:
+    """Return a copy of a kit that a test may change."""
+    return Path(shutil.copytree(kit, place / "kit"))

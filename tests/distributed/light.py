@@ -31,13 +31,17 @@ def cell_of(name: str, port: int, startup: Path, stem: str) -> Cell:
         "server": (DriverParams.SERVER_CERT, DriverParams.SERVER_KEY),
         "client": (DriverParams.CLIENT_CERT, DriverParams.CLIENT_KEY),
     }[stem]
-    papers = {
+    credentials = {
         DriverParams.CA_CERT.value: str(startup / "rootCA.pem"),
         side[0].value: str(startup / f"{stem}.crt"),
         side[1].value: str(startup / f"{stem}.key"),
     }
     return Cell(
-        fqcn=name, root_url=f"grpc://localhost:{port}", secure=True, credentials=papers, create_internal_listener=False
+        fqcn=name,
+        root_url=f"grpc://localhost:{port}",
+        secure=True,
+        credentials=credentials,
+        create_internal_listener=False,
     )
 
 

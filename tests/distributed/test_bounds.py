@@ -1,18 +1,18 @@
-"""What a process of a job decodes of other organisations' messages, by NVFlare's own coder and decoder."""
+"""Limits on messages of other organisations, with NVFlare's own coder and decoder."""
 
 from __future__ import annotations
 
 import json
 import os
-import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 import pytest
 import torch
+from nvflare.fuel.f3.cellnet import cell
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.utils import fobs
@@ -33,31 +33,31 @@ FRAME = {fobs.FOBSContextKey.MESSAGE: Message({MessageHeaderKey.ORIGIN: "B.job"}
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The limits of a job's process, which are taken off again."""
+def job_limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Install the limits of a job's process, and remove them after the test."""
     monkeypatch.setattr(lobs, "deserialize", lobs.deserialize)
     monkeypatch.setattr(lobs, "get_datum_dir", lobs.get_datum_dir)
-    monkeypatch.setattr(bounds.cells, "_is_server_job_cell", bounds.cells._is_server_job_cell)
+    monkeypatch.setattr(cell, "_is_server_job_cell", cell._is_server_job_cell)
     bounds.install()
     yield
     bounds.refusal("B")
 
 
-def nested(depth: int) -> bytes:
+def nested_body(depth: int) -> bytes:
     return b"\x91" * depth + b"\x90"
 
 
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (nested(20_000), "64 deep"),
+        (nested_body(20_000), "64 deep"),
         (msgpack.packb([[]] * 300_000), "200000 values"),
         (b"\xdd\xff\xff\xff\xff", "200000 values"),
         (b"\xdf\xff\xff\xff\xff", "200000 values"),
         (msgpack.packb({"a": [1, 2, 3]})[:-2], "early"),
     ],
 )
-def test_a_body_that_would_make_too_many_objects_is_refused_before_it_makes_any(body: bytes, reason: str) -> None:
+def test_body_with_too_many_values_is_refused_before_decoding(body: bytes, reason: str) -> None:
     with pytest.raises(LimitExceeded, match=reason):
         check_body(body)
 
@@ -96,26 +96,24 @@ def values_in(value: Any) -> int:
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: str(value)[:20])
 def test_every_type_of_msgpack_is_counted(value: Any) -> None:
-    """A value that is measured wrongly would hide the ones behind it."""
+    """A wrong length of one value would hide the following ones."""
     whole = [value, "end", 7]
     check_body(msgpack.packb(whole), objects=values_in(whole))
     with pytest.raises(LimitExceeded):
         check_body(msgpack.packb(whole), objects=values_in(whole) - 1)
 
 
-def test_nvflares_decoder_refuses_such_a_body_and_says_whose_it_was(installed: None) -> None:
+def test_nvflares_decoder_refuses_a_deep_body_and_records_its_sender(job_limits: None) -> None:
     whole = fobs.dumps({"words": {"ticket": "t"}})
     assert fobs.loads(whole, fobs_ctx=dict(FRAME)) == {"words": {"ticket": "t"}}
     header = lobs._Header(lobs.MARKER_MAIN, 0, 20_001).to_bytes()
-    began = time.process_time()
     with pytest.raises(LimitExceeded):
-        fobs.loads(header + nested(20_000), fobs_ctx=dict(FRAME))
-    assert time.process_time() - began < 1
+        fobs.loads(header + nested_body(20_000), fobs_ctx=dict(FRAME))
     assert bounds.refusal("B") == "a message is nested more than 64 deep"
     assert bounds.refusal("B") is None
 
 
-def test_an_object_of_a_class_is_refused_with_its_cause(installed: None) -> None:
+def test_object_of_a_foreign_class_is_refused_with_the_cause(job_limits: None) -> None:
     """NVFlare's encoder sends any object by the name of its class; the decoder never loads that class."""
     parts = {FOBS_TYPE: "subprocess.Popen", FOBS_DATA: {"args": "true"}, FOBS_DECOMPOSER: DATA_CLASS}
     body = msgpack.packb({"words": {"ticket": "t"}, "tensors": {"a": parts}})
@@ -125,7 +123,7 @@ def test_an_object_of_a_class_is_refused_with_its_cause(installed: None) -> None
 
 
 def datum(marker: int, dot: int, value: bytes) -> bytes:
-    return lobs._Header(marker, dot, 16 + len(value)).to_bytes() + uuid.UUID(int=7).bytes + value
+    return bytes(lobs._Header(marker, dot, 16 + len(value)).to_bytes()) + uuid.UUID(int=7).bytes + value
 
 
 @pytest.mark.parametrize(
@@ -135,7 +133,7 @@ def datum(marker: int, dot: int, value: bytes) -> bytes:
         (datum(lobs.MARKER_DATUM_TEXT, dots.TENSOR_DOWNLOAD, b'{"fqcn": "A.job", "ref_id": "1"}'), "outside it"),
     ],
 )
-def test_a_message_brings_no_files_and_no_tensors_of_others(installed: None, tail: bytes, reason: str) -> None:
+def test_message_with_a_file_or_with_tensors_of_others_is_refused(job_limits: None, tail: bytes, reason: str) -> None:
     body = msgpack.packb({})
     whole = lobs._Header(lobs.MARKER_MAIN, 0, len(body)).to_bytes() + body + tail
     with pytest.raises(LimitExceeded, match=reason):
@@ -145,8 +143,8 @@ def test_a_message_brings_no_files_and_no_tensors_of_others(installed: None, tai
 def test_tensors_are_counted_before_they_are_read() -> None:
     limits = MessageLimits(tensors=3, size=1000, largest=400)
     item = save({"T0": torch.zeros(25)})
-    taker = CountingConsumer("B.job", limits)
-    assert set(taker.consume_items([item], None)) == {"T0"}
+    consumer = CountingConsumer("B.job", limits)
+    assert set(consumer.consume_items([item], None)) == {"T0"}
     for items, reason in (
         ([item] * 4, "3 tensors"),
         ([save({"T0": torch.zeros(10_000)})], "1000 bytes"),
@@ -159,7 +157,7 @@ def test_tensors_are_counted_before_they_are_read() -> None:
         assert reason in str(bounds.refusal("B"))
 
 
-def test_a_tensor_in_the_body_is_refused(installed: None) -> None:
+def test_tensor_in_the_body_is_refused(job_limits: None) -> None:
     with pytest.raises(LimitExceeded, match="body"):
         BoundedTensors().native_recompose(save({"t": torch.zeros(2)}))
 
@@ -190,7 +188,7 @@ if os.environ.get("HOSTILE"):
 
 @pytest.fixture
 def federation(sets: Mapping[str, Path], tmp_path: Path) -> Iterator[Rehearsal]:
-    """Site B sends more than it declared."""
+    """Start a federation whose site B sends more than it declares."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(HOSTILE)
     with rehearsal(tmp_path / "federation", {name: str(sets[name]) for name in SITES}) as members:
@@ -206,7 +204,7 @@ def federation(sets: Mapping[str, Path], tmp_path: Path) -> Iterator[Rehearsal]:
 @pytest.mark.distributed
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_site_that_sends_too_much_is_refused_and_the_others_go_on(
+def test_site_that_sends_too_much_is_refused_and_the_others_continue(
     federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     content = tree(sets, "fedpad", training__rounds=5, federation__deadline=120.0)
@@ -218,4 +216,3 @@ def test_a_site_that_sends_too_much_is_refused_and_the_others_go_on(
         assert rows[number]["failed"]["B"].endswith(what)
     assert "unknown word 'more'" in rows[2]["failed"]["B"]
     assert "refused: a message cannot be decoded (Type 'types.SimpleNamespace'" in rows[3]["failed"]["B"]
-    assert all(row["seconds"] < 60 for row in rows)

@@ -1,4 +1,4 @@
-"""The cable between a site and its server lets bytes through, late, not at all, or breaks, as it was told."""
+"""The cable between a site and its server: open, slow, jammed or cut."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.distributed.cable import Cable
 
 @pytest.fixture
 def echo() -> Iterator[int]:
-    """A server that says again what it hears; its port."""
+    """Start a server that returns the bytes that it receives; yield its port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=_serve, args=(listener,), daemon=True).start()
         yield int(listener.getsockname()[1])
@@ -48,51 +48,51 @@ def connect(cable: Cable) -> socket.socket:
     return socket.create_connection(("127.0.0.1", cable.port))
 
 
-def say(end: socket.socket) -> float:
-    """Send something and return after how many seconds it came back."""
+def send_and_receive(end: socket.socket) -> float:
+    """Send bytes, and return the seconds until they came back."""
     began = time.monotonic()
     end.sendall(b"hello")
     assert end.recv(100) == b"hello"
     return time.monotonic() - began
 
 
-def ended(end: socket.socket) -> bool:
+def is_closed(end: socket.socket) -> bool:
     try:
         return end.recv(100) == b""
     except ConnectionResetError:
         return True
 
 
-def test_bytes_go_both_ways(cable: Cable) -> None:
+def test_cable_carries_bytes_both_ways(cable: Cable) -> None:
     with connect(cable) as one, connect(cable) as other:
-        say(one)
-        say(other)
+        send_and_receive(one)
+        send_and_receive(other)
 
 
-def test_connections_that_were_reset_can_be_made_again(cable: Cable) -> None:
+def test_new_connections_work_after_a_reset(cable: Cable) -> None:
     with connect(cable) as before:
-        say(before)
+        send_and_receive(before)
         cable.reset()
-        assert ended(before)
+        assert is_closed(before)
     with connect(cable) as after:
-        say(after)
+        send_and_receive(after)
 
 
-def test_a_cut_lets_nobody_through_until_it_is_mended(cable: Cable) -> None:
+def test_cut_refuses_connections_until_it_is_mended(cable: Cable) -> None:
     with connect(cable) as before:
-        say(before)
+        send_and_receive(before)
         cable.cut()
-        assert ended(before)
+        assert is_closed(before)
     with connect(cable) as meanwhile:
-        assert ended(meanwhile)
+        assert is_closed(meanwhile)
     cable.mend()
     with connect(cable) as after:
-        say(after)
+        send_and_receive(after)
 
 
-def test_a_jam_keeps_connections_and_delivers_later(cable: Cable) -> None:
+def test_jam_keeps_connections_and_delivers_later(cable: Cable) -> None:
     with connect(cable) as end:
-        say(end)
+        send_and_receive(end)
         cable.jam()
         end.sendall(b"later")
         end.settimeout(0.3)
@@ -103,8 +103,8 @@ def test_a_jam_keeps_connections_and_delivers_later(cable: Cable) -> None:
         assert end.recv(100) == b"later"
 
 
-def test_a_slow_cable_holds_each_piece_back_both_ways(cable: Cable) -> None:
+def test_slow_cable_delays_both_ways(cable: Cable) -> None:
     with connect(cable) as end:
-        say(end)
+        send_and_receive(end)
         cable.slow(delay=0.1)
-        assert say(end) >= 0.2
+        assert send_and_receive(end) >= 0.2

@@ -1,4 +1,4 @@
-"""Which messages a cell drops, and the socket between a kit's process and its processes of jobs."""
+"""Messages that a cell drops, and the socket between a kit's process and its processes of jobs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from nvflare.fuel.f3.drivers.driver import ConnMonitor
 from nvflare.fuel.f3.drivers.net_utils import parse_url
 from nvflare.private.admin_defs import Message
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+from tests.distributed.attacks import JOB, NEEDED
 
 from fedvisage.nvflare.cells.local_socket import LocalSocketDriver
 from fedvisage.nvflare.cells.rules import CheckedProcessor, fault
 
-JOB = "6f1d3c52-8a40-4c1b-9d5e-2b7f90a1c3e4"
 OPERATOR = f"_admin_{JOB}"
 CHANNELS = [value for name, value in vars(defs.CellChannel).items() if name.isupper()]
 TOPICS = ["admin", "abort", "get_task", "call", "bye", "stop", "heart_beat", "bulk", "*", ""]
@@ -44,12 +44,12 @@ def message(
     }
 
 
-def streamed(origin: str, destination: str, channel: str, topic: str) -> dict[str, Any]:
+def stream_message(origin: str, destination: str, channel: str, topic: str) -> dict[str, Any]:
     return message(origin, destination, "sm__STREAM", "sm__DATA", sm__ch=channel, sm__tp=topic)
 
 
 def is_dropped(own: str, sender: str, headers: dict[str, Any]) -> bool:
-    """Return whether a cell drops what a neighbour sends over the connection that the neighbour would really have."""
+    """Return whether a cell drops a message from a neighbour's real connection."""
     is_local = own.partition(".")[0] == sender.partition(".")[0]
     return fault(own, sender, headers, is_local=is_local, is_operator=sender == OPERATOR) is not None
 
@@ -60,23 +60,27 @@ RUN = [
     ("server", "bank", message("bank", "server", "task", "report_job_failure")),
     ("server", "bank", message("bank", "server", "admin", "admin", "reply")),
     ("server", f"bank.{JOB}", message(f"bank.{JOB}", "server", "cellnet.channel", "bye")),
-    ("server", f"bank.{JOB}", streamed(f"bank.{JOB}", f"server.{JOB}", "server_command", "get_task")),
-    ("server", f"bank.{JOB}", streamed(f"bank.{JOB}", f"server.{JOB}", "aux_communication", "__job_heartbeat__")),
-    ("server", f"bank.{JOB}", streamed(f"bank.{JOB}", f"server.{JOB}", "return_only", "collab:call")),
+    ("server", f"bank.{JOB}", stream_message(f"bank.{JOB}", f"server.{JOB}", "server_command", "get_task")),
+    ("server", f"bank.{JOB}", stream_message(f"bank.{JOB}", f"server.{JOB}", "aux_communication", "__job_heartbeat__")),
+    ("server", f"bank.{JOB}", stream_message(f"bank.{JOB}", f"server.{JOB}", "return_only", "collab:call")),
     ("server", f"bank.{JOB}", message(f"bank.{JOB}", f"server.{JOB}", "sm__STREAM", "sm__ACK")),
-    ("server", "bank", streamed(f"bank.{JOB}", f"server.{JOB}", "download_service__", "download_service__download")),
-    ("server", OPERATOR, streamed(OPERATOR, "server", "hci_channel", "command")),
+    (
+        "server",
+        "bank",
+        stream_message(f"bank.{JOB}", f"server.{JOB}", "download_service__", "download_service__download"),
+    ),
+    ("server", OPERATOR, stream_message(OPERATOR, "server", "hci_channel", "command")),
     ("server", OPERATOR, message(OPERATOR, "server", "task", "challenge")),
     ("server", f"server.{JOB}", message(f"server.{JOB}", "server", "server_parent_listener", "get_clients")),
-    ("server", f"server.{JOB}", streamed(f"server.{JOB}", f"bank.{JOB}", "collab", "call")),
-    (f"server.{JOB}", "server", streamed(f"bank.{JOB}", f"server.{JOB}", "server_command", "submit_update")),
-    (f"server.{JOB}", "server", streamed("server", f"server.{JOB}", "server_command", "app_command")),
+    ("server", f"server.{JOB}", stream_message(f"server.{JOB}", f"bank.{JOB}", "collab", "call")),
+    (f"server.{JOB}", "server", stream_message(f"bank.{JOB}", f"server.{JOB}", "server_command", "submit_update")),
+    (f"server.{JOB}", "server", stream_message("server", f"server.{JOB}", "server_command", "app_command")),
     ("bank", "server", message("server", "bank", "admin", "admin")),
     ("bank", "server", message("server", "bank", "task", "heart_beat", "reply")),
     ("bank", f"bank.{JOB}", message(f"bank.{JOB}", "bank", "admin", "train.notify_job_status")),
     (f"bank.{JOB}", "bank", message("bank", f"bank.{JOB}", "client_command", "abort")),
-    (f"bank.{JOB}", "server", streamed(f"server.{JOB}", f"bank.{JOB}", "collab", "call")),
-    (f"bank.{JOB}", "server", streamed(f"server.{JOB}", f"bank.{JOB}", "aux_communication", "__end_run__")),
+    (f"bank.{JOB}", "server", stream_message(f"server.{JOB}", f"bank.{JOB}", "collab", "call")),
+    (f"bank.{JOB}", "server", stream_message(f"server.{JOB}", f"bank.{JOB}", "aux_communication", "__end_run__")),
 ]
 """Messages of a run, as they were recorded."""
 
@@ -87,14 +91,14 @@ def test_messages_of_a_run_pass(own: str, sender: str, headers: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("channel", [*CHANNELS, "_net_manager", "credential_manager", "collab", "download_service__"])
-def test_the_server_forwards_nothing_between_members(channel: str) -> None:
+def test_server_forwards_no_message_between_members(channel: str) -> None:
     members = ("border", f"border.{JOB}", OPERATOR)
     for sender in members:
         for destination in ("bank", f"bank.{JOB}", "_admin_0b8f4a76-55c2-4e0d-8a1b-3d9c6e7f2a10"):
             for topic in TOPICS:
                 for kind in ("req", "reply", "return"):
                     assert is_dropped("server", sender, message(sender, destination, channel, topic, kind))
-                assert is_dropped("server", sender, streamed(sender, destination, channel, topic))
+                assert is_dropped("server", sender, stream_message(sender, destination, channel, topic))
 
 
 @pytest.mark.parametrize("channel", CHANNELS)
@@ -102,7 +106,7 @@ def test_only_the_server_administers_a_site(channel: str) -> None:
     for topic in TOPICS:
         for origin in ("border", f"border.{JOB}", f"server.{JOB}", OPERATOR):
             assert is_dropped("bank", "server", message(origin, "bank", channel, topic))
-            assert is_dropped("bank", "server", streamed(origin, "bank", channel, topic))
+            assert is_dropped("bank", "server", stream_message(origin, "bank", channel, topic))
         if channel not in ("admin", "cellnet.channel"):
             assert is_dropped("bank", "server", message("server", "bank", channel, topic))
 
@@ -122,14 +126,14 @@ def test_only_the_server_administers_a_site(channel: str) -> None:
         (f"bank.{JOB}", "server", message("bank", f"bank.{JOB}", "client_command", "abort")),
     ],
 )
-def test_a_false_origin_is_noticed(own: str, sender: str, headers: dict[str, Any]) -> None:
+def test_false_origin_is_detected(own: str, sender: str, headers: dict[str, Any]) -> None:
     assert is_dropped(own, sender, headers)
 
 
 @pytest.mark.parametrize(
     "destination", ["Bank", " bank", "bank ", "border.bank", "server.bank.", "server..", "", "bank\n", None, 1, []]
 )
-def test_odd_destinations_reach_nobody(destination: object) -> None:
+def test_message_to_an_invalid_destination_is_dropped(destination: object) -> None:
     assert is_dropped("server", "border", message("border", destination, "admin", "admin"))
 
 
@@ -150,15 +154,15 @@ def test_odd_destinations_reach_nobody(destination: object) -> None:
         ("_net_manager", "change_root"),
     ],
 )
-def test_a_member_asks_the_server_for_listed_things_only(channel: str, topic: str) -> None:
+def test_member_sends_the_server_listed_requests_only(channel: str, topic: str) -> None:
     for sender in ("border", f"border.{JOB}"):
         for destination in ("server", f"server.{JOB}"):
             assert is_dropped("server", sender, message(sender, destination, channel, topic))
-            assert is_dropped("server", sender, streamed(sender, destination, channel, topic))
+            assert is_dropped("server", sender, stream_message(sender, destination, channel, topic))
 
 
-def test_a_member_cannot_act_as_operator_or_have_the_server_connect_elsewhere() -> None:
-    command = streamed(OPERATOR, "server", "hci_channel", "command")
+def test_member_cannot_act_as_operator_or_make_the_server_connect_elsewhere() -> None:
+    command = stream_message(OPERATOR, "server", "hci_channel", "command")
     assert fault("server", OPERATOR, command, is_local=False, is_operator=False)
     beat = message("border", "server", "task", "heart_beat")
     assert fault("server", "border", beat, is_local=False, is_operator=False) is None
@@ -166,25 +170,15 @@ def test_a_member_cannot_act_as_operator_or_have_the_server_connect_elsewhere() 
     assert fault("server", "border", beat | address, is_local=False, is_operator=False)
 
 
-def test_a_cell_of_the_server_is_believed_at_the_local_socket_alone() -> None:
+def test_cell_of_the_server_is_accepted_at_the_local_socket_only() -> None:
     headers = message(f"server.{JOB}", "server", "server_parent_listener", "update_run_status")
     assert fault("server", f"server.{JOB}", headers, is_local=True, is_operator=False) is None
     assert fault("server", f"server.{JOB}", headers, is_local=False, is_operator=False)
     assert fault("bank", "server", message("server", "bank", "admin", "admin"), is_local=True, is_operator=False)
 
 
-NEEDED = {
-    "scheduler.check_resource",
-    "train.deploy",
-    "train.start_job",
-    "train.check_status",
-    "train.notify_job_status",
-    "train.abort",
-}
-
-
 @pytest.mark.parametrize("processor", ClientRequestProcessors.request_processors, ids=lambda each: type(each).__name__)
-def test_a_site_has_the_topics_that_runs_need_and_refuses_ids_that_are_no_jobs(processor: Any) -> None:
+def test_site_accepts_the_topics_of_runs_and_refuses_invalid_job_ids(processor: Any) -> None:
     checked = CheckedProcessor(processor)
     assert set(checked.get_topics()) == NEEDED & set(processor.get_topics())
     for topic in checked.get_topics():
@@ -197,7 +191,9 @@ def test_a_site_has_the_topics_that_runs_need_and_refuses_ids_that_are_no_jobs(p
             assert (reply.body, reply.get_header("_rtnCode")) == ("invalid job id", "_error")
         request = Message(topic, "")
         request.set_header("job_id", JOB)
-        with pytest.raises((TypeError, ValueError, AttributeError)):  # NVFlare's processor was asked, and has no engine
+        with pytest.raises(
+            (TypeError, ValueError, AttributeError)
+        ):  # NVFlare's processor got the request, and has no engine
             checked.process(request, None)
 
 
@@ -217,7 +213,7 @@ class Monitor(ConnMonitor, FrameReceiver):  # type: ignore[misc]
 
 
 @pytest.fixture
-def listening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Monitor]]:
+def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Monitor]]:
     """A driver that listens in a directory with a long name, where a killed process has left its socket."""
     kit = tmp_path / ("with space & " + "long" * 20) / "kit"
     kit.mkdir(parents=True)
@@ -242,8 +238,8 @@ def run_driver(driver: LocalSocketDriver, monitor: Monitor, mode: Mode) -> threa
     return thread
 
 
-def test_the_local_socket_carries_frames_and_is_its_owners_alone(listening: tuple[Path, Monitor]) -> None:
-    kit, accepted = listening
+def test_local_socket_carries_frames_and_is_private_to_its_owner(listener: tuple[Path, Monitor]) -> None:
+    kit, accepted = listener
     wait_for(Path("socket/jobs"))
     accepted.connections.get(timeout=60)
     near, driver = Monitor(), LocalSocketDriver()
@@ -257,14 +253,14 @@ def test_the_local_socket_carries_frames_and_is_its_owners_alone(listening: tupl
 
 
 def wait_for(path: Path) -> None:
-    """Connect once, as soon as somebody listens."""
+    """Connect once, as soon as a process listens."""
     while True:
         with socket.socket(socket.AF_UNIX) as end, contextlib.suppress(OSError):
             end.connect(str(path))
             return
 
 
-def test_an_end_of_nvflare_is_a_failure_with_a_line(tmp_path: Path) -> None:
+def test_unrequested_end_of_nvflare_is_a_failure_with_one_line(tmp_path: Path) -> None:
     program = """
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What goes wrong between machines does not end a run, and changes its bytes only when a site missed a round."""
+"""Faults between machines do not end a run, and change its bytes only if a site missed a round."""
 
 from __future__ import annotations
 
@@ -32,32 +32,30 @@ QUICK = ("the server's process for the job dies",)
 
 @pytest.fixture(scope="module")
 def place(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    with scene(tmp_path_factory.mktemp("federation"), sets) as found:
-        yield found
+    with scene(tmp_path_factory.mktemp("federation"), sets) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
-def whole(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def undisturbed(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     out = tmp_path_factory.mktemp("whole") / "run"
     run_toy(content_of(sets, {}), out)
     return deterministic_files(out)
 
 
 @pytest.mark.slow
-def test_operator_killed(place: Scene, sets: Mapping[str, Path], whole: dict[str, bytes], tmp_path: Path) -> None:
-    kill_command_and_resume(content_of(sets, {}), tmp_path / "run", "--kit", str(place.members.operator.path))
-    assert deterministic_files(tmp_path / "run") == whole
+@pytest.mark.parametrize("killed", ["operator", "rehearsal"])
+def test_killed_command_resumes_with_the_same_bytes(
+    killed: str, place: Scene, sets: Mapping[str, Path], undisturbed: dict[str, bytes], tmp_path: Path
+) -> None:
+    kit = ("--kit", str(place.members.operator.path)) if killed == "operator" else ()
+    kill_command_and_resume(content_of(sets, {}), tmp_path / "run", *kit)
+    assert deterministic_files(tmp_path / "run") == undisturbed
 
 
 @pytest.mark.slow
-def test_all_processes_killed(sets: Mapping[str, Path], whole: dict[str, bytes], tmp_path: Path) -> None:
-    kill_command_and_resume(content_of(sets, {}), tmp_path / "run")
-    assert deterministic_files(tmp_path / "run") == whole
-
-
-@pytest.mark.slow
-def test_a_command_that_loses_its_server_advises_to_resume(
-    place: Scene, sets: Mapping[str, Path], whole: dict[str, bytes], tmp_path: Path
+def test_command_without_its_server_advises_to_resume(
+    place: Scene, sets: Mapping[str, Path], undisturbed: dict[str, bytes], tmp_path: Path
 ) -> None:
     out, content = tmp_path / "run", content_of(sets, {})
     witness = Witness(lambda: place.members.kill("server"))
@@ -65,7 +63,7 @@ def test_a_command_that_loses_its_server_advises_to_resume(
         run_through(place.members, content, out, reporter=witness, wait=10.0)
     place.members.start("server")
     run_through(place.members, content, out, resume=True)
-    assert deterministic_files(out) == whole
+    assert deterministic_files(out) == undisturbed
 
 
 class Stubborn(Witness):
@@ -74,14 +72,14 @@ class Stubborn(Witness):
     def advance(self, done: int, total: int, note: str) -> None:
         if done >= self.strike:
             with suppress(StopIteration):  # B has no process: it was left out
-                self.deed()
+                self.act()
 
 
 @pytest.mark.parametrize(
     "strike",
     [pytest.param(1, id="training", marks=pytest.mark.slow), pytest.param(6, id="last", marks=pytest.mark.slow)],
 )
-def test_a_site_that_dies_again_and_again_is_left_out(
+def test_site_that_dies_repeatedly_is_left_out(
     strike: int, place: Scene, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The operator sees the end of a round soon, and the next round takes long: B dies in the middle of it.
@@ -92,16 +90,18 @@ def test_a_site_that_dies_again_and_again_is_left_out(
     rows = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
     assert len(rows) == content["training"]["rounds"]
     assert rows[-1]["replied"] == ["A", "C"]
-    assert sum("submitting the run again" in text for text in witness.told) == operator.DEATHS
-    assert any("continues without it" in text for text in witness.told)
+    assert sum("submitting the run again" in text for text in witness.lines) == operator.DEATHS
+    assert any("continues without it" in text for text in witness.lines)
 
 
 @pytest.mark.parametrize(
     "fault",
     [pytest.param(fault, id=fault.name, marks=() if fault.name in QUICK else pytest.mark.slow) for fault in FAULTS],
 )
-def test_fault(fault: Fault, place: Scene, sets: Mapping[str, Path], whole: dict[str, bytes], tmp_path: Path) -> None:
-    finding = try_fault(fault, place, content_of(sets, fault.changes), whole, tmp_path / "run")
+def test_run_survives_a_fault(
+    fault: Fault, place: Scene, sets: Mapping[str, Path], undisturbed: dict[str, bytes], tmp_path: Path
+) -> None:
+    finding = try_fault(fault, place, content_of(sets, fault.changes), undisturbed, tmp_path / "run")
     assert finding.finished
     if fault.same_bytes:
         assert finding.equal

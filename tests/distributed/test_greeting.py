@@ -1,4 +1,4 @@
-"""A server that cannot be reached is tried again; one that is foreign, or refuses our papers, is named."""
+"""An unreachable server is retried; a foreign server, or one that refuses our credentials, is reported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.distributed.papers import copy_of
+from tests.distributed.federations import copy_kit
 from tests.refusals import refused
 
 from fedvisage.nvflare.greeting import ConnectionClosed, Unreachable, check_handshake, wait_for_greeting
@@ -23,9 +23,9 @@ from fedvisage.nvflare.rehearsal import free_port
 Answer = Callable[[socket.socket], None]
 
 
-def pointed_at(kit: Path, port: int, place: Path) -> Kit:
+def kit_for_port(kit: Path, port: int, place: Path) -> Kit:
     """Return a copy of bank's kit whose server listens on a port of this test."""
-    copy = copy_of(kit, place)
+    copy = copy_kit(kit, place)
     path = copy / "startup" / "fed_client.json"
     tree = json.loads(path.read_text())
     tree["servers"][0]["service"]["target"] = f"localhost:{port}"
@@ -34,7 +34,7 @@ def pointed_at(kit: Path, port: int, place: Path) -> Kit:
 
 
 @contextmanager
-def listening(answer: Answer) -> Iterator[int]:
+def serve(answer: Answer) -> Iterator[int]:
     """Answer connections one after another, on a port of the system's choice."""
     with socket.create_server(("localhost", 0)) as server:
 
@@ -54,8 +54,8 @@ def listening(answer: Answer) -> Iterator[int]:
         thread.join(10)
 
 
-def as_server(kit: Path, known: Path) -> Answer:
-    """Speak TLS with a server's papers, greet clients whose certificate is signed by a known root."""
+def tls_answer(kit: Path, known: Path) -> Answer:
+    """Speak TLS with a server's credentials, and greet clients with a certificate of a known root."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(kit / "startup" / "server.crt", kit / "startup" / "server.key")
     context.load_verify_locations(known / "startup" / "rootCA.pem")
@@ -71,37 +71,37 @@ def as_server(kit: Path, known: Path) -> Answer:
     return answer
 
 
-def test_the_server_of_the_federation_greets(own_kits: Path, tmp_path: Path) -> None:
-    with listening(as_server(own_kits / "server", own_kits / "server")) as port:
-        check_handshake(pointed_at(own_kits / "sites" / "bank", port, tmp_path))
+def test_handshake_with_the_own_server_succeeds(own_kits: Path, tmp_path: Path) -> None:
+    with serve(tls_answer(own_kits / "server", own_kits / "server")) as port:
+        check_handshake(kit_for_port(own_kits / "sites" / "bank", port, tmp_path))
 
 
-def test_the_server_of_another_federation(own_kits: Path, other_kits: Path, tmp_path: Path) -> None:
-    with listening(as_server(other_kits / "server", own_kits / "server")) as port:
-        kit = pointed_at(own_kits / "sites" / "bank", port, tmp_path)
+def test_server_of_another_federation_is_refused(own_kits: Path, other_kits: Path, tmp_path: Path) -> None:
+    with serve(tls_answer(other_kits / "server", own_kits / "server")) as port:
+        kit = kit_for_port(own_kits / "sites" / "bank", port, tmp_path)
         with refused("startup/rootCA.pem", "certificate", "signed"):
             check_handshake(kit)
 
 
-def test_a_server_that_refuses_the_certificate(own_kits: Path, other_kits: Path, tmp_path: Path) -> None:
-    with listening(as_server(own_kits / "server", other_kits / "server")) as port:
-        kit = pointed_at(own_kits / "sites" / "bank", port, tmp_path)
+def test_server_that_refuses_the_certificate_is_reported(own_kits: Path, other_kits: Path, tmp_path: Path) -> None:
+    with serve(tls_answer(own_kits / "server", other_kits / "server")) as port:
+        kit = kit_for_port(own_kits / "sites" / "bank", port, tmp_path)
         with refused("startup/client.crt", "certificate"):
             check_handshake(kit)
 
 
-def test_who_does_not_speak_tls_is_tried_again(own_kits: Path, tmp_path: Path) -> None:
+def test_service_without_tls_is_retried(own_kits: Path, tmp_path: Path) -> None:
     def answer(plain: socket.socket) -> None:
         plain.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         plain.recv(1000)
 
-    with listening(answer) as port, pytest.raises(Unreachable, match="TLS"):
-        check_handshake(pointed_at(own_kits / "sites" / "bank", port, tmp_path))
+    with serve(answer) as port, pytest.raises(Unreachable, match="TLS"):
+        check_handshake(kit_for_port(own_kits / "sites" / "bank", port, tmp_path))
 
 
 @pytest.mark.parametrize("abruptly", [False, True])
-def test_a_door_whose_server_is_down(own_kits: Path, tmp_path: Path, abruptly: bool) -> None:
-    """A proxy that finds nobody behind it closes connections: it speaks no TLS, and refuses nobody's papers."""
+def test_proxy_without_its_server_is_retried(own_kits: Path, tmp_path: Path, abruptly: bool) -> None:
+    """A proxy without its server closes connections before TLS, which is no refusal of credentials."""
 
     def answer(plain: socket.socket) -> None:
         if abruptly:
@@ -109,49 +109,53 @@ def test_a_door_whose_server_is_down(own_kits: Path, tmp_path: Path, abruptly: b
         else:
             plain.recv(1000)
 
-    with listening(answer) as port, pytest.raises(Unreachable, match="behind it") as error:
-        check_handshake(pointed_at(own_kits / "sites" / "bank", port, tmp_path))
+    with serve(answer) as port, pytest.raises(Unreachable, match="behind it") as error:
+        check_handshake(kit_for_port(own_kits / "sites" / "bank", port, tmp_path))
     assert f"localhost:{port}" in str(error.value)
-    assert not isinstance(error.value, ConnectionClosed), "which counts as a refusal when it is done often"
+    assert not isinstance(error.value, ConnectionClosed), "only repeated closing is a refusal"
 
 
-def test_who_hangs_up_once_may_be_ending_and_always_refuses(own_kits: Path, tmp_path: Path) -> None:
+def test_repeated_hang_ups_count_as_a_refusal(own_kits: Path, tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*(own_kits / "server" / "startup" / f"server.{end}" for end in ("crt", "key")))
+    startup = own_kits / "server" / "startup"
+    context.load_cert_chain(startup / "server.crt", startup / "server.key")
 
     def answer(plain: socket.socket) -> None:
         context.wrap_socket(plain, server_side=True).close()
 
-    with listening(answer) as port:
-        kit = pointed_at(own_kits / "sites" / "bank", port, tmp_path)
+    with serve(answer) as port:
+        kit = kit_for_port(own_kits / "sites" / "bank", port, tmp_path)
         with pytest.raises(ConnectionClosed):
             check_handshake(kit)
         with refused("startup/client.crt", "certificate"):
             wait_for_greeting(kit, lambda text: None)
 
 
-def test_an_unreachable_server_is_said_once_and_found_when_it_comes(own_kits: Path, tmp_path: Path) -> None:
-    port, said, found = free_port(), list[str](), threading.Event()
-    kit = pointed_at(own_kits / "sites" / "bank", port, tmp_path)
+def test_unreachable_server_is_reported_once_until_it_answers(own_kits: Path, tmp_path: Path) -> None:
+    port, lines, greeted, waiting = free_port(), list[str](), threading.Event(), threading.Event()
+    kit = kit_for_port(own_kits / "sites" / "bank", port, tmp_path)
+
+    def say(text: str) -> None:
+        lines.append(text)
+        waiting.set()
 
     def work() -> None:
-        wait_for_greeting(kit, lambda text: (said.append(text), waiting.set())[0])
-        found.set()
+        wait_for_greeting(kit, say)
+        greeted.set()
 
-    waiting = threading.Event()
     threading.Thread(target=work, daemon=True).start()
     waiting.wait()
     with socket.create_server(("localhost", port)) as server:
-        answer = as_server(own_kits / "server", own_kits / "server")
+        answer = tls_answer(own_kits / "server", own_kits / "server")
         with server.accept()[0] as plain:
             answer(plain)
-        found.wait()
-    assert len(said) == 1
-    assert f"localhost:{port}" in said[0]
+        greeted.wait()
+    assert len(lines) == 1
+    assert f"localhost:{port}" in lines[0]
 
 
-def test_waiting_ends_at_its_moment(own_kits: Path, tmp_path: Path) -> None:
-    kit, began = pointed_at(own_kits / "sites" / "bank", free_port(), tmp_path), time.monotonic()
+def test_waiting_ends_at_the_deadline(own_kits: Path, tmp_path: Path) -> None:
+    kit, began = kit_for_port(own_kits / "sites" / "bank", free_port(), tmp_path), time.monotonic()
     with pytest.raises(Unreachable, match="reached"):
         wait_for_greeting(kit, lambda text: None, until=began + 1.5)
     assert time.monotonic() >= began + 1.5

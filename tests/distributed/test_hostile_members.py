@@ -1,4 +1,4 @@
-"""What a member, or the server, sends to a site to stop it, to delete its files or to run code there."""
+"""Messages of a hostile member or server that would stop a site, delete its files or run code there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from nvflare.fuel.utils.zip_utils import zip_directory_to_bytes
 from nvflare.lighter.utils import load_private_key_file, sign_folders
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
-from tests.distributed.attacks import hostile_environment
+from tests.distributed.attacks import JOB, NEEDED, hostile_environment
 from tests.distributed.federations import WAIT, run_through
 from tests.toy import SITES, recipe_of, tree
 
@@ -26,19 +26,9 @@ from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(600)]
 
-JOB = "6f1d3c52-8a40-4c1b-9d5e-2b7f90a1c3e4"
 KEEPSAKE = "keepsake"
 """A folder in the kit of site A."""
 
-NEEDED = {
-    "scheduler.check_resource",
-    "train.deploy",
-    "train.start_job",
-    "train.check_status",
-    "train.notify_job_status",
-    "train.abort",
-}
-"""What the server has to ask sites for, so that there are runs."""
 
 TOPICS = sorted({topic for each in ClientRequestProcessors.request_processors for topic in each.get_topics()})
 IN_A_STREAM = {
@@ -102,7 +92,7 @@ def deploy_and_start(name: str, job: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def attacks_of_a_member(jobs: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return messages to site A, by the front door, with false headers, and by other ways through the server."""
+    """Return messages to site A: direct ones, with false headers, and by other ways through the server."""
     attacks = [administration(topic) for topic in TOPICS if topic not in ("train.shutdown", "train.restart")]
     attacks += [each for name, job in jobs.items() for each in deploy_and_start(name, job)]
     attacks += [
@@ -167,12 +157,10 @@ def attack(members: Rehearsal, cell: str, attacks: list[dict[str, Any]], place: 
         while {client.name for client in session.get_connected_client_list()} < set(SITES):
             assert not results.exists()
     (place / "go").touch()
-    until = time.monotonic() + 300
     while not results.exists():
-        assert time.monotonic() < until, "the attacks did not end"
         time.sleep(0.5)
-    found: dict[str, str] = json.loads(results.read_text())
-    return found
+    replies: dict[str, str] = json.loads(results.read_text())
+    return replies
 
 
 def check_unharmed(members: Rehearsal, process: int) -> None:
@@ -190,7 +178,7 @@ def jobs(federation: Rehearsal, sets: Mapping[str, Path], place: Path) -> dict[s
     return {spoil.__name__: signed_job(place / "jobs", kit, sets, spoil) for spoil in spoils}
 
 
-def test_a_member_reaches_no_other_and_runs_go_on(
+def test_member_reaches_no_other_member_and_runs_continue(
     federation: Rehearsal, sets: Mapping[str, Path], place: Path, tmp_path: Path, jobs: dict[str, dict[str, Any]]
 ) -> None:
     process, audit = federation.processes["A"].pid, federation.sites["A"].path / "audit.log"
@@ -198,13 +186,13 @@ def test_a_member_reaches_no_other_and_runs_go_on(
     results = attack(federation, "B", attacks, place / "member")
     assert results.keys() == {each["name"] for each in attacks}
     answered = {name: reply for name, reply in results.items() if reply not in ("timeout", "comm_error")}
-    assert answered == {"goodbye server": "ok: None"}, "the server hears that B leaves, and nothing else"
+    assert answered == {"goodbye server": "ok: None"}, "the server accepts only that B leaves"
     check_unharmed(federation, process)
-    assert not audit.exists() or not audit.read_text(), "A was asked for nothing"
+    assert not audit.exists() or not audit.read_text(), "A got no request"
     run_through(federation, tree(sets, training__rounds=1), tmp_path / "run")
 
 
-def test_a_site_does_for_the_server_what_runs_need(
+def test_site_executes_only_the_servers_requests_that_runs_need(
     federation: Rehearsal, place: Path, jobs: dict[str, dict[str, Any]]
 ) -> None:
     process = federation.processes["A"].pid
@@ -235,7 +223,7 @@ def test_a_site_does_for_the_server_what_runs_need(
     check_unharmed(federation, process)
 
 
-def test_nobody_listens_for_other_users_of_the_machine(federation: Rehearsal) -> None:
+def test_no_port_or_socket_is_open_to_other_users(federation: Rehearsal) -> None:
     service = json.loads((federation.operator.path / "startup" / "fed_admin.json").read_text())["admin"]["port"]
     for name, process in federation.processes.items():
         kit = federation.server if name == "server" else federation.sites[name]

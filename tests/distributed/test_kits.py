@@ -1,4 +1,4 @@
-"""What kits, jobs and parcels may hold, without a federation."""
+"""The content of kits, jobs and parcels."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ from fedvisage.federation.wire.schema import RefusedMessage
 from fedvisage.federation.wire.transport import Order
 from fedvisage.nvflare import transport
 from fedvisage.nvflare.authority import FederationFile, read_federation
-from fedvisage.nvflare.job import Job, read_job, without_local_parts, write_job
+from fedvisage.nvflare.job import Job, NotReady, read_job, weights_at_server, without_local_parts, write_job
 from fedvisage.nvflare.kits import CONTROLLER, EXECUTOR, SERVER_CLASS, SERVER_WATCH, SITE_CLASS, SITE_WATCH, open_kit
 from fedvisage.nvflare.membership import provision
 from fedvisage.nvflare.node import prepare_server, prepare_site
-from fedvisage.nvflare.own_files import NotReady, weights_at_server
 from fedvisage.nvflare.rehearsal import free_port
 from fedvisage.recipe import tree_of
 
@@ -73,7 +72,7 @@ def test_kits_allow_three_classes_and_send_no_logs(kits: Path, kit: str) -> None
 
 
 @pytest.mark.parametrize("kit", ["server", "sites/bank"])
-def test_nobody_may_bring_code_or_open_a_shell(kits: Path, kit: str) -> None:
+def test_no_role_may_bring_code_or_open_a_shell(kits: Path, kit: str) -> None:
     roles = json.loads((kits / kit / "local" / "authorization.json").read_text())["permissions"]
     for rights in roles.values():
         assert isinstance(rights, dict), "each right is named"
@@ -81,7 +80,7 @@ def test_nobody_may_bring_code_or_open_a_shell(kits: Path, kit: str) -> None:
     assert not (kits / kit / "local" / "authorization.json.default").exists(), "NVFlare's own rights are gone"
 
 
-def test_the_key_of_the_authority_is_in_no_kit(kits: Path) -> None:
+def test_key_of_the_authority_is_in_no_kit(kits: Path) -> None:
     secret = (kits / "authority" / "root.key").read_text()
     assert secret.startswith("-----BEGIN RSA PRIVATE KEY-----")
     for kit in (kits / "server", kits / "operator", kits / "sites"):
@@ -98,7 +97,7 @@ def test_kits_and_updates_with_keys_are_accessible_to_their_owner_alone(tmp_path
         assert [path.stat().st_mode & 0o777 for path in paths if path.suffix == ".key"] == [0o600]
 
 
-def test_stores_of_a_started_server_lie_in_its_kit(kits: Path) -> None:
+def test_stores_of_a_server_are_in_its_kit(kits: Path) -> None:
     kit = open_kit(kits / "server", "server")
     prepare_server(kit)
     found = set(texts(json.loads((kit.path / "local" / "resources.json").read_text())))
@@ -106,7 +105,7 @@ def test_stores_of_a_started_server_lie_in_its_kit(kits: Path) -> None:
     assert {str(kit.path / "jobs"), str(kit.path / "snapshots")} <= found
 
 
-def test_a_kit_that_was_started_has_its_watch_once(kits: Path, sets: Mapping[str, Path]) -> None:
+def test_restarted_kit_has_one_watch(kits: Path, sets: Mapping[str, Path]) -> None:
     kit = open_kit(kits / "sites" / "bank", "site")
     for _ in range(2):
         prepare_site(kit, str(sets["A"]))
@@ -122,14 +121,14 @@ def test_a_kit_that_was_started_has_its_watch_once(kits: Path, sets: Mapping[str
         ("operator", ["fedvisage run RECIPE --on nvflare --kit KIT", "fedvisage status --kit KIT"]),
     ],
 )
-def test_a_kit_says_how_it_is_used_and_brings_no_script(kits: Path, kit: str, commands: list[str]) -> None:
+def test_readme_of_a_kit_has_its_commands_and_no_scripts_remain(kits: Path, kit: str, commands: list[str]) -> None:
     assert [path.name for path in (kits / kit).rglob("readme*")] == ["readme.txt"]
     text = (kits / kit / "readme.txt").read_text()
     assert all(command in text for command in commands)
     assert not [path for path in (kits / kit).rglob("*") if path.suffix in (".sh", ".ipynb")]
 
 
-def test_a_kit_is_for_one_kind_of_machine(kits: Path, sets: Mapping[str, Path]) -> None:
+def test_kit_of_another_kind_is_refused(kits: Path, sets: Mapping[str, Path]) -> None:
     with refused("made/sites/bank", "site", "server"):
         open_kit(kits / "sites" / "bank", "server")
     with pytest.raises(UserError):
@@ -150,7 +149,7 @@ def test_a_kit_is_for_one_kind_of_machine(kits: Path, sets: Mapping[str, Path]) 
         ({"more": 1}, "more"),
     ],
 )
-def test_mistakes_in_the_description(changes: dict[str, Any], place: str, tmp_path: Path) -> None:
+def test_mistake_in_the_description_names_its_place(changes: dict[str, Any], place: str, tmp_path: Path) -> None:
     path = tmp_path / "federation.yaml"
     path.write_text(yaml.safe_dump(description(**changes)))
     with pytest.raises(UserError) as error:
@@ -158,7 +157,7 @@ def test_mistakes_in_the_description(changes: dict[str, Any], place: str, tmp_pa
     assert place in error.value.place
 
 
-def test_a_job_is_four_files_without_a_path_of_anyone(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_job_is_four_files_without_local_paths(sets: Mapping[str, Path], tmp_path: Path) -> None:
     recipe = recipe_of(tree(sets))
     write_job(tmp_path / "job", Job("first", without_local_parts(recipe)), ("A", "B"))
     files = sorted(path for path in (tmp_path / "job").rglob("*") if path.is_file())
@@ -168,13 +167,13 @@ def test_a_job_is_four_files_without_a_path_of_anyone(sets: Mapping[str, Path], 
     assert read_job(tmp_path / "job" / "app" / "config") == Job("first", without_local_parts(recipe))
 
 
-def test_benchmarks_stay_with_whoever_writes_the_recipe(sets: Mapping[str, Path]) -> None:
+def test_benchmarks_do_not_travel(sets: Mapping[str, Path]) -> None:
     recipe = recipe_of(tree(sets, "fedavg", data__benchmarks={"lfw": str(sets["U"])}))
     assert recipe.data.benchmarks is not None
     assert without_local_parts(recipe).data.benchmarks is None
 
 
-def test_pieces_of_tensors_are_waited_for_within_the_deadline(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_tensor_timeout_follows_the_deadline(sets: Mapping[str, Path], tmp_path: Path) -> None:
     write_job(
         tmp_path / "job", Job("first", without_local_parts(recipe_of(tree(sets, federation__deadline=60.0)))), ("A",)
     )
@@ -184,7 +183,7 @@ def test_pieces_of_tensors_are_waited_for_within_the_deadline(sets: Mapping[str,
 
 
 @pytest.mark.parametrize("run", ["", "../x", "A", "a/b", "a" * 64, 3, None])
-def test_a_job_with_a_bad_name_is_refused(run: object, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_job_with_an_invalid_name_is_refused(run: object, sets: Mapping[str, Path], tmp_path: Path) -> None:
     write_job(tmp_path / "job", Job("first", without_local_parts(recipe_of(tree(sets)))), ("A",))
     path = tmp_path / "job" / "app" / "config" / "recipe.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"run": run}))
@@ -192,7 +191,7 @@ def test_a_job_with_a_bad_name_is_refused(run: object, sets: Mapping[str, Path],
         read_job(path.parent)
 
 
-def test_only_what_can_run_between_machines_travels(sets: Mapping[str, Path]) -> None:
+def test_recipe_that_only_a_simulation_can_run_is_refused(sets: Mapping[str, Path]) -> None:
     for changes, place in (
         ({"method": "pooled"}, "recipe.method.name"),
         ({"evaluation__features": 3}, "recipe.evaluation.features"),
@@ -202,7 +201,7 @@ def test_only_what_can_run_between_machines_travels(sets: Mapping[str, Path]) ->
             without_local_parts(recipe_of(tree(sets, **changes)))
 
 
-def test_a_file_of_weights_travels_as_its_digest(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_file_of_weights_travels_as_its_digest(sets: Mapping[str, Path], tmp_path: Path) -> None:
     file = tmp_path / "secret-weights.safetensors"
     file.write_bytes(b"weights")
     digest = f"sha256:{hashlib.sha256(b'weights').hexdigest()}"
@@ -219,18 +218,18 @@ def test_a_file_of_weights_travels_as_its_digest(sets: Mapping[str, Path], tmp_p
         assert weights_at_server(recipe, {"weights": str(file)}) == {digest: file}
 
 
-def test_a_file_of_weights_that_is_missing_is_named(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_missing_file_of_weights_is_reported(sets: Mapping[str, Path], tmp_path: Path) -> None:
     with refused("recipe.training.start", str(tmp_path / "nowhere")):
         without_local_parts(recipe_of(tree(sets, training__start=str(tmp_path / "nowhere"))))
 
 
-def test_a_job_that_names_a_path_of_the_server_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_job_with_a_path_of_the_server_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
     write_job(tmp_path / "job", Job("first", recipe_of(tree(sets, training__start="/etc/passwd"))), ("A",))
     with refused("recipe.training.start", "path", "digest"):
         read_job(tmp_path / "job" / "app" / "config")
 
 
-def test_parcels_bring_tensors_exactly() -> None:
+def test_order_is_unchanged_after_packing() -> None:
     weight = torch.nn.Parameter(torch.randn(3, 4).t())
     order = Order("train", 3, {"a.weight": weight, "n": torch.tensor(7)}, 2, "ticket")
     found = transport.unpack_order(transport.pack_order(order))
@@ -259,7 +258,7 @@ def test_parcels_bring_tensors_exactly() -> None:
         {"words": {"ticket": "t"}, "tensors": {"a": torch.zeros(1, device="meta")}},
     ],
 )
-def test_what_is_no_reply_is_refused(parcel: object) -> None:
+def test_malformed_reply_is_refused(parcel: object) -> None:
     reply = transport.unpack_reply("A", parcel)
     assert reply.message is None
     assert reply.failure.startswith("refused")
@@ -280,18 +279,18 @@ WORDS = {"call": "train", "round": 1, "visit": 1, "ticket": "t"}
         {"words": WORDS, "tensors": {"a": [1.0]}},
     ],
 )
-def test_what_is_no_order_is_refused(parcel: object) -> None:
+def test_malformed_order_is_refused(parcel: object) -> None:
     with pytest.raises(RefusedMessage):
         transport.unpack_order(parcel)
     assert transport.ticket_of(parcel) in ("", "t")
 
 
-def test_a_spent_budget_is_told_apart_from_a_lost_site() -> None:
+def test_spent_budget_differs_from_a_lost_site() -> None:
     assert transport.unpack_reply("A", transport.pack_failure("no more", "ticket", spent=True)).spent
     assert not transport.unpack_reply("A", transport.pack_failure("no more", "ticket")).spent
-    said = {"words": {"ticket": "ticket", "failure": "no more", "spent": "yes"}, "tensors": {}}
-    assert not transport.unpack_reply("A", said).spent
+    reply = {"words": {"ticket": "ticket", "failure": "no more", "spent": "yes"}, "tensors": {}}
+    assert not transport.unpack_reply("A", reply).spent
 
 
-def test_a_reason_is_cut_short() -> None:
+def test_long_reason_is_truncated() -> None:
     assert len(transport.unpack_reply("A", transport.pack_failure("x" * 10_000)).failure) <= 300

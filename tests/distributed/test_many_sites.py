@@ -11,7 +11,7 @@ import pytest
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def test_one_server_carries_two_hundred_sites_in_a_run(tmp_path: Path) -> None:
+def test_server_carries_two_hundred_sites(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.distributed.many_sites", str(tmp_path)]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

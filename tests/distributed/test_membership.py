@@ -1,8 +1,7 @@
-"""Provisioning again: who is new gets a kit, all others keep theirs, certificates are renewed and revoked."""
+"""Later provisioning: new members get kits, existing kits stay, certificates are renewed and revoked."""
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 import socket
@@ -23,14 +22,12 @@ from nvflare.fuel.f3.drivers.connector_info import ConnectorInfo, Mode
 from nvflare.fuel.f3.drivers.driver import ConnMonitor
 from nvflare.fuel.f3.drivers.grpc.qq import QQ
 from nvflare.fuel.f3.drivers.grpc.streamer_pb2_grpc import StreamerStub
-from rich.console import Console
-from tests.distributed.papers import make_kits
+from tests.distributed.federations import LineReporter, make_kits
 from tests.refusals import failed, refused
 from tests.toy import recipe_of, tree
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.base.files import write_json
-from fedvisage.base.progress import Reporter
 from fedvisage.cli.federation import print_tables
 from fedvisage.nvflare import greeting
 from fedvisage.nvflare.admission import Admission, AdmissionListener
@@ -51,7 +48,7 @@ from fedvisage.nvflare.watching import _log_out
 FIRST, SECOND = "operator@example.org", "second@example.org"
 
 
-def described(**changes: Any) -> FederationFile:
+def federation_file(**changes: Any) -> FederationFile:
     content = {
         "server": {"host": "localhost", "port": 8002, "organisation": "institute"},
         "operator": {"email": FIRST},
@@ -60,32 +57,32 @@ def described(**changes: Any) -> FederationFile:
     return FederationFile.model_validate(content | changes)
 
 
-def with_phone() -> FederationFile:
+def file_with_phone() -> FederationFile:
     sites = {"bank": {"organisation": "bank"}, "phone": {"organisation": "maker"}}
-    return described(sites=sites, operator=[{"email": SECOND}, {"email": FIRST}])
+    return federation_file(sites=sites, operator=[{"email": SECOND}, {"email": FIRST}])
 
 
 @pytest.fixture(scope="module")
-def early(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A federation as it was made first."""
+def first_kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The kits of a new federation."""
     directory = tmp_path_factory.mktemp("early") / "kits"
-    provision(described(), directory)
+    provision(federation_file(), directory)
     return directory
 
 
 @pytest.fixture
-def kits(early: Path, tmp_path: Path) -> Path:
-    """One that a test may change."""
-    return Path(shutil.copytree(early, tmp_path / "kits"))
+def kits(first_kits: Path, tmp_path: Path) -> Path:
+    """A copy that a test may change."""
+    return Path(shutil.copytree(first_kits, tmp_path / "kits"))
 
 
 def content(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
-def admission(kits: Path, said: list[str]) -> Admission:
+def admission(kits: Path, lines: list[str]) -> Admission:
     """Return the admission of a server that starts now."""
-    started = Admission(kits / "server", said.append)
+    started = Admission(kits / "server", lines.append)
     started.read()
     return started
 
@@ -94,9 +91,9 @@ def certificate(kit: Path) -> x509.Certificate:
     return x509.load_pem_x509_certificate((kit / "startup" / "client.crt").read_bytes())
 
 
-def test_who_joins_gets_a_kit_and_all_others_keep_theirs(kits: Path) -> None:
+def test_new_members_get_kits_and_existing_kits_stay(kits: Path) -> None:
     before = {name: content(kits / name) for name in ("server", "operator", "sites/bank", "sites/border")}
-    changes = provision(with_phone(), kits)
+    changes = provision(file_with_phone(), kits)
     assert changes.kits == {kits / "sites/phone": "phone", kits / "operators" / SECOND: SECOND}
     assert not changes.updates
     assert {name: content(kits / name) for name in before} == before
@@ -107,10 +104,10 @@ def test_who_joins_gets_a_kit_and_all_others_keep_theirs(kits: Path) -> None:
     assert (kits / "sites/phone/startup/rootCA.pem").read_bytes() == root
     (leaving,) = [note for note in changes.notes if "border" in note]
     assert "--revoke border" in leaving
-    assert not provision(with_phone(), kits).kits, "once more changes nothing"
+    assert not provision(file_with_phone(), kits).kits, "once more changes nothing"
 
 
-def test_the_root_key_is_its_owners_and_no_members_key_stays_with_it(kits: Path) -> None:
+def test_root_key_is_private_and_the_authority_keeps_no_members_key(kits: Path) -> None:
     key = kits / "authority" / "root.key"
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     assert stat.S_IMODE(key.parent.stat().st_mode) == 0o700
@@ -120,9 +117,9 @@ def test_the_root_key_is_its_owners_and_no_members_key_stays_with_it(kits: Path)
     assert kept.count(b"PRIVATE KEY-----") == 2, "beginning and end of the root's"
 
 
-def test_a_renewal_is_a_certificate_for_the_key_in_the_kit(kits: Path) -> None:
+def test_renewal_is_a_certificate_for_the_key_in_the_kit(kits: Path) -> None:
     before, old = content(kits / "sites/bank"), certificate(kits / "sites/bank")
-    changes = provision(described(), kits, renew=["bank", "server"])
+    changes = provision(federation_file(), kits, renew=["bank", "server"])
     update = kits / "updates/bank"
     assert changes.updates == {update: "bank", kits / "updates/server": "localhost"}
     assert set(content(update)) == {"startup/client.crt"}
@@ -139,25 +136,25 @@ def test_a_renewal_is_a_certificate_for_the_key_in_the_kit(kits: Path) -> None:
     assert timedelta(days=359) < new.not_valid_after_utc - datetime.now(UTC) < timedelta(days=361)
 
 
-def test_who_is_revoked_is_refused_until_renewed(kits: Path) -> None:
-    said: list[str] = []
+def test_revoked_member_is_refused_until_renewed(kits: Path) -> None:
+    lines: list[str] = []
     lost, border = certificate(kits / "sites/bank"), certificate(kits / "sites/border")
-    at_server = admission(kits, said)
+    at_server = admission(kits, lines)
     assert at_server.refusal(lost) is None
-    changes = provision(described(), kits, revoke=["bank"])
+    changes = provision(federation_file(), kits, revoke=["bank"])
     assert list(changes.updates) == [kits / "updates/server"]
     assert set(content(kits / "updates/server")) == {"startup/revoked.pem"}
     shutil.copytree(kits / "updates/server", kits / "server", dirs_exist_ok=True)
     at_server.follow()
     for _ in range(2):
         assert "revoked" in str(at_server.refusal(lost))
-    assert len(said) == 1
-    assert "bank" in said[0]
+    assert len(lines) == 1
+    assert "bank" in lines[0]
     assert at_server.refusal(border) is None
-    assert any("--renew bank" in note for note in provision(described(), kits).notes)
-    provision(described(), kits, renew=["bank"])
+    assert any("--renew bank" in note for note in provision(federation_file(), kits).notes)
+    provision(federation_file(), kits, renew=["bank"])
     again = certificate(kits / "updates/bank")
-    provision(described(), kits, revoke=["border"])
+    provision(federation_file(), kits, revoke=["border"])
     assert not (kits / "updates/border").exists()
     shutil.copytree(kits / "updates/server", kits / "server", dirs_exist_ok=True)
     at_server.follow()
@@ -169,24 +166,24 @@ def number_in(path: Path) -> int:
     return listed.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
 
 
-def test_an_older_or_missing_list_is_refused_by_name(kits: Path, tmp_path: Path) -> None:
+def test_older_or_missing_list_is_refused_by_name(kits: Path, tmp_path: Path) -> None:
     path, new = kits / "server/startup/revoked.pem", kits / "updates/server/startup/revoked.pem"
     assert number_in(path) == 0, "a new kit ships with list 0"
     admission(kits, [])
     for number, name in enumerate(("bank", "border"), start=1):
-        provision(described(), kits, revoke=[name])
+        provision(federation_file(), kits, revoke=[name])
         assert number_in(new) == number
         shutil.copyfile(new, tmp_path / f"list-{number}")
         shutil.copyfile(new, path)
-    lost, said = [certificate(kits / "sites" / name) for name in ("bank", "border")], list[str]()
-    at_server = admission(kits, said)
+    lost, lines = [certificate(kits / "sites" / name) for name in ("bank", "border")], list[str]()
+    at_server = admission(kits, lines)
 
-    shutil.copyfile(tmp_path / "list-1", path)  # a backup that was restored, at work and at a start
+    shutil.copyfile(tmp_path / "list-1", path)  # a restored backup, while the server runs and at its start
     at_server.follow()
     at_server.follow()
-    assert len(said) == 1
-    assert "is list 1" in said[0]
-    assert "older than list 2" in said[0]
+    assert len(lines) == 1
+    assert "is list 1" in lines[0]
+    assert "older than list 2" in lines[0]
     assert all(at_server.refusal(one) for one in lost), "the newer list stays in force"
     with refused("server/startup/revoked.pem", "list 1", "list 2", "updates/server"):
         admission(kits, [])
@@ -208,21 +205,21 @@ def unnumbered(kits: Path, name: str) -> bytes:
     return builder.add_revoked_certificate(entry).sign(authority.key, hashes.SHA256()).public_bytes(Encoding.PEM)
 
 
-def test_a_kit_from_before_lists_had_numbers_works_and_is_named(kits: Path) -> None:
-    path, said = kits / "server/startup/revoked.pem", list[str]()
+def test_kit_without_a_numbered_list_works_with_a_note(kits: Path) -> None:
+    path, lines = kits / "server/startup/revoked.pem", list[str]()
     path.unlink()
     book = kits / "authority/members.json"
     old = {key: value for key, value in json.loads(book.read_text()).items() if key != "revocations"}
     book.write_text(json.dumps(old))
-    at_server = admission(kits, said)
+    at_server = admission(kits, lines)
     at_server.follow()
-    assert len(said) == 1
-    assert "predates numbered lists" in said[0]
+    assert len(lines) == 1
+    assert "predates numbered lists" in lines[0]
     path.write_bytes(unnumbered(kits, "bank"))
     at_server.follow()
-    assert "has no number" in said[-1]
+    assert "has no number" in lines[-1]
     assert at_server.refusal(certificate(kits / "sites/bank"))
-    provision(described(), kits, revoke=["border"])
+    provision(federation_file(), kits, revoke=["border"])
     assert number_in(kits / "updates/server/startup/revoked.pem") == 1
     path.write_bytes((kits / "updates/server/startup/revoked.pem").read_bytes())
     assert admission(kits, []).refusal(certificate(kits / "sites/border"))
@@ -245,7 +242,7 @@ def test_list_memory_of_another_federation_is_refused_until_it_is_deleted(kits: 
 
 def revoke(kits: Path, *names: str) -> Path:
     """Revoke members, and return the new list."""
-    provision(described(), kits, revoke=names)
+    provision(federation_file(), kits, revoke=names)
     return kits / "updates/server/startup/revoked.pem"
 
 
@@ -278,14 +275,14 @@ def test_provision_takes_over_the_list_that_a_restored_members_file_lacks(kits: 
     copy_update(revoke(kits, "bank"), kits)
     admission(kits, [])
     shutil.copyfile(tmp_path / "older", book)
-    changes = provision(described(), kits, revoke=["border"])
+    changes = provision(federation_file(), kits, revoke=["border"])
     (warning,) = [note for note in changes.notes if note.startswith("warning: ")]
     assert all(word in warning for word in ("members.json", "older than list 1", "bank", "updates/server"))
     newest = kits / "updates/server/startup/revoked.pem"
     assert number_in(newest) == 2
     copy_update(newest, kits)
     assert all(admission(kits, []).refusal(each) for each in lost)
-    assert not any(note.startswith("warning") for note in provision(described(), kits).notes), (
+    assert not any(note.startswith("warning") for note in provision(federation_file(), kits).notes), (
         "nothing is left to warn of"
     )
 
@@ -294,7 +291,7 @@ def test_restored_members_file_without_a_later_certificate_still_revokes_it(kits
     """bank's renewed certificate is issued and revoked after the copy, so no member's record has it any more."""
     book = kits / "authority/members.json"
     shutil.copyfile(book, tmp_path / "older")
-    provision(described(), kits, renew=["bank"])
+    provision(federation_file(), kits, renew=["bank"])
     later = certificate(kits / "updates/bank").serial_number
     revoke(kits, "bank")
     shutil.copyfile(tmp_path / "older", book)
@@ -305,18 +302,18 @@ def test_restored_members_file_without_a_later_certificate_still_revokes_it(kits
 def test_list_that_lacks_an_earlier_revocation_is_refused_whatever_its_number_and_date(
     kits: Path, tmp_path: Path
 ) -> None:
-    """The same as before, but the founder's copy of the first list is gone: nothing can warn at ``provision``."""
+    """The founder's copy of the first list is lost, too, so ``provision`` cannot warn."""
     bank, border = (certificate(kits / "sites" / name) for name in ("bank", "border"))
     book, path = kits / "authority/members.json", kits / "server/startup/revoked.pem"
     shutil.copyfile(book, tmp_path / "older")
     shutil.move(kits / "server", tmp_path / "server")  # on another machine
-    provision(described(), kits, revoke=["bank"])
+    provision(federation_file(), kits, revoke=["bank"])
     kept = tmp_path / "server/startup/revoked.pem"
     shutil.copyfile(kits / "updates/server/startup/revoked.pem", kept)
     running = admission(tmp_path, [])
     shutil.rmtree(kits / "updates")
     shutil.copyfile(tmp_path / "older", book)
-    changes = provision(described(), kits, revoke=["border"])
+    changes = provision(federation_file(), kits, revoke=["border"])
     assert not any(note.startswith("warning") for note in changes.notes)
     assert number_in(kits / "updates/server/startup/revoked.pem") == 1, "the number of another list"
     shutil.copyfile(kits / "updates/server/startup/revoked.pem", kept)
@@ -334,7 +331,7 @@ def test_list_that_lacks_an_earlier_revocation_is_refused_whatever_its_number_an
         admission(tmp_path, [])
     # The remedy in the message works: the server's copy goes to the founder, who provisions again.
     shutil.copyfile(tmp_path / "server/local/revoked.pem", kits / "updates/server/startup/revoked.pem")
-    provision(described(), kits, revoke=["border"])
+    provision(federation_file(), kits, revoke=["border"])
     shutil.copyfile(kits / "updates/server/startup/revoked.pem", kept)
     running.follow()
     assert running.refusal(bank)
@@ -355,7 +352,7 @@ def test_list_without_one_serial_is_refused_with_any_number(number: int | None, 
     assert admission(kits, []).refusal(certificate(kits / "sites/border")), "a list with more is accepted"
 
 
-def test_another_state_directory_does_not_forget_revocations(kits: Path, tmp_path: Path) -> None:
+def test_revocations_persist_with_another_state_directory(kits: Path, tmp_path: Path) -> None:
     server, border = open_kit(kits / "server", "server"), certificate(kits / "sites/border")
     first = shutil.copyfile(kits / "server/startup/revoked.pem", tmp_path / "list-0")
     prepare_server(server, tmp_path / "runs")
@@ -369,8 +366,8 @@ def test_another_state_directory_does_not_forget_revocations(kits: Path, tmp_pat
 
 @pytest.mark.parametrize("chosen", ["runs", "new"])
 def test_memory_of_an_earlier_version_moves_into_the_kit(chosen: str, kits: Path, tmp_path: Path) -> None:
-    """It lay beside the runs; the first start of this version names another directory, or the same."""
-    server, said = open_kit(kits / "server", "server"), list[str]()
+    """An earlier version stored it beside the runs; the first start may name another directory."""
+    server, lines = open_kit(kits / "server", "server"), list[str]()
     first = shutil.copyfile(kits / "server/startup/revoked.pem", tmp_path / "list-0")
     (tmp_path / "runs").mkdir()
     root = x509.load_pem_x509_certificate((server.path / "startup/rootCA.pem").read_bytes())
@@ -381,10 +378,10 @@ def test_memory_of_an_earlier_version_moves_into_the_kit(chosen: str, kits: Path
     with refused("server/startup/revoked.pem", "list 0", "list 1 of 2026-11-01"):
         admission(kits, [])
     copy_update(revoke(kits, "bank"), kits)
-    started = Admission(server.path, said.append)
+    started = Admission(server.path, lines.append)
     started.read()
     started.read()
-    assert [line for line in said if "local/revocations.json" in line and "local/revoked.pem" in line] == said
+    assert [line for line in lines if "local/revocations.json" in line and "local/revoked.pem" in line] == lines
     assert serials_in(server.path / "local/revoked.pem") == {certificate(kits / "sites/bank").serial_number}
     shutil.copyfile(first, server.path / "startup/revoked.pem")
     with refused("server/startup/revoked.pem", "list 0", "list 1"):
@@ -403,10 +400,10 @@ def test_server_names_revoked_members_until_they_connect_with_a_renewed_certific
     copy_update(revoke(kits, "bank", FIRST), kits)
     server = admission(kits, [])
     today = f"{datetime.now(UTC):%Y-%m-%d}"
-    assert server.revoked() == {"bank": today, FIRST: today}, "although neither connected since its start"
-    provision(described(), kits, renew=["bank"])
+    assert server.revoked() == {"bank": today, FIRST: today}, "without a connection since its start"
+    provision(federation_file(), kits, renew=["bank"])
     server.enter(certificate(kits / "updates/bank"))
-    assert server.refusal(old), "somebody else has the lost kit"
+    assert server.refusal(old), "the lost kit stays refused"
     assert server.revoked() == {FIRST: today}
     copy_update(revoke(kits, "bank"), kits)
     server.follow()
@@ -414,7 +411,7 @@ def test_server_names_revoked_members_until_they_connect_with_a_renewed_certific
 
 
 def test_list_does_not_name_a_member_that_is_renewed_at_once(kits: Path) -> None:
-    provision(described(), kits, revoke=["bank"], renew=["bank"])
+    provision(federation_file(), kits, revoke=["bank"], renew=["bank"])
     copy_update(kits / "updates/server/startup/revoked.pem", kits)
     assert admission(kits, []).revoked() == {}
 
@@ -427,9 +424,9 @@ def test_list_of_an_earlier_version_names_the_members_that_were_refused(kits: Pa
     assert set(server.revoked()) == {"bank"}
 
 
-def test_a_stolen_kit_is_revoked_and_renewed_at_once(kits: Path) -> None:
+def test_stolen_kit_is_revoked_and_renewed_at_once(kits: Path) -> None:
     lost = certificate(kits / "sites/bank")
-    provision(described(), kits, revoke=["bank"], renew=["bank"])
+    provision(federation_file(), kits, revoke=["bank"], renew=["bank"])
     shutil.copytree(kits / "updates/server", kits / "server", dirs_exist_ok=True)
     at_server = admission(kits, [])
     update = kits / "updates/bank"
@@ -441,14 +438,14 @@ def test_a_stolen_kit_is_revoked_and_renewed_at_once(kits: Path) -> None:
     check(credentials_in(kits / "sites/bank", at_server=False), "bank")
 
 
-def test_a_list_that_nobody_of_this_federation_signed_changes_nothing(kits: Path, own_kits: Path) -> None:
-    said: list[str] = []
-    provision(described(), kits, revoke=["bank"])
+def test_list_with_a_foreign_signature_is_refused_and_the_list_in_force_stays(kits: Path, own_kits: Path) -> None:
+    lines: list[str] = []
+    provision(federation_file(), kits, revoke=["bank"])
     shutil.copytree(kits / "updates/server", kits / "server", dirs_exist_ok=True)
-    at_server, lost = admission(kits, said), certificate(kits / "sites/bank")
+    at_server, lost = admission(kits, lines), certificate(kits / "sites/bank")
     foreign = make_kits(kits.parent / "foreign")
     port = int(open_port(foreign))
-    file = described(server={"host": "localhost", "port": port})
+    file = federation_file(server={"host": "localhost", "port": port})
     provision(file, foreign, revoke=["bank"])
     path = kits / "server/startup/revoked.pem"
     for wrong, word in (
@@ -456,9 +453,9 @@ def test_a_list_that_nobody_of_this_federation_signed_changes_nothing(kits: Path
         (b"nothing", "not contain a list"),
     ):
         path.write_bytes(wrong)
-        said.clear()
+        lines.clear()
         at_server.follow()
-        assert any(word in line and str(path) in line for line in said)
+        assert any(word in line and str(path) in line for line in lines)
         assert at_server.refusal(lost), "the list before it stays in force"
         with refused(path, word):
             admission(kits, [])
@@ -483,85 +480,75 @@ def open_port(kits: Path) -> str:
         ({"sites": {"phone": {"organisation": "maker"}}}, {"renew": ["phone"]}, "phone"),
     ],
 )
-def test_what_cannot_change(changes: dict[str, Any], options: dict[str, Any], place: str, kits: Path) -> None:
+def test_change_of_a_fixed_value_is_refused(
+    changes: dict[str, Any], options: dict[str, Any], place: str, kits: Path
+) -> None:
     before = content(kits)
     with refused(place):
-        provision(described(**changes), kits, **options)
+        provision(federation_file(**changes), kits, **options)
     assert content(kits) == before
 
 
-def test_a_directory_of_others_and_a_spoilt_authority(kits: Path, tmp_path: Path) -> None:
+def test_foreign_directory_and_damaged_authority_are_refused(kits: Path, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
     with refused("other", "federation"):
-        provision(described(), tmp_path / "other")
+        provision(federation_file(), tmp_path / "other")
     shutil.copy(kits / "sites/bank/startup/client.key", kits / "authority/root.key")
     with refused("authority/root.key", "root.pem"):
-        provision(described(), kits)
+        provision(federation_file(), kits)
     write_json(kits / "authority/members.json", {"members": 3})
     with refused("kits/authority", "damaged"):
-        provision(described(), kits)
+        provision(federation_file(), kits)
 
 
-def test_names_are_given_once() -> None:
+def test_repeated_name_is_refused() -> None:
     for changes in (
         {"sites": {"localhost": {"organisation": "bank"}}},
         {"operator": [{"email": FIRST}, {"email": FIRST}]},
     ):
         with pytest.raises(ValueError, match="named twice"):
-            described(**changes)
+            federation_file(**changes)
 
 
 @pytest.mark.parametrize(("days", "words"), [(300, None), (335, "bank"), (359, "bank")])
-def test_an_end_is_told_thirty_days_ahead(days: int, words: str | None, early: Path) -> None:
-    papers = credentials_in(early / "sites/bank", at_server=False)
-    line = warning(papers, "bank", datetime.now(UTC) + timedelta(days=days))
+def test_expiry_warning_begins_thirty_days_ahead(days: int, words: str | None, first_kits: Path) -> None:
+    credentials = credentials_in(first_kits / "sites/bank", at_server=False)
+    line = warning(credentials, "bank", datetime.now(UTC) + timedelta(days=days))
     assert (line is None) == (words is None)
     if line is not None:
-        assert str(papers.certificate) in line
+        assert str(credentials.certificate) in line
         assert "--renew bank" in line
         assert f"in {359 - days} days" in line
 
 
 def test_no_certificate_outlives_the_root(tmp_path: Path) -> None:
-    provision(described(), tmp_path / "kits", root_days=10)
+    provision(federation_file(), tmp_path / "kits", root_days=10)
     kit = tmp_path / "kits/sites/bank"
     root = x509.load_pem_x509_certificate((kit / "startup/rootCA.pem").read_bytes())
     assert certificate(kit).not_valid_after_utc == root.not_valid_after_utc
-    notes = provision(described(), tmp_path / "kits").notes
+    notes = provision(federation_file(), tmp_path / "kits").notes
     assert any("root ends" in note for note in notes)
 
 
-def test_servers_sites_and_runs_say_at_their_start_that_an_end_is_near(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
-    port, said = free_port(), list[str]()
-    provision(described(server={"host": "localhost", "port": port}), tmp_path / "kits", root_days=10)
-    front, kits = Terminal(said.append, said.append), tmp_path / "kits"
+def test_servers_sites_and_runs_warn_of_expiry_at_their_start(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    port, lines = free_port(), list[str]()
+    provision(federation_file(server={"host": "localhost", "port": port}), tmp_path / "kits", root_days=10)
+    terminal, kits = Terminal(lines.append, lines.append), tmp_path / "kits"
     with refused("nowhere", "directory"):
-        start_site(kits / "sites/bank", Path("nowhere"), None, None, front, verbose=False)
+        start_site(kits / "sites/bank", Path("nowhere"), None, None, terminal, verbose=False)
     with socket.create_server(("", port)), failed(RunFailed, f"port {port}"):
-        start_server(kits / "server", None, None, None, front, verbose=False)
-    with failed(RunFailed, "within 1 s"):
+        start_server(kits / "server", None, None, None, terminal, verbose=False)
+    reporter = LineReporter()
+    with failed(RunFailed, "did not answer within"):
         train_in_federation(
-            recipe_of(tree(sets)), tmp_path, Told(said), open_kit(kits / "operator", "operator"), wait=0.5
+            recipe_of(tree(sets)), tmp_path, reporter, open_kit(kits / "operator", "operator"), wait=0.5
         )
-    lines = [line for line in said if "in 9 days" in line]
+    lines = [line for line in (*lines, *reporter.lines) if "in 9 days" in line]
     assert [Path(line.split()[0]).relative_to(kits).parts[0] for line in lines] == ["sites", "server", "operator"]
 
 
-class Told(Reporter):
-    """Remembers what is told."""
-
-    def __init__(self, said: list[str]) -> None:
-        super().__init__(Console(file=io.StringIO()), quiet=True)
-        self.said = said
-
-    def say(self, text: str) -> None:
-        self.said.append(text)
-
-
-def test_status_says_which_certificates_end_soon(capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_names_certificates_that_end_soon(capsys: pytest.CaptureFixture[str]) -> None:
     seen = (
         CertificateStatus("bank", "2026-12-01T10:00:00+00:00", 10.2),
         CertificateStatus("phone", "2027-09-01", 280.0),
@@ -572,18 +559,18 @@ def test_status_says_which_certificates_end_soon(capsys: pytest.CaptureFixture[s
     assert "2026-12-01" in line
 
 
-class Unmoved(ConnMonitor):  # type: ignore[misc]
-    """Takes connections that nobody speaks through."""
+class IgnoringMonitor(ConnMonitor):  # type: ignore[misc]
+    """Accepts connections and ignores their messages."""
 
     def state_change(self, connection: Any) -> None:
         return None
 
 
 @pytest.fixture
-def guarded(kits: Path) -> Iterator[tuple[Path, int]]:
+def listener(kits: Path) -> Iterator[tuple[Path, int]]:
     """A server's listener, without a federation behind it."""
     startup, port, driver = kits / "server/startup", free_port(), AdmissionListener()
-    driver.register_conn_monitor(Unmoved())
+    driver.register_conn_monitor(IgnoringMonitor())
     AdmissionListener.admission = admission(kits, [])
     params = {
         "scheme": "grpc",
@@ -603,7 +590,7 @@ def guarded(kits: Path) -> Iterator[tuple[Path, int]]:
     AdmissionListener.admission = None
 
 
-def at(port: int, kit: Path, kind: Any) -> Kit:
+def kit_at_port(port: int, kit: Path, kind: Any) -> Kit:
     """Return a kit whose server listens on a port of this test."""
     for name in ("fed_client.json", "fed_admin.json"):
         path = kit / "startup" / name
@@ -612,7 +599,7 @@ def at(port: int, kit: Path, kind: Any) -> Kit:
     return open_kit(kit, kind)
 
 
-def answered(kit: Kit) -> Admitted:
+def request_until_answered(kit: Kit) -> Admitted:
     while True:
         try:
             return request_admission(kit)
@@ -620,61 +607,66 @@ def answered(kit: Kit) -> Admitted:
             continue  # it has not begun to listen
 
 
-def test_a_knock_is_answered_by_what_the_certificate_is_worth(guarded: tuple[Path, int]) -> None:
-    kits, port = guarded
-    provision(with_phone(), kits)
-    bank, operator = at(port, kits / "sites/bank", "site"), at(port, kits / "operator", "operator")
-    assert answered(bank).until == {}, "sites learn nothing of others"
-    assert answered(operator).until["bank"] == certificate(bank.path).not_valid_after_utc
-    provision(described(), kits, revoke=["bank", FIRST])
+def test_answer_to_admission_depends_on_the_certificate(listener: tuple[Path, int]) -> None:
+    kits, port = listener
+    provision(file_with_phone(), kits)
+    bank, operator = kit_at_port(port, kits / "sites/bank", "site"), kit_at_port(port, kits / "operator", "operator")
+    assert request_until_answered(bank).until == {}, "sites learn nothing of others"
+    assert request_until_answered(operator).until["bank"] == certificate(bank.path).not_valid_after_utc
+    provision(federation_file(), kits, revoke=["bank", FIRST])
     shutil.copytree(kits / "updates/server", kits / "server", dirs_exist_ok=True)
     for kit in (bank, operator):
         with refused("startup/client.crt", "revoked"):
             request_admission(kit)
-    second = at(port, kits / "operators" / SECOND, "operator")
-    assert set(answered(second).revoked) == {"bank", FIRST}
-    assert answered(at(port, kits / "sites/border", "site")).revoked == {}, "sites learn nothing of others"
-    assert answered(at(port, kits / "sites/border", "site")).until == {}
+    second = kit_at_port(port, kits / "operators" / SECOND, "operator")
+    assert set(request_until_answered(second).revoked) == {"bank", FIRST}
+    assert request_until_answered(kit_at_port(port, kits / "sites/border", "site")).revoked == {}, (
+        "sites learn nothing of others"
+    )
+    assert request_until_answered(kit_at_port(port, kits / "sites/border", "site")).until == {}
 
 
-def test_members_with_other_versions_are_named_at_both_ends(
-    guarded: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
+def test_members_with_other_versions_are_reported_at_both_ends(
+    listener: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kits, port = guarded
-    bank, operator = at(port, kits / "sites/bank", "site"), at(port, kits / "operator", "operator")
-    assert not list(answered(bank).differences())
+    kits, port = listener
+    bank, operator = kit_at_port(port, kits / "sites/bank", "site"), kit_at_port(port, kits / "operator", "operator")
+    assert not list(request_until_answered(bank).differences())
     with monkeypatch.context() as earlier:
         earlier.setattr(greeting, "VERSIONS", "fedvisage 0.0.1, NVFlare 2.9.0")
-        (at_site,) = answered(bank).differences()
-    (at_operator,) = answered(operator).differences()
+        (at_site,) = request_until_answered(bank).differences()
+    (at_operator,) = request_until_answered(operator).differences()
     assert at_site.startswith(f"server runs {greeting.VERSIONS}, this machine fedvisage 0.0.1, NVFlare 2.9.0; ")
     assert at_operator.startswith(f"bank runs fedvisage 0.0.1, NVFlare 2.9.0, this machine {greeting.VERSIONS}; ")
-    border = at(port, kits / "sites/border", "site")
-    assert set(answered(border).versions) == {"server"}, "sites learn nothing of others"
+    border = kit_at_port(port, kits / "sites/border", "site")
+    assert set(request_until_answered(border).versions) == {"server"}, "sites learn nothing of others"
     assert AdmissionListener.admission is not None
     assert any("bank runs fedvisage 0.0.1" in text for text in AdmissionListener.admission._reported)
 
 
-def test_an_operator_who_stops_a_job_is_remembered_and_a_site_cannot_stop_one(guarded: tuple[Path, int]) -> None:
-    kits, port = guarded
-    bank, operator = at(port, kits / "sites/bank", "site"), at(port, kits / "operator", "operator")
-    answered(operator)
+def test_server_remembers_who_stopped_a_job_and_sites_cannot_stop_one(listener: tuple[Path, int]) -> None:
+    kits, port = listener
+    bank, operator = kit_at_port(port, kits / "sites/bank", "site"), kit_at_port(port, kits / "operator", "operator")
+    request_until_answered(operator)
     request_stop(operator, "job-1")
-    assert answered(operator).stopped == {"job-1": operator.name}
+    assert request_until_answered(operator).stopped == {"job-1": operator.name}
     with refused("startup/client.crt", "operators"):
         request_stop(bank, "job-2")
-    assert answered(operator).stopped == {"job-1": operator.name}
-    assert answered(bank).stopped == {}, "sites learn nothing of runs"
+    assert request_until_answered(operator).stopped == {"job-1": operator.name}
+    assert request_until_answered(bank).stopped == {}, "sites learn nothing of runs"
     AdmissionListener.admission = admission(kits, [])
-    assert answered(operator).stopped == {"job-1": operator.name}, "a restart of the server changes nothing"
+    assert request_until_answered(operator).stopped == {"job-1": operator.name}, (
+        "a restart of the server changes nothing"
+    )
     AdmissionListener.admission.jobs = lambda: ["job-3"]
-    assert (answered(operator).jobs, answered(bank).jobs) == ({"job-3"}, set())
+    jobs = [request_until_answered(kit).jobs for kit in (operator, bank)]
+    assert jobs == [frozenset({"job-3"}), frozenset()]
 
 
-def test_site_that_stops_is_dropped_under_its_own_name_and_token(guarded: tuple[Path, int]) -> None:
-    kits, port = guarded
-    bank = at(port, kits / "sites/bank", "site")
-    answered(bank)
+def test_stopping_site_is_dropped_by_its_name_and_token(listener: tuple[Path, int]) -> None:
+    kits, port = listener
+    bank = kit_at_port(port, kits / "sites/bank", "site")
+    request_until_answered(bank)
     dropped = list[tuple[str, ...]]()
     assert AdmissionListener.admission is not None
     AdmissionListener.admission.dropped = lambda *arguments: dropped.append(arguments)
@@ -704,7 +696,7 @@ def test_site_leaves_its_runs_unless_another_process_has_its_place(token: str, s
     assert left_sites(tmp_path / "job/fedvisage") == ({} if stays else {"bank": "was stopped at the site"})
 
 
-def idle(kit: Kit, port: int, count: int) -> Iterator[Any]:
+def open_streams(kit: Kit, port: int, count: int) -> Iterator[Any]:
     """Open streams with one certificate, one connection each, and send nothing."""
     startup = kit.path / "startup"
     root, key, own = ((startup / name).read_bytes() for name in ("rootCA.pem", "client.key", "client.crt"))
@@ -714,13 +706,13 @@ def idle(kit: Kit, port: int, count: int) -> Iterator[Any]:
         yield channel, StreamerStub(channel).Stream(QQ())
 
 
-def test_one_certificate_cannot_take_all_streams(guarded: tuple[Path, int]) -> None:
+def test_one_certificate_cannot_take_all_streams(listener: tuple[Path, int]) -> None:
     """The oldest of its streams are closed: a member whose connections died can always open a new one."""
-    kits, port = guarded
-    bank, border = at(port, kits / "sites/bank", "site"), at(port, kits / "sites/border", "site")
-    answered(bank)
-    flood, over = list(idle(bank, port, 105)), threading.Semaphore(0)
-    assert answered(border).until == {}
+    kits, port = listener
+    bank, border = kit_at_port(port, kits / "sites/bank", "site"), kit_at_port(port, kits / "sites/border", "site")
+    request_until_answered(bank)
+    flood, over = list(open_streams(bank, port, 105)), threading.Semaphore(0)
+    assert request_until_answered(border).until == {}
     for _, stream in flood:
         if not stream.add_callback(over.release):
             over.release()
@@ -730,9 +722,9 @@ def test_one_certificate_cannot_take_all_streams(guarded: tuple[Path, int]) -> N
         channel.close()
 
 
-def test_the_servers_kit_says_how_many_streams_there_are(tmp_path: Path) -> None:
+def test_kit_of_the_server_has_the_numbers_of_streams(tmp_path: Path) -> None:
     server = {"host": "localhost", "port": 8002, "streams": 2000}
-    provision(described(server=server), tmp_path / "kits")
+    provision(federation_file(server=server), tmp_path / "kits")
     settings = own_settings(tmp_path / "kits/server")
     assert (settings["streams"], settings["streams_each"]) == ("2000", "16")
     assert "streams" not in own_settings(tmp_path / "kits/sites/bank")

@@ -1,4 +1,4 @@
-"""What lies at one machine only, in runs through a federation: what sites have told, and weights at the server."""
+"""Files of one machine in runs through a federation: releases of sites, and weights at the server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from tests.distributed.faults import Scene, Witness
-from tests.distributed.federations import comparable, run_through
+from tests.distributed.federations import comparable_files, run_through
 from tests.methods.combining import TRANSFORMER, combined
 from tests.refusals import failed
 from tests.toy import run_toy, tree
@@ -24,10 +24,10 @@ from fedvisage.nvflare.rehearsal import Rehearsal
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(600)]
 
 ROUND = 6.0
-"""What a round of these runs costs: ε of the method's option, for a release a round."""
+"""The cost of a round of these runs: ε of the method's option, with one release per round."""
 
 
-def test_a_run_whose_budget_is_spent_ends_with_the_model_that_there_is(
+def test_run_with_a_spent_budget_ends_with_its_last_model(
     people_federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     content = tree(sets, "privacyface", training__rounds=4, method__epsilon=ROUND)
@@ -35,37 +35,37 @@ def test_a_run_whose_budget_is_spent_ends_with_the_model_that_there_is(
     here = run_toy(content, tmp_path / "here")
     assert here["rounds"] == 2
     run_through(people_federation, content, tmp_path / "through-nvflare")
-    assert comparable(tmp_path / "through-nvflare") == comparable(tmp_path / "here")
+    assert comparable_files(tmp_path / "through-nvflare") == comparable_files(tmp_path / "here")
 
 
-def test_a_run_submitted_again_sends_what_was_released_again(
+def test_resubmitted_run_sends_stored_releases_again(
     people_federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    """The job is killed before the first checkpoint: every round that the sites have told of is asked for again."""
+    """The job is killed before the first checkpoint, so all rounds are repeated."""
     content = tree(sets, "privacyface", training__rounds=12, method__epsilon=ROUND, runtime__checkpoint_every=12)
     content |= {"privacy": content["privacy"] | {"noise": "system"}, "evaluation": {"resamples": 0}}
-    out, told = tmp_path / "run", dict[Path, bytes]()
+    out, values = tmp_path / "run", dict[Path, bytes]()
     place = Scene(people_federation, None)  # type: ignore[arg-type]  # nothing is cut
 
     def strike() -> None:
         place.kill_job("server")
         for kit in people_federation.sites.values():
-            told.update({path: path.read_bytes() for path in released(kit, out).glob("*.safetensors")})
+            values.update({path: path.read_bytes() for path in release_directory(kit, out).glob("*.safetensors")})
 
     witness = Witness(strike)
     run_through(people_federation, content, out, reporter=witness)
-    assert any("submitting the run again" in text for text in witness.told)
-    assert len(told) >= 3, "each site had told something"
-    assert all(path.read_bytes() == before for path, before in told.items()), "nothing was drawn again"
+    assert any("submitting the run again" in text for text in witness.lines)
+    assert len(values) >= 3, "each site has released a value"
+    assert all(path.read_bytes() == before for path, before in values.items()), "nothing was drawn again"
     for kit in people_federation.sites.values():
-        charged = [charge.release for charge in Releases(released(kit, out)).charges()]
+        charged = [charge.release for charge in Releases(release_directory(kit, out)).charges()]
         assert sorted(charged) == sorted(set(charged)), "nothing was charged twice"
         assert sum(name.endswith("sums") for name in charged) == 12
 
 
-def released(kit: Kit, out: Path) -> Path:
-    """Return where a site keeps what it told in a run."""
-    name = json.loads((out / "federation.json").read_text())["run"]
+def release_directory(kit: Kit, out: Path) -> Path:
+    """Return the directory of a site's releases in a run."""
+    name = str(json.loads((out / "federation.json").read_text())["run"])
     return Path(own_settings(kit.path)["state"]) / name / "releases"
 
 
@@ -86,7 +86,7 @@ def test_training_starts_from_the_servers_own_copy_of_a_file_of_weights(
         run_through(federation, content, tmp_path / "through-nvflare")
     finally:
         write_json(federation.server.own, own)
-    assert comparable(tmp_path / "through-nvflare") == comparable(tmp_path / "here")
+    assert comparable_files(tmp_path / "through-nvflare") == comparable_files(tmp_path / "here")
 
 
 def test_frozen_weights_are_read_at_every_machine_and_never_sent(
@@ -104,7 +104,7 @@ def test_frozen_weights_are_read_at_every_machine_and_never_sent(
     finally:
         for kit in kits:
             write_json(kit.own, before[kit.path])
-    assert comparable(tmp_path / "through-nvflare") == comparable(tmp_path / "here")
+    assert comparable_files(tmp_path / "through-nvflare") == comparable_files(tmp_path / "here")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A site looks at its own sets before it begins, and tells nobody what it finds."""
+"""A site checks its own sets before it starts, and sends no result of the check."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def kit(directory: Path) -> Kit:
     return Kit(directory / "kit", "site", "bank")
 
 
-def one_split_held_out_again(path: Path, source: Path, count: int) -> Path:
+def write_set_with_repeated_images(path: Path, source: Path, count: int) -> Path:
     """Write a set with the first pictures of another twice: to train on, and held out under another name."""
-    found = PreparedSet.open(source)
-    rows, chosen = found.rows, np.concatenate([np.arange(len(found)), np.arange(count)])
-    again = [""] * len(found) + ["again-"] * count
+    original = PreparedSet.open(source)
+    rows, chosen = original.rows, np.concatenate([np.arange(len(original)), np.arange(count)])
+    again = [""] * len(original) + ["again-"] * count
     with Writer(path, name="mine", size=SIZE, source="noise") as out:
         out.add(
-            found.images[chosen],
+            original.images[chosen],
             label=rows.label[chosen],
             species=rows.species[chosen],
             subject=[f"{mark}{rows.subject[index]}" for mark, index in zip(again, chosen, strict=True)],
@@ -41,23 +41,23 @@ def one_split_held_out_again(path: Path, source: Path, count: int) -> Path:
 
 
 def test_held_out_pictures_that_also_train_are_refused_unless_allowed(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    own, heard = one_split_held_out_again(tmp_path / "own", sets["A"], 4), list[str]()
+    own, lines = write_set_with_repeated_images(tmp_path / "own", sets["A"], 4), list[str]()
     with refused("--data (held-out subjects)", "4 of 16", "--allow-overlap") as caught:
-        check_own_sets(kit(tmp_path), own, None, None, heard.append)
+        check_own_sets(kit(tmp_path), own, None, None, lines.append)
     assert "secret" not in str(caught.value)
-    check_own_sets(kit(tmp_path), own, None, None, heard.append, Checks(allow_overlap=True))
-    assert len(heard) == 1
-    assert "4 of 16" in heard[0]
+    check_own_sets(kit(tmp_path), own, None, None, lines.append, Checks(allow_overlap=True))
+    assert len(lines) == 1
+    assert "4 of 16" in lines[0]
 
 
-def test_a_sets_own_people_among_the_public_ones_are_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_people_shared_with_the_public_set_are_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
     own = sets["A"].with_name("people-A")
     with refused("--data", "public", "--allow-overlap"):
         check_own_sets(kit(tmp_path), own, None, Path(shutil.copytree(own, tmp_path / "public")), print)
     check_own_sets(kit(tmp_path), own, None, sets["A"].with_name("people-P"), print)
 
 
-def test_changed_bytes_are_refused_at_the_start_whenever_they_changed(tmp_path: Path) -> None:
+def test_changed_files_are_refused_at_the_start(tmp_path: Path) -> None:
     own = make_set(tmp_path / "own", "mine", 3)
     check_own_sets(kit(tmp_path), own, tmp_path / "state", None, print)
     check_own_sets(kit(tmp_path), own, tmp_path / "state", None, print, Checks(verify=True))

@@ -1,4 +1,4 @@
-"""What a federation of processes trains has the same bytes as what one process trains."""
+"""A federation of processes trains the same bytes as one process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.distributed.federations import comparable, run_through
+from tests.distributed.federations import comparable_files, run_through
 from tests.toy import is_recognition, run_toy, tree
 
 from fedvisage.methods import METHODS
@@ -28,15 +28,15 @@ def test_bytes_equal_those_of_one_process(
     content = tree(sets, method, training__rounds=2)
     run_toy(content, tmp_path / "here")
     run_through(federation, content, tmp_path / "through-nvflare")
-    assert comparable(tmp_path / "through-nvflare") == comparable(tmp_path / "here")
+    assert comparable_files(tmp_path / "through-nvflare") == comparable_files(tmp_path / "here")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedgpad", "fedma", "fedsis"])
-def test_weights_as_bf16_give_the_same_bytes_too(
+def test_bf16_weights_give_the_same_bytes(
     method: str, federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     content = tree(sets, method, training__rounds=2, federation__wire="bf16")
     run_toy(content, tmp_path / "here")
     run_through(federation, content, tmp_path / "through-nvflare")
-    assert comparable(tmp_path / "through-nvflare") == comparable(tmp_path / "here")
+    assert comparable_files(tmp_path / "through-nvflare") == comparable_files(tmp_path / "here")

@@ -1,4 +1,4 @@
-"""Secure sums over real kits: signed and agreed upon, and no second sum without a site."""
+"""Secure sums over real kits: signed by all sites, and no second sum without a site."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
-def remembering(sets: Mapping[str, Path], tmp_path: Path) -> Iterator[Rehearsal]:
+def fresh_federation(sets: Mapping[str, Path], tmp_path: Path) -> Iterator[Rehearsal]:
     """A federation of its own: its sites remember the rosters of this test."""
-    with rehearsal(tmp_path / "federation", {name: str(sets[name]) for name in SITES}) as found:
-        yield found
+    with rehearsal(tmp_path / "federation", {name: str(sets[name]) for name in SITES}) as members:
+        yield members
 
 
 def content(sets: Mapping[str, Path], sites: str) -> dict[str, Any]:
     own = {name: str(sets[name]) for name in sites}
-    changes = {"training__rounds": 1, "federation__secure": True, "federation__give_up_after": 1}
+    changes: dict[str, Any] = {"training__rounds": 1, "federation__secure": True, "federation__give_up_after": 1}
     return tree(sets, data__sites=own, **changes)
 
 
-def sizes(run: Path) -> list[tuple[Any, ...]]:
+def ledger_rows(run: Path) -> list[tuple[Any, ...]]:
     keys = ("round", "site", "direction", "call", "field", "kind", "bytes")
     return [tuple(row[key] for key in keys) for row in read_lines(run / "ledger.jsonl")]
 
 
-def signatures(run: Path) -> int:
+def count_signatures(run: Path) -> int:
     rows = read_lines(run / "ledger.jsonl")
     return len({row["digest"] for row in rows if row["direction"] == "up" and row["field"] == "signature"})
 
@@ -52,32 +52,32 @@ def _set_all(federation: Rehearsal, names: str, key: str, value: str) -> None:
 
 
 def test_plain_runs_are_refused_after_a_sum_and_where_secure_sums_are_required(
-    remembering: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+    fresh_federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     plain = content(sets, "AB") | {"federation": {"give_up_after": 1}}
-    run_through(remembering, content(sets, "ABC"), tmp_path / "sum")
+    run_through(fresh_federation, content(sets, "ABC"), tmp_path / "sum")
     with failed(RunFailed, "federation.secure", "--allow-roster plain"):
-        run_through(remembering, plain, tmp_path / "refused")
-    _set_all(remembering, "AB", ROSTERS, "plain")
-    _set_all(remembering, "A", REQUIRE_SECURE, "yes")
-    run_through(remembering, plain, tmp_path / "allowed")
+        run_through(fresh_federation, plain, tmp_path / "refused")
+    _set_all(fresh_federation, "AB", ROSTERS, "plain")
+    _set_all(fresh_federation, "A", REQUIRE_SECURE, "yes")
+    run_through(fresh_federation, plain, tmp_path / "allowed")
     (row,) = read_lines(tmp_path / "allowed" / "rounds.jsonl")
     assert "--require-secure" in row["failed"]["A"]
     uploads = [line for line in read_lines(tmp_path / "allowed" / "ledger.jsonl") if line["direction"] == "up"]
     assert {line["site"] for line in uploads} == {"B"}
 
 
-def test_a_second_sum_without_a_site_takes_its_administrators(
-    remembering: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+def test_second_sum_without_a_site_needs_the_administrators(
+    fresh_federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     run_toy(content(sets, "ABC"), tmp_path / "here")
-    run_through(remembering, content(sets, "ABC"), tmp_path / "with")
+    run_through(fresh_federation, content(sets, "ABC"), tmp_path / "with")
     assert weights(tmp_path / "with") == weights(tmp_path / "here")
-    assert sizes(tmp_path / "with") == sizes(tmp_path / "here")
-    assert signatures(tmp_path / "here") == 1, "zeros"
-    assert signatures(tmp_path / "with") == 6, "of each site's keys, and of each site's survivors"
+    assert ledger_rows(tmp_path / "with") == ledger_rows(tmp_path / "here")
+    assert count_signatures(tmp_path / "here") == 1, "zeros"
+    assert count_signatures(tmp_path / "with") == 6, "of each site's keys, and of each site's survivors"
     with failed(RunFailed, "C", "--allow-roster A,B"):
-        run_through(remembering, content(sets, "AB"), tmp_path / "without")
-    _set_all(remembering, "AB", ROSTERS, "A,B")
-    run_through(remembering, content(sets, "AB"), tmp_path / "allowed")
+        run_through(fresh_federation, content(sets, "AB"), tmp_path / "without")
+    _set_all(fresh_federation, "AB", ROSTERS, "A,B")
+    run_through(fresh_federation, content(sets, "AB"), tmp_path / "allowed")
     assert {row["site"] for row in read_lines(tmp_path / "allowed" / "ledger.jsonl")} == {"A", "B"}

@@ -1,11 +1,18 @@
-"""What is said of a federation, for programs."""
+"""The status of a federation for programs."""
 
 from __future__ import annotations
 
 import pytest
 
-from fedvisage.nvflare.server_runs import ServerRun, describe_run
-from fedvisage.nvflare.status import CertificateStatus, RunStatus, SiteStatus, Status, prometheus
+from fedvisage.nvflare.status import (
+    CertificateStatus,
+    RunStatus,
+    ServerRun,
+    SiteStatus,
+    Status,
+    describe_run,
+    prometheus,
+)
 
 STATUS = Status(
     (SiteStatus("bank", "2026-11-21T10:00:00+00:00", 3.5), SiteStatus("phone", "2026-11-21T09:59:00+00:00", 63.5)),
@@ -14,7 +21,7 @@ STATUS = Status(
 )
 
 
-def test_prometheus_reads_a_value_a_site_one_a_certificate_and_four_a_run() -> None:
+def test_prometheus_text_has_one_value_per_site_and_certificate_and_four_per_run() -> None:
     lines = list(prometheus(STATUS))
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     assert values == {
@@ -30,23 +37,24 @@ def test_prometheus_reads_a_value_a_site_one_a_certificate_and_four_a_run() -> N
     assert typed == {name.partition("{")[0] for name in values}
 
 
-def test_what_has_not_begun_or_is_lost_has_no_figures() -> None:
+def test_lost_run_has_no_figures() -> None:
     lost = Status((), (RunStatus("first-ab12", 0, 0, (), 0, 0, "lost"),))
     assert not [line for line in prometheus(lost) if not line.startswith("#")]
 
 
 @pytest.mark.parametrize(
-    ("status", "state"),
+    ("status", "state", "alive"),
     [
-        ("SUBMITTED", "waiting"),
-        ("DISPATCHED", "waiting"),
-        ("RUNNING", "running"),
-        ("FINISHED:COMPLETED", "ended"),
-        ("FINISHED:ABORTED", "aborted"),
-        ("FINISHED:EXECUTION_EXCEPTION", "failed"),
+        ("SUBMITTED", "waiting", "1"),
+        ("DISPATCHED", "waiting", "1"),
+        ("RUNNING", "running", "1"),
+        ("RUNNING", "lost", ""),
+        ("FINISHED:COMPLETED", "ended", "1"),
+        ("FINISHED:ABORTED", "aborted", "1"),
+        ("FINISHED:EXECUTION_EXCEPTION", "failed", "1"),
     ],
 )
-def test_a_listed_run_has_the_state_of_its_newest_job(status: str, state: str) -> None:
+def test_listed_run_has_the_state_of_its_newest_job(status: str, state: str, alive: str) -> None:
     job = {
         "job_id": "1",
         "status": status,
@@ -54,8 +62,4 @@ def test_a_listed_run_has_the_state_of_its_newest_job(status: str, state: str) -
         "start_time": "2026-11-21 10:00:00.123456",
     }
     expected = ServerRun("first-ab12", state, "operator@example.org", "2026-11-21T10:00:00", "1")  # type: ignore[arg-type]
-    assert describe_run("first-ab12", job, {"1"}) == expected
-
-
-def test_a_run_whose_server_died_is_listed_as_lost() -> None:
-    assert describe_run("first-ab12", {"job_id": "1", "status": "RUNNING"}, set()).state == "lost"
+    assert describe_run("first-ab12", job, set(alive)) == expected

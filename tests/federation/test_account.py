@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import binom, norm
+from tests.federation.wires import Wire
 from tests.refusals import refused
 from tests.toy import recipe_of, run_toy, tree
 from torch import Tensor
@@ -28,64 +29,51 @@ from fedvisage.federation.protections.combine import norm_of_update
 from fedvisage.federation.protections.compatible import check_protection
 from fedvisage.federation.protections.dp import account_of
 from fedvisage.federation.record.ledger import read_lines
-from fedvisage.federation.site_worker import LocalTransport, SiteWorker
 from fedvisage.federation.wire.message import Message, under
-from fedvisage.federation.wire.transport import Order, Reply
+from fedvisage.federation.wire.transport import Order
 from fedvisage.methods import METHODS
 from fedvisage.nn.inputs import prepare
 from fedvisage.report.page import render
 from fedvisage.report.run_files import read_run
 
-DP = {"clip": 0.5, "noise": 3.0, "delta": 1e-3, "entropy": "derived"}
+DP: dict[str, Any] = {"clip": 0.5, "noise": 3.0, "delta": 1e-3, "entropy": "derived"}
 ROUNDS = 2
 
 
-def both(sets: Mapping[str, Path], **changes: Any) -> dict[str, Any]:
+def recipe_with_both(sets: Mapping[str, Path], **changes: Any) -> dict[str, Any]:
     own = {"method__clustered": "mean-features", "privacy": {"epsilon": 10.0, "delta": 0.05, "noise": "derived"}}
     short = {"training__rounds": ROUNDS, "evaluation__every": 0}
     return tree(sets, "privacyface", **{"federation__dp": DP, **short, **own, **changes})
 
 
 @dataclass
-class Heard:
+class WireRecord:
     """Models lent by round, and replies by round, call and site."""
 
     lent: dict[int, Message] = field(default_factory=dict)
     replies: dict[tuple[int, str, str], Message] = field(default_factory=dict)
 
-
-class Listening(LocalTransport):
-    """A wire that remembers what the server lent, and what came back."""
-
-    def __init__(self, site_workers: Sequence[SiteWorker], heard: Heard) -> None:
-        super().__init__(site_workers)
-        self.heard = heard
-
-    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
-        for reply in super().call(orders):
-            order = orders[reply.site]
-            if order.call == "cluster":
-                self.heard.lent[order.round] = {name: value.clone() for name, value in order.message.items()}
-            if reply.message is not None:
-                self.heard.replies[order.round, order.call, reply.site] = reply.message
-            yield reply
+    def record(self, site: str, order: Order, message: Message) -> None:
+        if order.call == "cluster":
+            self.lent[order.round] = {name: value.clone() for name, value in order.message.items()}
+        self.replies[order.round, order.call, site] = message
 
 
 @pytest.fixture(scope="module")
-def recorded(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Heard]:
-    out, heard = tmp_path_factory.mktemp("joint") / "run", Heard()
-    run_toy(both(sets), out, wire=partial(Listening, heard=heard))
-    return out, heard
+def run_and_wire(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, WireRecord]:
+    out, wire_record = tmp_path_factory.mktemp("joint") / "run", WireRecord()
+    run_toy(recipe_with_both(sets), out, wire=partial(Wire, record=wire_record.record))
+    return out, wire_record
 
 
 @pytest.fixture(scope="module")
-def run(recorded: tuple[Path, Heard]) -> Path:
-    return recorded[0]
+def run(run_and_wire: tuple[Path, WireRecord]) -> Path:
+    return run_and_wire[0]
 
 
 @pytest.fixture(scope="module")
-def heard(recorded: tuple[Path, Heard]) -> Heard:
-    return recorded[1]
+def wire_record(run_and_wire: tuple[Path, WireRecord]) -> WireRecord:
+    return run_and_wire[1]
 
 
 def delta_at(epsilon: float, shift: float, selections: int, each: float) -> float:
@@ -146,19 +134,21 @@ def test_lent_weights_count_the_noise_of_earlier_rounds(run: Path) -> None:
     assert down[2, "cluster"] != down[2, "heldout"]
 
 
-def test_a_site_clips_the_model_that_a_round_began_with(heard: Heard) -> None:
+def test_a_site_clips_the_model_that_a_round_began_with(wire_record: WireRecord) -> None:
     """It does not come with the order to train."""
-    for (number, call, site), reply in heard.replies.items():
+    for (number, call, site), reply in wire_record.replies.items():
         if call == "train":
-            lent = heard.lent[number]
+            lent = wire_record.lent[number]
             assert norm_of_update({name: reply[name] for name in lent}, lent) <= DP["clip"], site
 
 
-def test_clustering_uses_each_persons_own_features_under_the_lent_model(heard: Heard, sets: Mapping[str, Path]) -> None:
+def test_clustering_uses_each_persons_own_features_under_the_lent_model(
+    wire_record: WireRecord, sets: Mapping[str, Path]
+) -> None:
     """Worked out again for round 2 from the lent model and the images: W, which trained by then, has no part in it."""
-    recipe = recipe_of(both(sets))
+    recipe = recipe_of(recipe_with_both(sets))
     net = METHODS["privacyface"].network(recipe)["model"]
-    net.load_state_dict(under("model.", heard.lent[ROUNDS]))
+    net.load_state_dict(under("model.", wire_record.lent[ROUNDS]))
     net.eval()
 
     def directions(path: Path, split: str, images: int, people: int | None = None) -> Tensor:
@@ -176,7 +166,7 @@ def test_clustering_uses_each_persons_own_features_under_the_lent_model(heard: H
     asked = ClusteringSettings(1.3, 1, 2, Budget(1.0, 0.01))
     draws = DerivedDraws(torch_rng(0, "A", ROUNDS, "noise", f"round {ROUNDS}, clusters"))
     expected = release(centres, candidates, asked, BudgetSplit(), draws).centres
-    torch.testing.assert_close(heard.replies[ROUNDS, "cluster", "A"]["clusters"], expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(wire_record.replies[ROUNDS, "cluster", "A"]["clusters"], expected, atol=1e-5, rtol=1e-4)
 
 
 def test_report_states_the_joint_cost_and_its_adversary(run: Path) -> None:
@@ -189,7 +179,7 @@ def test_report_states_the_joint_cost_and_its_adversary(run: Path) -> None:
 
 
 def test_one_time_releases_count_once_with_noise_in_every_round(sets: Mapping[str, Path]) -> None:
-    content = both(sets, method__releases="once", training__rounds=5)
+    content = recipe_with_both(sets, method__releases="once", training__rounds=5)
     account = account_of(recipe_of(content), METHODS["privacyface"])
     assert account is not None
     times = {one.release: one.times for one in account.charges(5)}
@@ -198,7 +188,9 @@ def test_one_time_releases_count_once_with_noise_in_every_round(sets: Mapping[st
 
 
 def test_algorithm_1_is_added_as_in_the_paper_and_marked(sets: Mapping[str, Path]) -> None:
-    recipe = recipe_of(both(sets, method__clustering="paper", method__clustered="trained", method__queries=2))
+    recipe = recipe_of(
+        recipe_with_both(sets, method__clustering="paper", method__clustered="trained", method__queries=2)
+    )
     account = account_of(recipe, METHODS["privacyface"])
     assert account is not None
     clusters = [one for one in account.charges(ROUNDS) if one.release.startswith("clusters")]
@@ -226,4 +218,4 @@ def test_combinations_without_a_joint_account_are_refused(
 
 def test_joint_account_needs_a_budget_for_releases(sets: Mapping[str, Path]) -> None:
     with refused("recipe.privacy", "budget"):
-        check_protection(recipe_of(both(sets, privacy={})), METHODS["privacyface"])
+        check_protection(recipe_of(recipe_with_both(sets, privacy={})), METHODS["privacyface"])

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import torch
-from tests.federation.spoiling import NET, UPLOADS, honest, spoil
+from tests.federation.damaged_uploads import NET, UPLOADS, honest, spoil
 from tests.toy import recipe_of, tree
 
 from fedvisage.federation.exchange import Exchange
@@ -29,7 +30,8 @@ WAYS = ("spoilt", "spoilt", "spoilt", "spoilt", "spoilt", "spoilt", "stale", "ag
 class HostileWire:
     """A transport with honest answers of A and C and a hostile answer of B."""
 
-    names = ("A", "B", "C")
+    names: tuple[str, ...] = ("A", "B", "C")
+    uncommitted: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, draws: np.random.Generator) -> None:
         self.draws = draws
@@ -45,12 +47,12 @@ class HostileWire:
 
     def hostile(self, reply: Reply) -> Iterator[Reply]:
         self.way = str(self.draws.choice(WAYS))
-        other = self.changed(reply)
+        other = self.hostile_reply(reply)
         if self.way == "again":
             yield reply
         yield other
 
-    def changed(self, reply: Reply) -> Reply:
+    def hostile_reply(self, reply: Reply) -> Reply:
         """Return the answer that must not be admitted."""
         message: Message = dict(reply.message or {})
         if self.way == "stale":
@@ -110,22 +112,22 @@ def test_ten_thousand_hostile_answers_are_all_refused(tmp_path: Path) -> None:
     assert len(lines) == admitted * len(UPLOADS)
 
 
-class Saying(HostileWire):
+class FailingWire(HostileWire):
     """A site that fails with a reason of its own choice."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(np.random.default_rng(0))
-        self.said = Reply(name, None, reason)
+        self.failure = Reply(name, None, reason)
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
-        yield replace(self.said, ticket=orders["B"].ticket)
+        yield replace(self.failure, ticket=orders["B"].ticket)
 
 
 def test_failure_reason_of_a_site_is_one_harmless_line(tmp_path: Path) -> None:
     recipe = recipe_of(tree({name: Path(f"nowhere/{name}") for name in "ABCU"}))
     for name in ("B", "\x1b[2J" + "B" * 5000):
         with closing(JsonLines(tmp_path / "ledger.jsonl")) as ledger:
-            wire = Saying(name, "\x1b]0;owned\x07 half \ud800\nround 9: done" + "!" * 100_000)
+            wire = FailingWire(name, "\x1b]0;owned\x07 half \ud800\nround 9: done" + "!" * 100_000)
             exchange = Exchange(recipe, wire, {"train": schema_of(UPLOADS, recipe, NET)}, ledger)
             exchange.open_round(1)
             reasons = [reply.failure for reply in exchange.run("train", {})]

@@ -47,7 +47,7 @@ def entries(ledger: Path) -> list[Crossing]:
 
 
 @pytest.mark.parametrize("checkpoint_every", [1, 2, 50])
-def test_no_line_is_lost_by_interruptions(checkpoint_every: int, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_interruptions_lose_no_ledger_line(checkpoint_every: int, sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, runtime__checkpoint_every=checkpoint_every, training__local={"batches": 1})
     out, seen = tmp_path / "run", list[Crossing]()
     run_toy(content, tmp_path / "whole")

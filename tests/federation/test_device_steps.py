@@ -44,6 +44,12 @@ def site_at(name: str, sets: Mapping[str, Path], folder: Path, device: torch.dev
     return Site("A", recipe, 2, data.sites["A"].train, net.train(), compute, {}, {}, public=public, lent=lent)
 
 
+def all_images(site: Site) -> View:
+    """Return the site's images and the public ones."""
+    assert site.public is not None
+    return View.join([site.data, site.public])
+
+
 def train(site: Site, loss: Loss) -> int:
     """Take a round's steps."""
     optimizer, steps = site.optimizer(*site.net), 0
@@ -81,34 +87,33 @@ def test_capture_changes_happen_before_the_transfer(sets: Mapping[str, Path], tm
 @pytest.mark.parametrize("customisation", ["binary", "cosface"])
 def test_recognition_reads_nothing_back(customisation: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
     own = {"method__customisation": {"loss": customisation}, "training__augment": {"flip": 0.5}}
-    site = prepared_for_faces(sets, tmp_path, **own)
+    site = prepare_faces_site(sets, tmp_path, **own)
     optimizer = site.optimizer("model", "centres", own=site.held["own"])
-    view = View.join([site.data, site.public])
-    for batch in site.batches_of(view):
+    for batch in site.batches_of(all_images(site)):
         site.learn(optimizer, lambda part: fedfr.loss(site, part), batch)
     assert len(site.losses) == 2
 
 
 def test_classes_are_sampled_on_the_cpu(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    site = prepared_for_faces(sets, tmp_path)
+    site = prepare_faces_site(sets, tmp_path)
     centres = face.class_centres(site, public=True)
     optimizer = site.optimizer("model", "centres", own=site.held["own"])
     with sample_classes(site, optimizer, 4, centres):
-        for batch in site.batches_of(View.join([site.data, site.public])):
+        for batch in site.batches_of(all_images(site)):
             site.learn(optimizer, lambda part: fedfr.loss(site, part), batch)
     assert len(site.losses) == 2
 
 
-def prepared_for_faces(sets: Mapping[str, Path], folder: Path, **changes: Any) -> Site:
+def prepare_faces_site(sets: Mapping[str, Path], folder: Path, **changes: Any) -> Site:
     """Return FedFR's site in a later round, with what it keeps for itself and its frozen models."""
-    here = site_at("fedfr", sets, folder, torch.device("cpu"), **changes)
-    here.lent = here.tensors(*here.net)
-    here.held["own"] = fedfr.own_parameters(here)
+    on_cpu = site_at("fedfr", sets, folder, torch.device("cpu"), **changes)
+    on_cpu.lent = on_cpu.tensors(*on_cpu.net)
+    on_cpu.held["own"] = fedfr.own_parameters(on_cpu)
     site = site_at("fedfr", sets, folder, **changes)
-    site.kept.update({f"{OWNED}{name}": here.own(name, torch.Tensor).detach() for name in here.held["own"]})
+    site.kept.update({f"{OWNED}{name}": on_cpu.own(name, torch.Tensor).detach() for name in on_cpu.held["own"]})
     site.kept.update({f"{face.LOCAL}{name}": value for name, value in site.lent.items() if name.startswith("model.")})
     site.held["own"] = fedfr.own_parameters(site)
-    fedfr.hold_frozen(site, View.join([site.data, site.public]))
+    fedfr.hold_frozen(site, all_images(site))
     return site
 
 

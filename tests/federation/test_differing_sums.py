@@ -50,7 +50,7 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 def content_of(sets: Mapping[str, Path], sites: Sequence[str] = SITES, secure: Any = True, **changes: Any) -> Any:
     """Return a recipe of one epoch with SGD, in batches of the size of the smaller sites."""
-    settings = {
+    settings: dict[str, Any] = {
         "training__rounds": 1,
         "training__local": {"epochs": 1},
         "training__batch": 24,
@@ -186,7 +186,9 @@ def test_other_images_of_one_site_reveal_its_change_and_are_refused(
 def test_learning_rates_reveal_the_site_with_more_steps_and_are_refused(
     kits: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    rates = {rate: {"training__optimizer": {"name": "sgd", "lr": rate}} for rate in (0.05, 0.1)}
+    rates: dict[float, dict[str, Any]] = {
+        rate: {"training__optimizer": {"name": "sgd", "lr": rate}} for rate in (0.05, 0.1)
+    }
     once, twice = (train_round(content_of(sets, **rates[rate]), tmp_path / str(rate)).mean for rate in rates)
     single_once, single_twice = (single_upload(sets, "A", rates[rate]) for rate in rates)
     no_step = content_of(sets, training__optimizer={"name": "sgd", "lr": 1e-30})
@@ -235,15 +237,15 @@ def open_memory(directory: Path, run: str = "first", images: Sequence[int] = (1,
     ],
 )
 def test_each_setting_that_can_change_an_upload_binds_the_data(key: str, value: Any, tmp_path: Path) -> None:
-    base = {"training__schedule__name": "cosine"}
+    base: dict[str, Any] = {"training__schedule__name": "cosine"}
     open_memory(tmp_path, **base).remember_use()
-    changed = {**base, key.replace(".", "__"): value}
+    changes = {**base, key.replace(".", "__"): value}
     with failed(RefusedMessage, "run 'first'", key, "--allow-roster A,B,C"):
-        open_memory(tmp_path, "second", **changed).check_use()
-    open_memory(tmp_path, "second", allow=["A,B,C"], **changed).check_use()
+        open_memory(tmp_path, "second", **changes).check_use()
+    open_memory(tmp_path, "second", allow=["A,B,C"], **changes).check_use()
 
 
-HARMLESS = {
+HARMLESS: dict[str, Any] = {
     "title": "again",
     "evaluation__threshold": "fixed",
     "evaluation__resamples": 5,
@@ -323,19 +325,25 @@ def test_plain_runs_do_not_bind_each_other(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.json"))) == 1
 
 
-def test_a_memory_of_the_version_before_still_binds_its_data(tmp_path: Path) -> None:
+def test_memory_of_an_earlier_version_binds_its_data(tmp_path: Path) -> None:
     images = np.array([1, 2, 3], "<u8").tobytes()
     name = hashlib.sha256(b'["A", "B", "C"]' + images).hexdigest()[:32]
     (tmp_path / f"{name}.images").write_bytes(images)
     rounds = {"1": {"run": "old", "survivors": ["A", "B", "C"]}}
     (tmp_path / f"{name}.json").write_text(json.dumps({"roster": ["A", "B", "C"], "run": "old", "rounds": rounds}))
-    for changes, keyword in (({"sites": "AB"}, "without C"), ({"secure": None}, "plain"), ({}, "unknown")):
+    refusals: list[tuple[dict[str, Any], str]] = [
+        ({"sites": "AB"}, "without C"),
+        ({"secure": None}, "plain"),
+        ({}, "unknown"),
+    ]
+    for changes, keyword in refusals:
         with failed(RefusedMessage, "run 'old'", keyword):
             open_memory(tmp_path, **changes).check_use()
     open_memory(tmp_path, allow=["A,B,C"]).remember_use()
     # The administrator has allowed it once; from now on the record has settings, and the survivors of before.
     open_memory(tmp_path, "second").check_use()
-    for changes, keyword in (({"sites": "AB"}, "without C"), ({"training__batch": 12}, "training.batch.default")):
+    refusals = [({"sites": "AB"}, "without C"), ({"training__batch": 12}, "training.batch.default")]
+    for changes, keyword in refusals:
         with failed(RefusedMessage, "run 'old'", keyword):
             open_memory(tmp_path, "second", **changes).check_use()
     with failed(RefusedMessage, "run 'old'", "round 1", "without B"):

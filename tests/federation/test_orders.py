@@ -11,9 +11,10 @@ import torch
 from tests.refusals import failed
 from tests.toy import open_run_data, recipe_of, tree
 
+from fedvisage.federation.method import Home
 from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.site_worker import SiteWorker
-from fedvisage.federation.wire.message import Message
+from fedvisage.federation.wire.message import Message, state_of
 from fedvisage.federation.wire.schema import RefusedMessage
 from fedvisage.federation.wire.transport import Order
 from fedvisage.methods import find
@@ -43,7 +44,7 @@ def weights(worker: SiteWorker, add: float = 0.0) -> Message:
 
 @pytest.mark.parametrize("number", [0, -1, ROUNDS + 1, 10**30])
 @pytest.mark.parametrize("call", ["train", "heldout"])
-def test_a_round_that_the_recipe_does_not_have_is_refused(worker: SiteWorker, call: str, number: int) -> None:
+def test_round_outside_the_recipe_is_refused(worker: SiteWorker, call: str, number: int) -> None:
     with failed(RefusedMessage, "order", "round", "3"):
         worker.execute(Order(call, number, weights(worker), 1))
 
@@ -109,7 +110,7 @@ def test_per_batch_call_is_limited_to_the_number_of_batches(sets: Mapping[str, P
     recipe = recipe_of(content)
     site, workspace = open_run_data(content, tmp_path).sites["A"], set_up(recipe, find(recipe.method)).workspace()
     worker = SiteWorker("A", site.train, site.heldout, SiteStore(tmp_path / "A"), workspace)
-    state = workspace.own_parts()
+    state = state_of(workspace.net, *workspace.method.parts_at(Home.SITE))
     opening = Order("tokens", 1, {"average": torch.tensor(0)} | state, 1)
     rows = len(worker.execute(opening)["tokens"])
     width = workspace.accepted["head"].tensors["pseudo"].shape[1]

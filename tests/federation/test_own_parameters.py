@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from tests.federation.lending import site_of
+from tests.federation.lent_site import site_of
 
 from fedvisage.data.batches import View
 
@@ -37,12 +37,13 @@ def test_batches_of_a_round_repeat_a_view_once_per_epoch(sets: Mapping[str, Path
     view = View.join([site.data, site.public.subset(torch.arange(5).numpy())])
     batches = list(site.batches_of(view))
     assert [len(batch.images) for batch in batches] == [4, 4, 4, 2] * 2
-    classes = [torch.cat([batch.identities for batch in half]).tolist() for half in (batches[:4], batches[4:])]
+    classes = [torch.cat([batch.class_numbers for batch in half]).tolist() for half in (batches[:4], batches[4:])]
     expected = sorted([*site.classes_of(site.data.subjects), *site.classes_of(site.public.subjects[:5])])
     assert sorted(classes[0]) == sorted(classes[1]) == expected
     assert classes[0] != classes[1]
     later = site_of(sets, tmp_path, 2, training__local={"epochs": 2}, training__batch=4, training__augment={})
-    assert [batch.identities.tolist() for batch in later.batches_of(view)] != [b.identities.tolist() for b in batches]
+    actual = [batch.class_numbers.tolist() for batch in later.batches_of(view)]
+    assert actual != [batch.class_numbers.tolist() for batch in batches]
 
 
 def test_fixed_number_of_batches_wraps_around_a_small_view(sets: Mapping[str, Path], tmp_path: Path) -> None:

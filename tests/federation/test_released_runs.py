@@ -1,4 +1,4 @@
-"""Runs whose sites release something: what the ledger and the figures say of it, and where the run stops."""
+"""Runs with releases: their costs in the ledger and the metrics, and the stop at a budget."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing, nullcontext
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from tests.contract.examples import released
@@ -49,17 +50,21 @@ def test_a_run_stops_at_its_budget(sets: Mapping[str, Path], tmp_path: Path) -> 
     assert [charge.release for charge in charges] == ["round 1, bona fide", "round 2, bona fide"]
 
 
-class Claiming:
-    """A transport in which one site always reports a spent budget."""
+class ClaimingTransport:
+    """A transport in which some sites report a spent budget."""
 
-    names = ("A",)
+    uncommitted: Mapping[str, str] = MappingProxyType({})
+
+    def __init__(self, names: str, claiming: str) -> None:
+        self.names, self.claiming = tuple(names), claiming
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
-        for name, order in orders.items():
-            yield Reply(name, None, "no more", order.ticket, spent=True)
+        for name, order in sorted(orders.items()):
+            spent = name in self.claiming
+            yield Reply(name, None if spent else {}, "no more" if spent else "", order.ticket, spent=spent)
 
     def commit(self, generation: int) -> dict[str, int]:
-        return {"A": generation}
+        return dict.fromkeys(self.names, generation)
 
     def restore(self, generations: Mapping[str, int]) -> None:
         return None
@@ -69,27 +74,13 @@ class Claiming:
 def test_spent_budget_ends_only_runs_with_releases(
     kind: Kind, ends: bool, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    """A hostile site must not end a run of any method by a word."""
+    """A hostile site must not end a run of any method by a claim."""
     schema = Schema({}, (Upload("told", kind),))
     with closing(JsonLines(tmp_path / "ledger.jsonl")) as ledger:
-        exchange = Exchange(recipe_of(tree(sets)), Claiming(), {"tell": schema}, ledger)
+        exchange = Exchange(recipe_of(tree(sets)), ClaimingTransport("A", "A"), {"tell": schema}, ledger)
         with pytest.raises(BudgetSpent, match="no more") if ends else nullcontext():
             assert [reply.message for reply in exchange.run("tell", {})] == [None]
     assert exchange.record.failed == ({} if ends else {"A": "no more"})
-
-
-class SomeClaiming(Claiming):
-    """Three sites, some of which report a spent budget."""
-
-    names = ("A", "B", "C")
-
-    def __init__(self, *claiming: str) -> None:
-        self.claiming = claiming
-
-    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
-        for name, order in sorted(orders.items()):
-            spent = name in self.claiming
-            yield Reply(name, None if spent else {}, "no more" if spent else "", order.ticket, spent=spent)
 
 
 @pytest.mark.parametrize(("claiming", "quorum", "ends"), [("B", 2, False), ("BC", 2, True), ("BAC", 1, True)])
@@ -98,7 +89,7 @@ def test_spent_budget_fails_its_site_and_ends_the_run_without_a_quorum(
 ) -> None:
     schema, recipe = Schema({}, (Upload("told", "dp"),)), recipe_of(tree(sets, federation__quorum=quorum))
     with closing(JsonLines(tmp_path / "ledger.jsonl")) as ledger:
-        exchange = Exchange(recipe, SomeClaiming(*claiming), {"tell": schema}, ledger)
+        exchange = Exchange(recipe, ClaimingTransport("ABC", claiming), {"tell": schema}, ledger)
         exchange.open_round(1)
         with pytest.raises(BudgetSpent, match="no more") if ends else nullcontext():
             list(exchange.run("tell", {}))

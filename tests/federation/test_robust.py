@@ -56,7 +56,7 @@ def test_clipping_beyond_every_update_is_the_mean(mean: bytes, sets: Mapping[str
 
 
 def test_krum_takes_over_one_of_the_uploads(five: dict[str, str], sets: Mapping[str, Path], tmp_path: Path) -> None:
-    common = {"training__rounds": 1, "evaluation__every": 0}
+    common: dict[str, Any] = {"training__rounds": 1, "evaluation__every": 0}
     run_toy(tree(sets, data__sites=five, federation__combine="krum", **common), tmp_path / "krum")
     alone = set()
     for name, path in five.items():

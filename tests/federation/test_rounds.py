@@ -1,10 +1,10 @@
-"""Sites drop out, send nonsense or break, and the round goes on with the others as if it had been theirs alone."""
+"""Absent, failing and malicious sites do not change the round of the others."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,39 +13,18 @@ from typing import Any
 import pytest
 import torch
 from tests.contract.examples import split, two_exchanges
+from tests.federation.wires import Wire
 from tests.refusals import failed
 from tests.toy import ROUNDS, run_toy, tree, weights
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.federation.method import Method
 from fedvisage.federation.record.attendance import draw_offline
-from fedvisage.federation.site_worker import LocalTransport, SiteWorker
+from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods.pad import fedpad, single
 from fedvisage.recipe import Federation
-
-
-class Wire(LocalTransport):
-    """A transport on whose way to and from site B something happens to messages."""
-
-    def __init__(
-        self,
-        site_workers: Sequence[SiteWorker],
-        down: Callable[[Order], Order] = lambda order: order,
-        up: Callable[[Order, Message], Message | None] = lambda order, message: message,
-    ) -> None:
-        super().__init__(site_workers)
-        self.down, self.up = down, up
-
-    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
-        changed = {name: self.down(order) if name == "B" else order for name, order in orders.items()}
-        for reply in super().call(changed):
-            if reply.site == "B" and reply.message is not None:
-                message = self.up(orders["B"], reply.message)
-                yield Reply("B", message, "" if message is not None else "lost", reply.ticket)
-            else:
-                yield reply
 
 
 def rounds_of(out: Path) -> list[dict[str, Any]]:
@@ -54,13 +33,13 @@ def rounds_of(out: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def without_b(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run that B was never part of."""
+    """A run without site B."""
     out = tmp_path_factory.mktemp("without") / "run"
-    run_toy(without(sets, "B"), out)
+    run_toy(recipe_without(sets, "B"), out)
     return out
 
 
-def without(sets: Mapping[str, Path], *names: str, **changes: Any) -> dict[str, Any]:
+def recipe_without(sets: Mapping[str, Path], *names: str, **changes: Any) -> dict[str, Any]:
     return tree(sets, data__sites={name: str(sets[name]) for name in "ABC" if name not in names}, **changes)
 
 
@@ -72,15 +51,15 @@ def drop_a_field(order: Order, message: Message) -> Message:
     return dict(list(message.items())[1:])
 
 
-def one_row(order: Order, message: Message) -> Message:
+def keep_one_row(order: Order, message: Message) -> Message:
     return {name: value[:1] if value.dim() else value for name, value in message.items()}
 
 
-def claim(order: Order, message: Message) -> Message:
+def claim_examples(order: Order, message: Message) -> Message:
     return message | {"examples": torch.tensor(10**12)} if "examples" in message else {}
 
 
-@pytest.mark.parametrize("up", [spoil, drop_a_field, one_row, claim])
+@pytest.mark.parametrize("up", [spoil, drop_a_field, keep_one_row, claim_examples])
 def test_malformed_upload_is_refused_by_site_name_and_left_out(
     up: Any, sets: Mapping[str, Path], without_b: Path, tmp_path: Path
 ) -> None:
@@ -168,9 +147,9 @@ def test_a_site_whose_loss_is_not_finite_fails_alone(sets: Mapping[str, Path], w
 def test_a_round_without_a_site_equals_the_round_of_the_survivors(sets: Mapping[str, Path], tmp_path: Path) -> None:
     settings = {"offline": 0.4}
     seed = next(s for s in range(100) if draw_offline("ABC", Federation(**settings), s, 1) == {"B"})
-    common = {"runtime__seed": seed, "training__rounds": 1}
+    common: dict[str, Any] = {"runtime__seed": seed, "training__rounds": 1}
     run_toy(tree(sets, federation=settings, **common), tmp_path / "away")
-    run_toy(without(sets, "B", **common), tmp_path / "without")
+    run_toy(recipe_without(sets, "B", **common), tmp_path / "without")
     assert weights(tmp_path / "away") == weights(tmp_path / "without")
     assert rounds_of(tmp_path / "away")[0]["failed"] == {"B": "offline"}
 
@@ -179,16 +158,16 @@ def test_unsampled_sites_get_no_message(sets: Mapping[str, Path], tmp_path: Path
     run_toy(tree(sets, federation={"participation": 0.34}, evaluation__every=0), tmp_path / "run")
     ledger = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
     for row in rounds_of(tmp_path / "run"):
-        heard = {line["site"] for line in ledger if line["round"] == row["round"] and line["call"] == "train"}
-        assert heard == set(row["asked"])
-        assert len(heard) == 1
+        receivers = {line["site"] for line in ledger if line["round"] == row["round"] and line["call"] == "train"}
+        assert receivers == set(row["asked"])
+        assert len(receivers) == 1
 
 
 def test_without_a_quorum_the_model_stays_as_it_was(sets: Mapping[str, Path], tmp_path: Path) -> None:
     settings = {"offline": 0.4, "quorum": 3}
     drawn = Federation(**settings)
     seed = next(s for s in range(100) if [bool(draw_offline("ABC", drawn, s, r)) for r in (1, 2)] == [False, True])
-    common = {"runtime__seed": seed, "evaluation__every": 0}
+    common: dict[str, Any] = {"runtime__seed": seed, "evaluation__every": 0}
     run_toy(tree(sets, federation=settings, training__rounds=1, **common), tmp_path / "one")
     run_toy(tree(sets, federation=settings, training__rounds=2, **common), tmp_path / "two")
     assert weights(tmp_path / "one") == weights(tmp_path / "two")

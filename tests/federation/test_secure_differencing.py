@@ -53,7 +53,7 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
 ELSEWHERE = dict.fromkeys((*SITES, "U"), Path("target"))
 
 
-def secure(sets: Mapping[str, Path], sites: Sequence[str] = SITES, colluders: int = 0, **changes: Any) -> Any:
+def secure_recipe(sets: Mapping[str, Path], sites: Sequence[str] = SITES, colluders: int = 0, **changes: Any) -> Any:
     changes = {"training__rounds": 1, "evaluation__every": 0, "federation__give_up_after": 1, **changes}
     own = {name: str(sets[name]) for name in sites}
     return tree(sets, data__sites=own, federation__secure={"colluders": colluders}, **changes)
@@ -63,19 +63,12 @@ def secure(sets: Mapping[str, Path], sites: Sequence[str] = SITES, colluders: in
 
 
 def test_two_sums_that_differ_by_one_site_show_its_upload(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    run_toy(secure(sets), tmp_path / "with")
-    run_toy(secure(sets, "AB"), tmp_path / "without")
+    run_toy(secure_recipe(sets), tmp_path / "with")
+    run_toy(secure_recipe(sets, "AB"), tmp_path / "without")
     seen: dict[str, Message] = {}
-    plain = secure(sets, federation={})
-    run_toy(
-        plain,
-        tmp_path / "plain",
-        wire=partial(LocalTransport, tap=lambda name, message: seen.setdefault(name, message)),
-    )
-    whole, rest = (
-        load_file(tmp_path / "with" / "model.safetensors"),
-        load_file(tmp_path / "without" / "model.safetensors"),
-    )
+    plain = secure_recipe(sets, federation={})
+    run_toy(plain, tmp_path / "plain", wire=partial(LocalTransport, tap=seen.__setitem__))
+    whole, rest = (load_file(tmp_path / name / "model.safetensors") for name in ("with", "without"))
     errors = [
         float((3 * whole[name].double() - 2 * rest[name].double() - seen["C"][name].double()).abs().max())
         for name in whole
@@ -89,25 +82,25 @@ def test_two_sums_that_differ_by_one_site_show_its_upload(sets: Mapping[str, Pat
 
 def test_a_second_run_without_a_site_is_refused(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     wire = partial(KitTransport, kits=kits, memory=tmp_path)
-    run_toy(secure(sets), tmp_path / "with", wire=wire)
+    run_toy(secure_recipe(sets), tmp_path / "with", wire=wire)
     with failed(RunFailed, "run 'first'", "without C", "--allow-roster A,B"):
-        run_toy(secure(sets, "AB"), tmp_path / "without", wire=partial(wire, run="second"))
+        run_toy(secure_recipe(sets, "AB"), tmp_path / "without", wire=partial(wire, run="second"))
     assert uploads_of(tmp_path / "with", "masked") == ["A", "B", "C"]
     assert uploads_of(tmp_path / "without", "public") == [], "not even a key left the sites"
 
 
 def test_a_second_run_with_one_more_site_is_refused(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     wire = partial(KitTransport, kits=kits, memory=tmp_path)
-    run_toy(secure(sets, "AB"), tmp_path / "without", wire=wire)
+    run_toy(secure_recipe(sets, "AB"), tmp_path / "without", wire=wire)
     with failed(RunFailed, "run 'first'", "with C"):
-        run_toy(secure(sets), tmp_path / "with", wire=partial(wire, run="second"))
+        run_toy(secure_recipe(sets), tmp_path / "with", wire=partial(wire, run="second"))
     assert uploads_of(tmp_path / "with", "public") == ["C"], "C has taken part in no sum yet"
 
 
 def test_the_same_members_may_run_again(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     wire = partial(KitTransport, kits=kits, memory=tmp_path)
-    run_toy(secure(sets), tmp_path / "one", wire=wire)
-    run_toy(secure(sets), tmp_path / "two", wire=partial(wire, run="second"))
+    run_toy(secure_recipe(sets), tmp_path / "one", wire=wire)
+    run_toy(secure_recipe(sets), tmp_path / "two", wire=partial(wire, run="second"))
     assert weights(tmp_path / "one") == weights(tmp_path / "two")
 
 
@@ -115,16 +108,18 @@ def test_each_sites_administrator_can_allow_another_roster(
     kits: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     wire = partial(KitTransport, kits=kits, memory=tmp_path)
-    run_toy(secure(sets), tmp_path / "with", wire=wire)
-    run_toy(secure(sets, "AB"), tmp_path / "without", wire=partial(wire, run="second", allowed=[frozenset("AB")]))
+    run_toy(secure_recipe(sets), tmp_path / "with", wire=wire)
+    run_toy(
+        secure_recipe(sets, "AB"), tmp_path / "without", wire=partial(wire, run="second", allowed=[frozenset("AB")])
+    )
     assert uploads_of(tmp_path / "without", "masked") == ["A", "B"]
 
 
 def test_a_round_repeated_with_fewer_sites_is_refused(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     wire = partial(KitTransport, kits=kits, memory=tmp_path)
-    run_toy(secure(sets), tmp_path / "one", wire=wire)
+    run_toy(secure_recipe(sets), tmp_path / "one", wire=wire)
     with failed(RunFailed, "run 'first'", "round 1", "without B"):
-        run_toy(secure(sets), tmp_path / "again", wire=partial(wire, lost="train"))
+        run_toy(secure_recipe(sets), tmp_path / "again", wire=partial(wire, lost="train"))
     assert uploads_of(tmp_path / "again", "shares") == [], "no site revealed a share"
 
 
@@ -140,13 +135,13 @@ class Dying(KitTransport):
 def test_after_a_restart_a_round_can_only_be_summed_over_the_same_survivors(
     kits: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    run_toy(secure(sets), tmp_path / "whole")
+    run_toy(secure_recipe(sets), tmp_path / "whole")
     killed, wire = tmp_path / "killed", partial(KitTransport, kits=kits, memory=tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        run_toy(secure(sets), killed, wire=partial(Dying, kits=kits, memory=tmp_path))
+        run_toy(secure_recipe(sets), killed, wire=partial(Dying, kits=kits, memory=tmp_path))
     with failed(RunFailed, "run 'first'", "round 1"):
-        run_toy(secure(sets), killed, resume=True, wire=partial(wire, lost="train"))
-    run_toy(secure(sets), killed, resume=True, wire=wire)
+        run_toy(secure_recipe(sets), killed, resume=True, wire=partial(wire, lost="train"))
+    run_toy(secure_recipe(sets), killed, resume=True, wire=wire)
     assert weights(killed) == weights(tmp_path / "whole")
 
 
@@ -165,7 +160,7 @@ def lying_transport(call: str, change: Any) -> type[KitTransport]:
     return Lying
 
 
-def why(run: Path, site: str = "A") -> str:
+def failure_reason(run: Path, site: str = "A") -> str:
     failed: Mapping[str, str] = read_lines(run / "rounds.jsonl")[0]["failed"]
     return next(reason for name, reason in failed.items() if name.startswith(site))
 
@@ -182,25 +177,29 @@ def substitute_keys(message: Message) -> None:
 
 def test_substituted_keys_are_refused(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(
-        secure(sets),
+        secure_recipe(sets),
         tmp_path / "run",
         wire=partial(lying_transport(SHARES, substitute_keys), kits=kits, memory=tmp_path),
     )
-    assert why(tmp_path / "run").startswith("secure: a message of site B is not signed")
+    assert failure_reason(tmp_path / "run").startswith("secure: a message of site B is not signed")
     assert uploads_of(tmp_path / "run", "masked") == ["B", "C"]
 
 
 def test_keys_with_credentials_of_another_site_are_refused(
     kits: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    def swapped(message: Message) -> None:
+    def swap_credentials(message: Message) -> None:
         message["roster"], message["signatures"] = (message[key][[0, 2, 1]] for key in ("roster", "signatures"))
 
-    run_toy(secure(sets), tmp_path / "run", wire=partial(lying_transport(SHARES, swapped), kits=kits, memory=tmp_path))
-    assert "message of site B is not signed" in why(tmp_path / "run")
+    run_toy(
+        secure_recipe(sets),
+        tmp_path / "run",
+        wire=partial(lying_transport(SHARES, swap_credentials), kits=kits, memory=tmp_path),
+    )
+    assert "message of site B is not signed" in failure_reason(tmp_path / "run")
 
 
-def test_a_list_of_survivors_that_others_did_not_sign_reveals_nothing(
+def test_list_of_survivors_without_signatures_reveals_nothing(
     kits: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     class TwoLists(KitTransport):
@@ -216,8 +215,8 @@ def test_a_list_of_survivors_that_others_did_not_sign_reveals_nothing(
                     order.message.update(signers=torch.tensor(signers), signatures=signatures)
             return super().call(orders)
 
-    run_toy(secure(sets), tmp_path / "run", wire=partial(TwoLists, kits=kits, memory=tmp_path))
-    assert "message of site B is not signed" in why(tmp_path / "run")
+    run_toy(secure_recipe(sets), tmp_path / "run", wire=partial(TwoLists, kits=kits, memory=tmp_path))
+    assert "message of site B is not signed" in failure_reason(tmp_path / "run")
     assert uploads_of(tmp_path / "run", "shares") == ["B", "C"]
 
 
@@ -234,7 +233,7 @@ def test_each_step_of_a_sum_runs_once(call: str, kits: Path, sets: Mapping[str, 
             if any(order.call == call for order in orders.values()):
                 answers.extend(reply.failure for reply in super().call(copies))
 
-    run_toy(secure(sets), tmp_path / "run", wire=partial(Twice, kits=kits, memory=tmp_path))
+    run_toy(secure_recipe(sets), tmp_path / "run", wire=partial(Twice, kits=kits, memory=tmp_path))
     assert answers == [f"order: requests '{call}' again in round 1"] * 3
 
 
@@ -250,14 +249,14 @@ def test_a_round_has_one_sum(sets: Mapping[str, Path], tmp_path: Path) -> None:
                 again = {name: Order(KEYS, order.round, {}, 99, "again") for name, order in orders.items()}
                 answers.extend(reply.failure for reply in super().call(again))
 
-    run_toy(secure(sets), tmp_path / "run", wire=Again)
+    run_toy(secure_recipe(sets), tmp_path / "run", wire=Again)
     assert answers == [f"order: requests '{KEYS}' again in round 1"] * 3
 
 
 def test_one_colluder_among_three_sites_prevents_sums_of_two(
     kits: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    content = secure(sets, colluders=1)
+    content = secure_recipe(sets, colluders=1)
     with failed(RunFailed, "2 sites", "3 needed", "B"):
         run_toy(content, tmp_path / "run", wire=partial(KitTransport, kits=kits, memory=tmp_path, lost="train"))
 
@@ -349,14 +348,15 @@ def test_any_two_groups_that_could_unmask_share_more_sites_than_collude(sites: i
 )
 def test_recipes_with_separable_sums_are_refused(changes: dict[str, Any], place: str, sets: Mapping[str, Path]) -> None:
     recipe = recipe_of(tree(sets, federation={"secure": True, **changes}))
-    for check in (lambda: check_protection(recipe, METHODS["fedpad"]), lambda: check_real(recipe)):
-        with refused(place):
-            check()
+    with refused(place):
+        check_protection(recipe, METHODS["fedpad"])
+    with refused(place):
+        check_real(recipe)
 
 
 def test_former_default_threshold_means_two_thirds(sets: Mapping[str, Path]) -> None:
-    written, short = (recipe_of(tree(sets, federation__secure=value)) for value in ({"threshold": 0.6}, True))
-    assert written == short, "run --resume on a run of an earlier version finds its recipe"
+    former, short = (recipe_of(tree(sets, federation__secure=value)) for value in ({"threshold": 0.6}, True))
+    assert former == short, "run --resume on a run of an earlier version finds its recipe"
 
 
 @pytest.mark.parametrize(("key", "value"), [("joins", {"C": 2}), ("offline", 0.5)])
@@ -368,19 +368,19 @@ def test_federation_recipe_cannot_leave_a_site_out_of_a_sum(key: str, value: Any
 
 
 @pytest.mark.parametrize("roster", ["", "A", "A,A", "A,", "A, B", "A,../B"])
-def test_an_exception_names_two_sites_or_more(roster: str) -> None:
+def test_allowed_roster_has_at_least_two_sites(roster: str) -> None:
     assert as_setting(["A,B", "A,B,C", PLAIN]) == "A,B A,B,C plain"
     with refused("--allow-roster", "A,B,C"):
         as_setting([roster])
 
 
 def test_permission_for_plain_runs_excludes_their_refusal(kits: Path, sets: Mapping[str, Path]) -> None:
-    front, kit = Terminal(print, print), kits / "sites" / "A"
+    terminal, kit = Terminal(print, print), kits / "sites" / "A"
     with refused("--require-secure", "--allow-roster plain"):
-        start_site(kit, sets["A"], None, None, front, verbose=False, rosters=["plain"], require_secure=True)
+        start_site(kit, sets["A"], None, None, terminal, verbose=False, rosters=["plain"], require_secure=True)
 
 
-def test_an_exception_ends_with_the_next_start(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_allowed_roster_ends_with_the_next_start(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     kit = open_kit(Path(shutil.copytree(kits / "sites" / "A", tmp_path / "kit")), "site")
     prepare_site(kit, str(sets["A"]), rosters=["A,B", "A,C"], require_secure=True)
     assert (own_settings(kit.path)[ROSTERS], own_settings(kit.path)[REQUIRE_SECURE]) == ("A,B A,C", "yes")

@@ -1,4 +1,4 @@
-"""Whatever happens on the way, a secure sum is the sum in the clear, or there is none."""
+"""A secure sum equals the plain sum, or there is none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZE = 12
 
 
 @dataclass
-class Together:
+class KeyExchange:
     """Sites up to the point where their masked numbers lie at the server."""
 
     secrets: list[Secrets]
@@ -30,12 +30,12 @@ class Together:
     """By receiver, then by sender."""
     threshold: int
 
-    def masked(self, site: int, numbers: Words) -> Words:
-        found = numbers.copy()
-        protocol.mask_numbers(found, self.secrets[site], self.roster, site, self.present)
-        return found
+    def mask(self, site: int, numbers: Words) -> Words:
+        result = numbers.copy()
+        protocol.mask_numbers(result, self.secrets[site], self.roster, site, self.present)
+        return result
 
-    def opened(self, total: Words, survivors: Collection[int], answering: Collection[int]) -> Words:
+    def open_sum(self, total: Words, survivors: Collection[int], answering: Collection[int]) -> Words:
         shares = {
             site: protocol.shares_to_reveal(self.secrets[site], self.roster, site, self.envelopes[site], survivors)
             for site in answering
@@ -45,12 +45,12 @@ class Together:
 
 def key_exchange(
     count: int, threshold: int, draws: np.random.Generator, present: Collection[int] | None = None
-) -> Together:
+) -> KeyExchange:
     secrets = [Secrets.draw(draws.bytes) for _ in range(count)]
-    roster, here = [one.public() for one in secrets], sorted(range(count) if present is None else present)
-    sealed = {site: protocol.shares_of(secrets[site], roster, site, threshold, draws.bytes) for site in here}
-    envelopes = {to: {sender: sealed[sender][to] for sender in here} for to in here}
-    return Together(secrets, roster, here, envelopes, threshold)
+    roster, members = [one.public() for one in secrets], sorted(range(count) if present is None else present)
+    sealed = {site: protocol.shares_of(secrets[site], roster, site, threshold, draws.bytes) for site in members}
+    envelopes = {to: {sender: sealed[sender][to] for sender in members} for to in members}
+    return KeyExchange(secrets, roster, members, envelopes, threshold)
 
 
 def draw_subset(of: Collection[int], at_least: int, draws: np.random.Generator) -> list[int]:
@@ -70,10 +70,10 @@ def test_sum_of_the_survivors_is_exact(count: int) -> None:
     present = draw_subset(range(count), threshold, draws)
     survivors = draw_subset(present, threshold, draws)
     answering = draw_subset(survivors, threshold, draws)
-    house = key_exchange(count, threshold, draws, present)
+    sites = key_exchange(count, threshold, draws, present)
     numbers = {site: draws.integers(0, 2**64, SIZE, dtype=np.uint64) for site in present}
-    total = total_of([house.masked(site, numbers[site]) for site in survivors])
-    actual = house.opened(total, survivors, answering)
+    total = total_of([sites.mask(site, numbers[site]) for site in survivors])
+    actual = sites.open_sum(total, survivors, answering)
     assert actual.tolist() == total_of([numbers[site] for site in survivors]).tolist()
 
 
@@ -81,42 +81,42 @@ def test_sum_of_the_survivors_is_exact(count: int) -> None:
 def test_fewer_shares_than_the_threshold_reveal_nothing(count: int) -> None:
     draws = np.random.default_rng(count)
     threshold = count // 2 + 1
-    house = key_exchange(count, threshold, draws)
-    total = total_of([house.masked(site, np.zeros(SIZE, np.uint64)) for site in range(count)])
+    sites = key_exchange(count, threshold, draws)
+    total = total_of([sites.mask(site, np.zeros(SIZE, np.uint64)) for site in range(count)])
     with failed(CannotOpen, f"{threshold - 1} shares", f"{threshold} needed"):
-        house.opened(total, range(count), range(threshold - 1))
+        sites.open_sum(total, range(count), range(threshold - 1))
 
 
-def test_a_false_share_gives_no_sum_rather_than_a_wrong_one() -> None:
+def test_wrong_share_prevents_the_sum() -> None:
     draws = np.random.default_rng(0)
-    house = key_exchange(5, 3, draws)
-    total = total_of([house.masked(site, np.zeros(SIZE, np.uint64)) for site in range(4)])
+    sites = key_exchange(5, 3, draws)
+    total = total_of([sites.mask(site, np.zeros(SIZE, np.uint64)) for site in range(4)])
     shares = {
-        site: protocol.shares_to_reveal(house.secrets[site], house.roster, site, house.envelopes[site], range(4))
+        site: protocol.shares_to_reveal(sites.secrets[site], sites.roster, site, sites.envelopes[site], range(4))
         for site in range(3)
     }
     for victim in (0, 4):  # a seed's share, and a mask key's
-        spoilt = {**shares, 1: [draws.bytes(protocol.SHARE) if i == victim else s for i, s in enumerate(shares[1])]}
+        damaged = {**shares, 1: [draws.bytes(protocol.SHARE) if i == victim else s for i, s in enumerate(shares[1])]}
         with failed(CannotOpen, f"site {victim + 1}"):
-            protocol.unmask_sum(total, house.roster, house.present, range(4), spoilt, 3)
+            protocol.unmask_sum(total, sites.roster, sites.present, range(4), damaged, 3)
 
 
 def test_other_shares_replace_an_unreadable_envelope() -> None:
     draws = np.random.default_rng(1)
-    house = key_exchange(4, 2, draws)
-    house.envelopes[0][2] = draws.bytes(protocol.ENVELOPE)
+    sites = key_exchange(4, 2, draws)
+    sites.envelopes[0][2] = draws.bytes(protocol.ENVELOPE)
     numbers = [draws.integers(0, 2**64, SIZE, dtype=np.uint64) for _ in range(4)]
-    total = total_of([house.masked(site, numbers[site]) for site in range(4)])
-    assert house.opened(total, range(4), range(4)).tolist() == total_of(numbers).tolist()
+    total = total_of([sites.mask(site, numbers[site]) for site in range(4)])
+    assert sites.open_sum(total, range(4), range(4)).tolist() == total_of(numbers).tolist()
 
 
 def test_a_site_never_reveals_both_shares_of_another() -> None:
-    house = key_exchange(4, 2, np.random.default_rng(2))
+    sites = key_exchange(4, 2, np.random.default_rng(2))
     for survivors in ([0, 1], [0, 1, 2, 3]):
-        rows = protocol.shares_to_reveal(house.secrets[0], house.roster, 0, house.envelopes[0], survivors)
+        rows = protocol.shares_to_reveal(sites.secrets[0], sites.roster, 0, sites.envelopes[0], survivors)
         for sender, row in enumerate(rows):
             content = protocol.open_envelope(
-                protocol._envelope_key(house.secrets[0], house.roster, 0, sender, 0), house.envelopes[0][sender]
+                protocol._envelope_key(sites.secrets[0], sites.roster, 0, sender, 0), sites.envelopes[0][sender]
             )
             assert content is not None
             mask_share, seed_share = content[: protocol.SHARE], content[protocol.SHARE :]
@@ -129,16 +129,16 @@ def bytes_of(numbers: Words) -> np.ndarray:
 
 def test_single_uploads_and_incomplete_sums_look_uniform() -> None:
     draws = np.random.default_rng(3)
-    house = key_exchange(4, 3, draws)
+    sites = key_exchange(4, 3, draws)
     small = protocol.encode("w", torch.from_numpy(draws.normal(size=40_000) * 0.05))
     assert chisquare(bytes_of(small)).pvalue < 1e-100
-    uploads = [house.masked(site, small) for site in range(4)]
+    uploads = [sites.mask(site, small) for site in range(4)]
     for lacking in ([0], [3], [0, 1], [1, 2, 3]):
-        seen = np.sum([uploads[site] for site in lacking], axis=0, dtype=np.uint64)
+        seen = np.asarray(np.sum([uploads[site] for site in lacking], axis=0, dtype=np.uint64))
         assert chisquare(bytes_of(seen)).pvalue > 1e-3
     # The server and its colluders know every mask except the site's own one.
     for other in (1, 2, 3):
-        key = protocol.derive_key(house.secrets[other].masking, house.roster[0].masking, b"mask")
+        key = protocol.derive_key(sites.secrets[other].masking, sites.roster[0].masking, b"mask")
         protocol.add_stream(uploads[0], key, subtract=True)
     assert chisquare(bytes_of(uploads[0])).pvalue > 1e-3
 
@@ -162,7 +162,7 @@ def test_mask_longer_than_one_block_is_removed() -> None:
     assert not whole.any()
 
 
-def test_any_shares_that_suffice_give_the_secret_and_two_lie_on_a_line() -> None:
+def test_any_sufficient_shares_give_the_secret() -> None:
     draws = np.random.default_rng(4)
     secret = draws.bytes(32)
     shares = dict(enumerate(protocol.split_secret(secret, 3, 6, draws.bytes)))

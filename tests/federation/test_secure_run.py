@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.federation.wires import Wire
 from tests.refusals import failed, refused
 from tests.toy import deterministic_files, recipe_of, run_toy, tree, weights
 
@@ -26,22 +27,22 @@ DERIVED = {"entropy": "derived", "colluders": 0}
 """Masks that repeat, and sums of two of three sites."""
 
 
-def secure(sets: Mapping[str, Path], **changes: Any) -> dict[str, Any]:
+def secure_recipe(sets: Mapping[str, Path], **changes: Any) -> dict[str, Any]:
     return tree(sets, **{"federation__secure": DERIVED, "training__rounds": 1, "evaluation__every": 0, **changes})
 
 
 @pytest.fixture(scope="module")
-def whole(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def baseline(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("whole") / "run"
-    run_toy(secure(sets), out)
+    run_toy(secure_recipe(sets), out)
     return out
 
 
 @pytest.mark.parametrize("weight", ["uniform", "examples"])
 def test_secure_sum_equals_the_plain_mean_to_rounding(weight: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
     changes = {"method__weight": weight, "federation__secure": {**DERIVED, "most_examples": 20}}
-    run_toy(secure(sets, **changes), tmp_path / "secret")
-    run_toy(secure(sets, method__weight=weight, federation={}), tmp_path / "plain")
+    run_toy(secure_recipe(sets, **changes), tmp_path / "secret")
+    run_toy(secure_recipe(sets, method__weight=weight, federation={}), tmp_path / "plain")
     secret, plain = (load_file(tmp_path / name / "model.safetensors") for name in ("secret", "plain"))
     for name, value in plain.items():
         apart = (secret[name].double() - value.double()).abs()
@@ -50,9 +51,9 @@ def test_secure_sum_equals_the_plain_mean_to_rounding(weight: str, sets: Mapping
         assert value.is_floating_point() or torch.equal(value, secret[name])
 
 
-def test_every_upload_is_a_key_a_share_or_masked_and_losses_are_summed(whole: Path) -> None:
+def test_every_upload_is_a_key_a_share_or_masked_and_losses_are_summed(baseline: Path) -> None:
     ledger = [
-        row for row in read_lines(whole / "ledger.jsonl") if row["direction"] == "up" and row["kind"] != "statistic"
+        row for row in read_lines(baseline / "ledger.jsonl") if row["direction"] == "up" and row["kind"] != "statistic"
     ]
     assert {(row["call"], row["field"], row["kind"]) for row in ledger} == {
         (KEYS, "public", "key"),
@@ -65,76 +66,68 @@ def test_every_upload_is_a_key_a_share_or_masked_and_losses_are_summed(whole: Pa
     assert {row["guarantee"] for row in ledger if row["kind"] == "masked"} == {
         "in a sum only, but masks follow from the run's seed"
     }
-    assert list(read_lines(whole / "rounds.jsonl")[0]["loss"]) == ["all sites"]
+    assert list(read_lines(baseline / "rounds.jsonl")[0]["loss"]) == ["all sites"]
 
 
 def test_system_entropy_changes_the_masks_but_not_the_model(
-    whole: Path, sets: Mapping[str, Path], tmp_path: Path
+    baseline: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    run_toy(secure(sets, federation__secure=True), tmp_path / "run")
-    assert weights(tmp_path / "run") == weights(whole)
-    assert (tmp_path / "run" / "scores.csv").read_bytes() == (whole / "scores.csv").read_bytes()
-    pairs = zip(read_lines(tmp_path / "run" / "ledger.jsonl"), read_lines(whole / "ledger.jsonl"), strict=True)
-    changed = {
+    run_toy(secure_recipe(sets, federation__secure=True), tmp_path / "run")
+    assert weights(tmp_path / "run") == weights(baseline)
+    assert (tmp_path / "run" / "scores.csv").read_bytes() == (baseline / "scores.csv").read_bytes()
+    pairs = zip(read_lines(tmp_path / "run" / "ledger.jsonl"), read_lines(baseline / "ledger.jsonl"), strict=True)
+    refusal_of_b = {
         (one["call"], one["field"])
         for one, other in pairs
         if one["digest"] != other["digest"] or one["bytes"] != other["bytes"]
     }
     hidden = {(KEYS, "public"), (SHARES, "roster"), (SHARES, "sealed"), ("train", "sealed"), ("train", "masked")}
-    assert changed == hidden | {(UNMASK, "shares")}
+    assert refusal_of_b == hidden | {(UNMASK, "shares")}
 
 
-class Losing(LocalTransport):
-    """A wire on which B's answer to one call is lost, after B has given it."""
-
-    def __init__(self, site_workers: Sequence[SiteWorker], lost: str) -> None:
-        super().__init__(site_workers)
-        self.lost = lost
-
-    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
-        for reply in super().call(orders):
-            gone = reply.site == "B" and orders["B"].call == self.lost
-            yield Reply("B", None, "the line is dead", reply.ticket) if gone else reply
+def lose_call(call: str) -> Callable[[Order, Message], Message | None]:
+    """Lose B's reply to one call, after B has given it."""
+    return lambda order, message: None if order.call == call else message
 
 
 @pytest.mark.parametrize("lost", [KEYS, SHARES, "train"])
 def test_a_site_lost_before_its_numbers_arrive_is_not_in_the_sum(
     lost: str, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    run_toy(secure(sets, data__sites={name: str(sets[name]) for name in "AC"}), tmp_path / "without")
-    run_toy(secure(sets), tmp_path / "run", wire=partial(Losing, lost=lost))
+    run_toy(secure_recipe(sets, data__sites={name: str(sets[name]) for name in "AC"}), tmp_path / "without")
+    run_toy(secure_recipe(sets), tmp_path / "run", wire=partial(Wire, up=lose_call(lost)))
     assert weights(tmp_path / "run") == weights(tmp_path / "without")
-    assert read_lines(tmp_path / "run" / "rounds.jsonl")[0]["failed"] == {"B": "the line is dead"}
+    assert read_lines(tmp_path / "run" / "rounds.jsonl")[0]["failed"] == {"B": "lost"}
 
 
 @pytest.mark.parametrize("lost", [CONSISTENCY, UNMASK])
 def test_a_site_lost_after_its_numbers_arrived_is_in_the_sum(
-    lost: str, whole: Path, sets: Mapping[str, Path], tmp_path: Path
+    lost: str, baseline: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    run_toy(secure(sets, federation__quorum=3), tmp_path / "run", wire=partial(Losing, lost=lost))
-    assert weights(tmp_path / "run") == weights(whole)
+    run_toy(secure_recipe(sets, federation__quorum=3), tmp_path / "run", wire=partial(Wire, up=lose_call(lost)))
+    assert weights(tmp_path / "run") == weights(baseline)
     (row,) = read_lines(tmp_path / "run" / "rounds.jsonl")
-    assert row["failed"] == {"B (after its upload)": "the line is dead"}
+    assert row["failed"] == {"B (after its upload)": "lost"}
 
 
 @pytest.mark.parametrize("lost", [KEYS, SHARES, "train", CONSISTENCY, UNMASK])
 def test_with_fewer_sites_than_the_threshold_there_is_no_sum_and_the_model_stays(
     lost: str, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    content = secure(sets, federation={"secure": {**DERIVED, "threshold": 1.0}, "give_up_after": 1})
+    content = secure_recipe(sets, federation={"secure": {**DERIVED, "threshold": 1.0}, "give_up_after": 1})
     with pytest.raises(RunFailed, match="3 needed"):
-        run_toy(content, tmp_path / "run", wire=partial(Losing, lost=lost))
+        run_toy(content, tmp_path / "run", wire=partial(Wire, up=lose_call(lost)))
 
 
 def test_threshold_is_a_share_of_the_sites_that_joined(sets: Mapping[str, Path], tmp_path: Path) -> None:
     federation = {"secure": {**DERIVED, "threshold": 1.0}, "joins": {"C": 2}}
-    run_toy(secure(sets, federation=federation, training__rounds=2), tmp_path / "run")
+    run_toy(secure_recipe(sets, federation=federation, training__rounds=2), tmp_path / "run")
     rows = read_lines(tmp_path / "run" / "rounds.jsonl")
     assert [(row["replied"], row["failed"]) for row in rows] == [(["A", "B"], {}), (["A", "B", "C"], {})]
 
 
 def test_resumed_secure_run_equals_an_uninterrupted_one(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    content = secure(sets, training__rounds=2, training__optimizer__state="kept")
+    content = secure_recipe(sets, training__rounds=2, training__optimizer__state="kept")
     run_toy(content, tmp_path / "whole")
 
     class Dying(LocalTransport):
@@ -149,14 +142,9 @@ def test_resumed_secure_run_equals_an_uninterrupted_one(sets: Mapping[str, Path]
     assert deterministic_files(tmp_path / "parts") == deterministic_files(tmp_path / "whole")
 
 
-def spoiling_transport(call: str, change: Any) -> type[LocalTransport]:
-    class Hostile(LocalTransport):
-        def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
-            for reply in super().call(orders):
-                hit = reply.site == "B" and orders["B"].call == call and reply.message is not None
-                yield Reply("B", change(reply.message), "", reply.ticket) if hit else reply
-
-    return Hostile
+def spoiling_transport(call: str, change: Callable[[Message], Message]) -> partial[Wire]:
+    """Return a transport that changes B's reply to one call."""
+    return partial(Wire, up=lambda order, message: change(message) if order.call == call else message)
 
 
 def fewer_rows(message: Message) -> Message:
@@ -176,27 +164,27 @@ def double_masked(message: Message) -> Message:
         ("train", double_masked, "refused: masked: has type torch.float64"),
     ],
 )
-def test_a_broken_part_of_a_sum_is_refused_by_field_and_reason(
+def test_malformed_part_of_a_sum_is_refused_by_field_and_reason(
     call: str, change: Any, reason: str, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    run_toy(secure(sets), tmp_path / "run", wire=spoiling_transport(call, change))
+    run_toy(secure_recipe(sets), tmp_path / "run", wire=spoiling_transport(call, change))
     assert read_lines(tmp_path / "run" / "rounds.jsonl")[0]["failed"]["B"].startswith(reason)
 
 
-def test_a_false_share_ends_the_round_without_a_sum(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    content = secure(sets, federation={"secure": DERIVED, "give_up_after": 1})
+def test_wrong_share_ends_the_round_without_a_sum(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    content = secure_recipe(sets, federation={"secure": DERIVED, "give_up_after": 1})
     with failed(RunFailed, "site 1", "opened"):
         run_toy(content, tmp_path / "run", wire=spoiling_transport(UNMASK, lambda m: {"shares": m["shares"] ^ 1}))
 
 
 def test_implausible_masked_numbers_end_the_round_without_a_sum(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    content = secure(sets, federation={"secure": DERIVED, "give_up_after": 1})
+    content = secure_recipe(sets, federation={"secure": DERIVED, "give_up_after": 1})
     with failed(RunFailed, "A, B, C", "count"):
         run_toy(content, tmp_path / "run", wire=spoiling_transport("train", lambda m: {"masked": m["masked"] + 2**61}))
 
 
-def changed(sets: Mapping[str, Path], tmp_path: Path, call: str, change: Any) -> str:
-    """Run with a server that sends B something wrong, and return why B did not go along."""
+def refusal_of_b(sets: Mapping[str, Path], tmp_path: Path, call: str, change: Any) -> str:
+    """Run with a server that sends B a wrong message, and return the reason of B's refusal."""
 
     class Lying(LocalTransport):
         def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
@@ -204,7 +192,7 @@ def changed(sets: Mapping[str, Path], tmp_path: Path, call: str, change: Any) ->
                 change(orders["B"].message)
             return super().call(orders)
 
-    run_toy(secure(sets), tmp_path / "run", wire=Lying)
+    run_toy(secure_recipe(sets), tmp_path / "run", wire=Lying)
     failed: Mapping[str, str] = read_lines(tmp_path / "run" / "rounds.jsonl")[0]["failed"]
     return next(reason for name, reason in failed.items() if name.startswith("B"))
 
@@ -238,7 +226,7 @@ def test_site_refuses_malformed_steps_of_a_sum(
     sets: Mapping[str, Path],
     tmp_path: Path,
 ) -> None:
-    actual = changed(sets, tmp_path, call, lambda message: message.update({field: value}))
+    actual = refusal_of_b(sets, tmp_path, call, lambda message: message.update({field: value}))
     assert actual.startswith(reason)
 
 
@@ -248,7 +236,7 @@ def test_key_of_low_order_is_refused(sets: Mapping[str, Path], tmp_path: Path) -
         roster[0, 0] = 0
         message["roster"] = roster
 
-    assert changed(sets, tmp_path, SHARES, change).startswith("roster: contains an unusable key")
+    assert refusal_of_b(sets, tmp_path, SHARES, change).startswith("roster: contains an unusable key")
 
 
 class Twice(LocalTransport):
@@ -266,7 +254,7 @@ class Twice(LocalTransport):
 
 def test_a_site_reveals_shares_once(sets: Mapping[str, Path], tmp_path: Path) -> None:
     answers = list[str]()
-    run_toy(secure(sets), tmp_path / "run", wire=partial(Twice, answers=answers))
+    run_toy(secure_recipe(sets), tmp_path / "run", wire=partial(Twice, answers=answers))
     assert answers == ["order: requests 'secure-unmask' again in round 1"] * 3
 
 
@@ -282,7 +270,7 @@ def test_robust_rules_and_secure_sums_exclude_each_other(sets: Mapping[str, Path
         check_protection(recipe_of(content), METHODS["fedpad"])
 
 
-def test_a_sum_of_one_is_refused(sets: Mapping[str, Path]) -> None:
+def test_secure_sum_of_one_site_is_refused(sets: Mapping[str, Path]) -> None:
     with refused("recipe", "federation.secure", "two sites"):
         recipe_of(tree(sets, data__sites={"A": str(sets["A"])}, federation__secure=True))
 

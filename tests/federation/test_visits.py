@@ -24,26 +24,26 @@ from fedvisage.recipe import Recipe
 
 
 def count(site: Site, message: Message) -> Message:
-    """Count the calls in everything that a site can keep, and return what was found there."""
-    bias = site.net["head"].bias.data
-    found = {
+    """Count the calls in each kind of a site's state, and return the counts before."""
+    bias = site.net["head"].get_parameter("bias").data
+    counts = {
         "held": torch.tensor(site.held.get("calls", 0)),
         "scratch": torch.tensor(site.scratch.get("calls", 0)),
         "kept": site.kept.get("calls", torch.tensor(0)),
         "part": bias.round().to(torch.int64)[0],
     }
-    site.held["calls"] = int(found["held"]) + 1
-    site.scratch["calls"] = int(found["scratch"]) + 1
-    site.kept["calls"] = found["kept"] + 1
+    site.held["calls"] = int(counts["held"]) + 1
+    site.scratch["calls"] = int(counts["scratch"]) + 1
+    site.kept["calls"] = counts["kept"] + 1
     bias += 1
     if "fail" in message:
         raise TrainingFailed("as asked")
-    return {"examples": 1000 * found["held"] + 100 * found["scratch"] + 10 * found["kept"] + found["part"] + 1}
+    return {"examples": 1000 * counts["held"] + 100 * counts["scratch"] + 10 * counts["kept"] + counts["part"] + 1}
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
     net = split.network(recipe)
-    nn.init.zeros_(net["head"].bias)
+    nn.init.zeros_(net["head"].get_parameter("bias"))
     return net
 
 
@@ -80,7 +80,7 @@ def site_workers(sets: Mapping[str, Path], tmp_path: Path) -> dict[str, SiteWork
     }
 
 
-def found(worker: SiteWorker, number: int, visit: int, **message: torch.Tensor) -> dict[str, int]:
+def counts_before(worker: SiteWorker, number: int, visit: int, **message: torch.Tensor) -> dict[str, int]:
     value = int(worker.execute(Order("count", number, message, visit))["examples"]) - 1
     return {name: value // unit % 10 for name, unit in (("held", 1000), ("scratch", 100), ("kept", 10), ("part", 1))}
 
@@ -89,25 +89,30 @@ def test_visit_state_ends_with_the_visit_scratch_with_the_round_and_private_stat
     site_workers: dict[str, SiteWorker],
 ) -> None:
     worker = site_workers["A"]
-    assert found(worker, 1, 1) == {"held": 0, "scratch": 0, "kept": 0, "part": 0}
-    assert found(worker, 1, 1) == {"held": 1, "scratch": 1, "kept": 1, "part": 1}
-    assert found(worker, 1, 2) == {"held": 0, "scratch": 2, "kept": 2, "part": 2}
-    assert found(worker, 2, 1) == {"held": 0, "scratch": 0, "kept": 3, "part": 3}
+    assert counts_before(worker, 1, 1) == {"held": 0, "scratch": 0, "kept": 0, "part": 0}
+    assert counts_before(worker, 1, 1) == {"held": 1, "scratch": 1, "kept": 1, "part": 1}
+    assert counts_before(worker, 1, 2) == {"held": 0, "scratch": 2, "kept": 2, "part": 2}
+    assert counts_before(worker, 2, 1) == {"held": 0, "scratch": 0, "kept": 3, "part": 3}
 
 
 def test_sites_in_one_workspace_share_no_state(site_workers: dict[str, SiteWorker]) -> None:
     for visit in (1, 2, 3):
         for worker in site_workers.values():
-            assert found(worker, 1, visit) == {"held": 0, "scratch": visit - 1, "kept": visit - 1, "part": visit - 1}
+            assert counts_before(worker, 1, visit) == {
+                "held": 0,
+                "scratch": visit - 1,
+                "kept": visit - 1,
+                "part": visit - 1,
+            }
 
 
 def test_a_visit_that_fails_leaves_no_trace_in_the_private_state(site_workers: dict[str, SiteWorker]) -> None:
     worker = site_workers["A"]
-    found(worker, 1, 1)
-    found(worker, 1, 2)
+    counts_before(worker, 1, 1)
+    counts_before(worker, 1, 2)
     with pytest.raises(TrainingFailed):
-        found(worker, 1, 2, fail=torch.tensor(1))
-    assert found(worker, 1, 3) | {"scratch": 0} == {"held": 0, "scratch": 0, "kept": 1, "part": 1}
+        counts_before(worker, 1, 2, fail=torch.tensor(1))
+    assert counts_before(worker, 1, 3) | {"scratch": 0} == {"held": 0, "scratch": 0, "kept": 1, "part": 1}
 
 
 def test_undeclared_fields_cannot_leave_the_site(site_workers: dict[str, SiteWorker]) -> None:
@@ -118,11 +123,11 @@ def test_undeclared_fields_cannot_leave_the_site(site_workers: dict[str, SiteWor
 def test_server_restores_a_generation_of_private_state(site_workers: dict[str, SiteWorker]) -> None:
     transport = LocalTransport(list(site_workers.values()))
     for number in (1, 2):
-        assert found(site_workers["A"], number, 1)["kept"] == number - 1
+        assert counts_before(site_workers["A"], number, 1)["kept"] == number - 1
         assert transport.commit(number) == {"A": number, "B": 0, "C": 0}
-    found(site_workers["A"], 3, 1)
+    counts_before(site_workers["A"], 3, 1)
     transport.restore({"A": 1, "B": 0, "C": 0})
-    assert found(site_workers["A"], 2, 1) == {"held": 0, "scratch": 0, "kept": 1, "part": 1}
+    assert counts_before(site_workers["A"], 2, 1) == {"held": 0, "scratch": 0, "kept": 1, "part": 1}
 
 
 def test_network_of_a_site_has_no_server_part(site_workers: dict[str, SiteWorker]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.federation.lending import site_of
+from tests.federation.lent_site import site_of
 from torch import Tensor, nn
 
 from fedvisage.federation.site import Batch, Site

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.federation.lending import site_of
+from tests.federation.lent_site import site_of
 from tests.parity.test_recognition_methods import gradient_by_differences, spreadout_by_loops, unit
 from tests.toy import recipe_of, run_toy, tree
 

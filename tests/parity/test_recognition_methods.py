@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.federation.lending import site_of
+from tests.federation.lent_site import site_of
 from torch import Tensor
 
 from fedvisage.federation.site import Batch

@@ -18,7 +18,7 @@ from fedvisage.audit import (
     softmax_shares,
     token_inversion,
 )
-from fedvisage.audit.finding import Audit, AuditedRun, Finding, Picture
+from fedvisage.audit.finding import Audit, AuditedRun, Picture
 from fedvisage.base.files import write_atomically, write_json
 from fedvisage.base.progress import Say, discard
 from fedvisage.report.page import write_report
@@ -26,16 +26,12 @@ from fedvisage.report.run_files import AUDIT, read_run
 from fedvisage.tasks.finished_model import open_model
 from fedvisage.tasks.seal import chain_of
 
-AUDITS: tuple[Audit, ...] = (
-    *(label_inference.AUDIT, token_inversion.AUDIT),
-    *(
-        claims.AUDIT,
-        softmax_shares.AUDIT,
-        noise_on_clusters.AUDIT,
-        nearest.AUDIT,
-        reversion.AUDIT,
-        membership.AUDIT,
-    ),
+AUDITS: tuple[Audit, ...] = tuple(
+    module.AUDIT
+    for module in (
+        *(label_inference, token_inversion, claims, softmax_shares),
+        *(noise_on_clusters, nearest, reversion, membership),
+    )
 )
 FOLDER, FILE = AUDIT.parts
 
@@ -47,25 +43,22 @@ def audit_run(run: Path, out: Path | None, cache: Path, say: Say, course: Say = 
     prints progress.
     """
     read_run(run)  # rejects an unfinished run
-    subject = _open_run(run, cache, course)
+    # Attacks are compared with the data of all sites, which only a simulation has.
+    model = open_model(run)
+    data = model.setup.task.open(model.recipe, model.setup.method, cache, course)
+    subject = AuditedRun(run, model.setup, model.saved, data, cache)
     folder = out or run / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     records = []
     for audit in AUDITS:
-        records.append(_record(audit, subject, folder))
-        say(_line(records[-1]))
+        record = _record(audit, subject, folder)
+        records.append(record)
+        say(f"{record['name']}: {record['says'] if record['applies'] else 'does not apply: ' + record['why']}")
     write_json(folder / FILE, {"run": run.name, "seal": chain_of(run), "audits": records})
     if out is None:
         write_report(run, cache)
     say(f"audit: {folder / FILE}")
     return records
-
-
-def _open_run(run: Path, cache: Path, say: Say) -> AuditedRun:
-    """Open the model and the data of all sites; attacks are compared with this data, which only a simulation has."""
-    model = open_model(run)
-    data = model.setup.task.open(model.recipe, model.setup.method, cache, say)
-    return AuditedRun(run, model.setup, model.saved, data, cache)
 
 
 def _record(audit: Audit, subject: AuditedRun, where: Path) -> dict[str, Any]:
@@ -78,11 +71,14 @@ def _record(audit: Audit, subject: AuditedRun, where: Path) -> dict[str, Any]:
     pictures = [
         _write_picture(audit, name, caption, picture, where) for name, (caption, picture) in finding.pictures.items()
     ]
-    return heading | {"applies": True, **_plain(finding), "pictures": pictures}
-
-
-def _plain(finding: Finding) -> dict[str, Any]:
-    return {"says": finding.says, "numbers": dict(finding.numbers), "rows": [dict(row) for row in finding.rows]}
+    rows = [dict(row) for row in finding.rows]
+    return heading | {
+        "applies": True,
+        "says": finding.says,
+        "numbers": dict(finding.numbers),
+        "rows": rows,
+        "pictures": pictures,
+    }
 
 
 def _write_picture(audit: Audit, name: str, caption: str, picture: Picture, where: Path) -> dict[str, str]:
@@ -91,7 +87,3 @@ def _write_picture(audit: Audit, name: str, caption: str, picture: Picture, wher
     Image.fromarray(picture).save(data, format="PNG")
     write_atomically(where / file, data.getvalue())
     return {"file": file, "caption": caption}
-
-
-def _line(record: dict[str, Any]) -> str:
-    return f"{record['name']}: {record['says'] if record['applies'] else 'does not apply: ' + record['why']}"

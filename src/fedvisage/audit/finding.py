@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedvisage.data.batches import View
 from fedvisage.federation.method import Method
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.catalogue import Setup
-from fedvisage.tasks.opened import RunData
+from fedvisage.tasks.opened import RecognitionData, RunData
 from fedvisage.tasks.saved_model import SavedModel
 
 Picture = NDArray[np.uint8]
@@ -33,6 +34,18 @@ class AuditedRun:
     def recipe(self) -> Recipe:
         """The recipe of the run."""
         return self.setup.recipe
+
+    @property
+    def people(self) -> RecognitionData:
+        """The people of a recognition run."""
+        assert self.data.people is not None
+        return self.data.people
+
+    @property
+    def public(self) -> View:
+        """The public images of a recognition run, from which an attacker can learn."""
+        assert self.people.public is not None
+        return self.people.public
 
     @property
     def method(self) -> Method:

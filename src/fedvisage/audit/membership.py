@@ -74,11 +74,10 @@ def obstacle(subject: AuditedRun) -> str:
 
 def attack(subject: AuditedRun) -> Finding:
     """Score the sites' people on held-out photographs, and the people of the benchmark."""
-    people, benchmark = subject.data.people, subject.data.target
-    assert people is not None
+    benchmark = subject.data.target
     assert benchmark is not None
     model = open_feature_model(subject)
-    members = closeness(model.faces(View.join([site.heldout for site in people.apart.values()])))
+    members = closeness(model.faces(View.join([site.heldout for site in subject.people.apart.values()])))
     others = closeness(model.faces(benchmark))
     if min(len(members), len(others)) < LEAST:
         return Finding("Too few people have two photographs each for an estimate.", {})

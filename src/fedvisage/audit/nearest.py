@@ -113,8 +113,7 @@ def attack(subject: AuditedRun) -> Finding:
 
 def gallery(subject: AuditedRun) -> View:
     """Return the images in the attacker's gallery."""
-    people = subject.data.people
-    assert people is not None
+    people = subject.people
     strangers = next((view for view in people.strangers.values() if view is not None), None)
     others = [view for view in (subject.data.target, strangers) if view is not None]
     return View.join([*(site.heldout for site in people.apart.values()), *others])

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedvisage.audit.finding import Audit, AuditedRun, Finding, Picture
-from fedvisage.audit.released import clustering_of, first_site, obstacle, open_feature_model
+from fedvisage.audit.released import clustering_of, obstacle, open_feature_model
 from fedvisage.base.streams import torch_rng
 from fedvisage.federation.privacy.clustering import (
     BudgetSplit,
@@ -33,7 +33,8 @@ from fedvisage.federation.privacy.clustering import (
     release,
     sanitise_clusters,
 )
-from fedvisage.federation.privacy.mechanisms import Budget, DerivedDraws, Draws, principal_directions
+from fedvisage.federation.privacy.mechanisms import Budget, DerivedDraws, principal_directions
+from fedvisage.methods.models.face import means_of
 from fedvisage.methods.recognition.privacyface import Options
 from fedvisage.report.curves import COLOURS, QUIET, figure_style
 
@@ -67,20 +68,12 @@ class MechanismInputs:
     public: Tensor
 
 
-class NoiselessDraws:
-    """A source that consumes another's draws but returns zero noise, so the mechanism's choices stay the same."""
-
-    def __init__(self, draws: Draws) -> None:
-        """Draw from this source."""
-        self.draws = draws
-
-    def uniform(self, number: int) -> Tensor:
-        """Return numbers between 0 and 1."""
-        return self.draws.uniform(number)
+class NoiselessDraws(DerivedDraws):
+    """A source that consumes the same draws but returns zero noise, so the mechanism's choices stay the same."""
 
     def normal(self, shape: tuple[int, ...]) -> Tensor:
-        """Return zeros after taking the same draws."""
-        return torch.zeros_like(self.draws.normal(shape))
+        """Return zeros after taking the draws."""
+        return torch.zeros_like(super().normal(shape))
 
 
 @dataclass(frozen=True)
@@ -96,7 +89,9 @@ class PlotSetting:
 
 def attack(subject: AuditedRun) -> Finding:
     """Draw many releases under each setting, and measure their cosines with the noise-free means."""
-    name, local, candidates, public = first_site(subject, open_feature_model(subject))
+    model, (name, data) = open_feature_model(subject), min(subject.people.apart.items())
+    features, public = (torch.from_numpy(model.faces(view).features) for view in (data.train, subject.public))
+    local, candidates = means_of(features, data.train), means_of(public, subject.public)
     clustering, how = clustering_of(subject, len(local))
     centres = MechanismInputs(local, candidates, how, subject.recipe.runtime.seed, public)
     options = subject.recipe.method
@@ -161,7 +156,7 @@ def private_cosines(centres: MechanismInputs, setting: PlotSetting) -> Cosines:
                 (setting.clustering, draws_for(centres, PRIVATE, setting, number), basis),
                 (
                     replace(setting.clustering, minimum=1),
-                    NoiselessDraws(draws_for(centres, PRIVATE, setting, number)),
+                    NoiselessDraws(draws_for(centres, PRIVATE, setting, number).generator),
                     mean_basis,
                 ),
             )
@@ -170,7 +165,7 @@ def private_cosines(centres: MechanismInputs, setting: PlotSetting) -> Cosines:
     return np.asarray(cosines)
 
 
-def draws_for(centres: MechanismInputs, *purpose: str | int | PlotSetting) -> Draws:
+def draws_for(centres: MechanismInputs, *purpose: str | int | PlotSetting) -> DerivedDraws:
     """Return the random stream of a box, or of one of its draws."""
     names = [f"{part.panel} {part.label}" if isinstance(part, PlotSetting) else str(part) for part in purpose]
     return DerivedDraws(torch_rng(centres.seed, "audit", "noise on clusters", *names))

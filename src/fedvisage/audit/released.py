@@ -107,27 +107,20 @@ def open_feature_model(subject: AuditedRun) -> FeatureModel:
     """Open the finished model; for a run with several members, the first member's."""
     scorer = subject.setup.scorer()
     scorer.load(next(iter(separate_models(subject.method, subject.saved.finished).values())))
-    return FeatureModel(scorer, np.unique(np.concatenate([view.subjects for view in all_views(subject)])).tolist())
-
-
-def all_views(subject: AuditedRun) -> list[View]:
-    """Return the images of all people: the sites', the public ones and the benchmark's."""
-    people = subject.data.people
-    assert people is not None
-    assert people.public is not None
-    sites = [view for site in people.apart.values() for view in (site.train, site.heldout)]
-    others = [view for view in (*people.strangers.values(), subject.data.target) if view is not None]
-    return [*sites, people.public, *others]
+    # The people of the sites, of the public set and of the benchmark.
+    sites = [view for site in subject.people.apart.values() for view in (site.train, site.heldout)]
+    others = [view for view in (*subject.people.strangers.values(), subject.data.target) if view is not None]
+    subjects = [view.subjects for view in (*sites, subject.public, *others)]
+    return FeatureModel(scorer, np.unique(np.concatenate(subjects)).tolist())
 
 
 def released_vectors(subject: AuditedRun, model: FeatureModel) -> Iterator[ReleasedVectors]:
     """Yield the vectors that each site would release, kind by kind."""
-    people = subject.data.people
-    assert people is not None
-    assert people.public is not None
-    features = torch.from_numpy(model.faces(people.public).features)
-    candidates, basis = means_of(features, people.public), basis_of(subject, features)
-    for site, data in sorted(people.apart.items()):
+    features, options = torch.from_numpy(model.faces(subject.public).features), subject.recipe.method
+    candidates, basis = means_of(features, subject.public), None
+    if isinstance(options, Options) and options.project is not None:  # the run clusters in public directions
+        basis = principal_directions(features, options.project)
+    for site, data in sorted(subject.people.apart.items()):
         faces = model.faces(data.train)
         numbers = np.unique(faces.identity).tolist()
         centres = means_of(torch.from_numpy(faces.features), data.train)
@@ -139,9 +132,7 @@ def released_vectors(subject: AuditedRun, model: FeatureModel) -> Iterator[Relea
 
 def people_of(subject: AuditedRun, model: FeatureModel, site: str) -> SitePeople:
     """Return the people of a site with their mean photographs; it reads images in batches, as a site may have many."""
-    people = subject.data.people
-    assert people is not None
-    view, size = people.apart[site].train, subject.recipe.input.size
+    view, size = subject.people.apart[site].train, subject.recipe.input.size
     faces = model.faces(view)
     numbers, person, counts = np.unique(faces.identity, return_inverse=True, return_counts=True)
     sums = torch.zeros(len(numbers), 3 * size * size)
@@ -150,23 +141,6 @@ def people_of(subject: AuditedRun, model: FeatureModel, site: str) -> SitePeople
     means = (sums / torch.from_numpy(counts)[:, None]).reshape(-1, 3, size, size)
     centres = means_of(torch.from_numpy(faces.features), view)
     return SitePeople(centres, means, clustering_of(subject, len(centres))[0].cosine)
-
-
-def first_site(subject: AuditedRun, model: FeatureModel) -> tuple[str, Tensor, Tensor, Tensor]:
-    """Return the first site's name and class centres, the public candidates, and the public features."""
-    people = subject.data.people
-    assert people is not None
-    assert people.public is not None
-    site, data = min(people.apart.items())
-    local, public = (torch.from_numpy(model.faces(view).features) for view in (data.train, people.public))
-    return site, means_of(local, data.train), means_of(public, people.public), public
-
-
-def basis_of(subject: AuditedRun, features: Tensor) -> Tensor | None:
-    """Return the public directions in which the run clusters; None if it clusters in all dimensions."""
-    options = subject.recipe.method
-    number = options.project if isinstance(options, Options) else None
-    return None if number is None else principal_directions(features, number)
 
 
 def clusters_of(

@@ -27,7 +27,6 @@ from fedvisage.audit.nearest import gallery
 from fedvisage.audit.released import obstacle, open_feature_model, people_of, released_vectors, uploads_sentence
 from fedvisage.base.errors import UserError
 from fedvisage.base.streams import seed_global_rng
-from fedvisage.data.batches import View
 from fedvisage.metrics.similarity import Faces
 from fedvisage.nn.inputs import as_float
 
@@ -130,27 +129,35 @@ SHOWN = 6
 
 def attack(subject: AuditedRun) -> Finding:
     """Train the network, rebuild every vector that the sites would release, and compare."""
-    people = subject.data.people
-    assert people is not None
-    assert people.public is not None
     model, size = open_feature_model(subject), side_of(subject.recipe.input.size)
     # The attacker has the finished model and the public images, and learns to invert the model on these.
-    public = torch.from_numpy(model.faces(people.public).features)
-    net = train_reversion(public, resize_images(images_of(people.public), size), TRAINING)
+    public = torch.from_numpy(model.faces(subject.public).features)
+    images = as_float(subject.public.batch(np.arange(len(subject.public))).images)
+    net = train_reversion(public, resize_images(images, size), TRAINING)
     threshold = next((threshold.value for threshold in subject.saved.thresholds.values()), 1.0)
     photos, rows, drawn = model.faces(gallery(subject)), [], []
-    first = min(people.apart)
+    first = min(subject.people.apart)
     persons = people_of(subject, model, first)
     # Pictures show the first site only; the table covers all sites.
     for released in released_vectors(subject, model):
         faces = rebuild_faces(net, torch.from_numpy(released.vectors))
-        features = embed_faces(subject, model.scorer.net["model"], faces)
+        ready = resize_images(faces, subject.recipe.input.size).to(subject.setup.compute.device)
+        with torch.no_grad():
+            embedded = torch.cat([model.scorer.net["model"](part) for part in torch.split(ready, 256)])
+        features = normalize(embedded.float().cpu()).numpy()
         rows.append((released.kind, *identification_rates(features, photos, released.right, threshold), len(faces)))
         if released.site == first:
             drawn.append((faces[:SHOWN], resize_images(persons.behind(released)[:SHOWN], size)))
-    table = average_by_kind(rows)
+    # One row per kind, averaged over the sites and weighted by their numbers of vectors.
+    table: list[dict[str, str | float]] = []
+    for kind in dict.fromkeys(row[0] for row in rows):
+        matches, others, counts = zip(*(row[1:] for row in rows if row[0] == kind), strict=True)
+        means = [float(np.average(values, weights=counts)) for values in (matches, others)]
+        table.append({"told": kind, "matches": means[0], "matches with others": means[1], "vectors": sum(counts)})
+    rates = [threshold.far for threshold in subject.saved.thresholds.values() if threshold.far is not None]
+    rate = f"{rates[0]:.2g}" if rates else "unknown"
     says = (
-        f"At the run's threshold (false match rate {_rate(subject)}), {100 * float(table[0]['matches']):.2f} % of "
+        f"At the run's threshold (false match rate {rate}), {100 * float(table[0]['matches']):.2f} % of "
         "comparisons of a face rebuilt from a class centre with photographs of that person match, and "
         f"{100 * float(table[0]['matches with others']):.2f} % of those with other people. A face rebuilt from a "
         f"cluster is compared with all people of its site, and with all others. {uploads_sentence(subject)}"
@@ -169,39 +176,9 @@ def side_of(size: int) -> int:
     return LARGEST if size >= PAPER_SIZE else 2 ** int(math.log2(size))
 
 
-def images_of(view: View) -> Tensor:
-    """Return a view's images as floats."""
-    return as_float(view.batch(np.arange(len(view))).images)
-
-
 def resize_images(images: Tensor, size: int) -> Tensor:
     """Return images resized to a square of this side."""
     return interpolate(images, size=(size, size), mode="bilinear", antialias=True).clamp(0, 1)
-
-
-@torch.no_grad()
-def embed_faces(subject: AuditedRun, network: torch.nn.Module, faces: Tensor) -> np.ndarray:
-    """Return the model's features of rebuilt faces."""
-    ready = resize_images(faces, subject.recipe.input.size).to(subject.setup.compute.device)
-    features = torch.cat([network(part) for part in torch.split(ready, 256)])
-    return normalize(features.float().cpu()).numpy()
-
-
-def average_by_kind(rows: list[tuple[str, float, float, int]]) -> list[dict[str, str | float]]:
-    """Return one row per kind, averaged over the sites and weighted by their numbers of vectors."""
-    means: list[dict[str, str | float]] = []
-    for kind in dict.fromkeys(row[0] for row in rows):
-        of_kind = [row for row in rows if row[0] == kind]
-        weights = [row[3] for row in of_kind]
-        means.append(
-            {
-                "told": kind,
-                "matches": float(np.average([row[1] for row in of_kind], weights=weights)),
-                "matches with others": float(np.average([row[2] for row in of_kind], weights=weights)),
-                "vectors": sum(weights),
-            }
-        )
-    return means
 
 
 def picture(drawn: list[tuple[Tensor, Tensor]]) -> Picture:
@@ -210,11 +187,6 @@ def picture(drawn: list[tuple[Tensor, Tensor]]) -> Picture:
     blank = torch.zeros_like(blocks[0][:1])
     rows = [torch.cat([*faces, *[blank[0]] * (SHOWN - len(faces))], dim=2) for faces in blocks]
     return (torch.cat(rows, dim=1) * 255).round().byte().permute(1, 2, 0).contiguous().numpy()
-
-
-def _rate(subject: AuditedRun) -> str:
-    rates = [threshold.far for threshold in subject.saved.thresholds.values() if threshold.far is not None]
-    return f"{rates[0]:.2g}" if rates else "unknown"
 
 
 AUDIT = Audit("reversion", "Faces rebuilt from what sites tell", obstacle, attack)

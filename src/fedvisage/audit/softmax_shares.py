@@ -41,22 +41,9 @@ def attack(subject: AuditedRun) -> Finding:
     """Measure the shares at every site, and the angles between clusters."""
     options = subject.recipe.method
     loss = options if isinstance(options, ConsensusOptions) else ConsensusOptions(name=options.name)
-    sites, edge = _site_data(subject)
-    rows = [_row(sites, margin, loss.scale) for margin in MARGINS]
-    says = (
-        "Shares of the softmax of Eq. 5, without the margin of the own class: of the own class, of the "
-        "site's other people, and of the other sites' clusters. Where clusters take nearly all of it, a "
-        "site's people hardly repel each other."
-    )
-    return Finding(says, cluster_geometry(sites, edge), rows)
-
-
-def _site_data(subject: AuditedRun) -> tuple[dict[str, SiteData], float]:
-    """Return the data of each site, and the cosine at the edge of a cap."""
-    model, people, edge = open_feature_model(subject), subject.data.people, 0.0
-    assert people is not None
+    model, edge = open_feature_model(subject), 0.0  # the edge is the cosine at the edge of a cap
     sites = {}
-    for site, data in sorted(people.apart.items()):
+    for site, data in sorted(subject.people.apart.items()):
         faces = model.faces(data.train)
         features, labels = torch.from_numpy(faces.features), np.unique(faces.identity, return_inverse=True)[1]
         centres = normalize(means_of(features, data.train))
@@ -64,15 +51,20 @@ def _site_data(subject: AuditedRun) -> tuple[dict[str, SiteData], float]:
         dense, edge = densest_clusters(centres, query), cos(query.margin)
         clusters = directions(torch.stack([cluster.mean for cluster in dense])).float() if dense else centres[:0]
         sites[site] = SiteData(features, torch.from_numpy(labels), centres, clusters)
-    return sites, edge
-
-
-def _row(sites: Mapping[str, SiteData], margin: float, scale: float) -> dict[str, str | float]:
-    measured = [
-        shares(held, torch.cat([remote.clusters for name, remote in sites.items() if name != site]), margin, scale)
-        for site, held in sites.items()
-    ]
-    return {"ρ of the loss": margin, **{name: float(np.mean([row[name] for row in measured])) for name in measured[0]}}
+    rows: list[dict[str, str | float]] = []
+    for margin in MARGINS:
+        measured = []
+        for site, held in sites.items():
+            remote = torch.cat([other.clusters for name, other in sites.items() if name != site])
+            measured.append(shares(held, remote, margin, loss.scale))
+        means = {name: float(np.mean([share[name] for share in measured])) for name in measured[0]}
+        rows.append({"ρ of the loss": margin, **means})
+    says = (
+        "Shares of the softmax of Eq. 5, without the margin of the own class: of the own class, of the "
+        "site's other people, and of the other sites' clusters. Where clusters take nearly all of it, a "
+        "site's people hardly repel each other."
+    )
+    return Finding(says, cluster_geometry(sites, edge), rows)
 
 
 def shares(held: SiteData, clusters: Tensor, margin: float, scale: float) -> dict[str, float]:

@@ -146,6 +146,7 @@ def attack(subject: AuditedRun) -> Finding:
     """Train decoders on public images, and apply them to the sites' tokens."""
     public, sites = _public_pairs(subject), _recorded_pairs(subject)
     seed = subject.recipe.runtime.seed
+    # The baseline, which uses no tokens: only the improvement over it comes from the tokens.
     mean_image = public.images.mean(dim=0, keepdim=True).expand_as(sites.images)
     redrawn: dict[str, tuple[ReconstructionQuality, Tensor]] = {
         "no tokens (mean image)": (quality(mean_image, sites.images), mean_image)
@@ -178,7 +179,8 @@ def conditions(subject: AuditedRun, tokens: Tensor) -> Mapping[str, Change]:
     length = float(tokens.flatten(1).norm(dim=1).median())
     for epsilon in EPSILONS:
         # The name is part of a random stream and of recorded audits, so its words stay.
-        changes[f"noise, ε {epsilon:g} a release"] = _noise_within_budget(length, Budget(epsilon, DELTA))
+        sigma = standard_deviation(Budget(epsilon, DELTA), 2 * length)
+        changes[f"noise, ε {epsilon:g} a release"] = _noise(length, sigma)
     recipe = subject.recipe
     limits = recipe.options(leakage.Options).leakage
     if limits is not None and recipe.privacy.epsilon is not None and recipe.privacy.delta is not None:
@@ -200,10 +202,6 @@ def sheet(drawings: Mapping[str, Tensor]) -> Picture:
 
 def _change_format(form: Form) -> Change:
     return lambda tokens, _: unpack("tokens", pack("tokens", tokens, form))
-
-
-def _noise_within_budget(length: float, budget: Budget) -> Change:
-    return _noise(length, standard_deviation(budget, 2 * length))
 
 
 def _noise(length: float, sigma: float) -> Change:

@@ -8,9 +8,9 @@ noise that is divided over all rounds of a run (``method.leakage``) is slightly 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedvisage.audit.finding import AuditedRun
@@ -22,7 +22,6 @@ from fedvisage.federation.site import Batch, Site
 from fedvisage.federation.site_worker import LocalTransport, SiteWorker, Workspace
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.transport import Order, Reply
-from fedvisage.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -36,32 +35,23 @@ class RecordedReply:
     message: Message
 
 
-@dataclass
-class Recorder:
+class Recorder(LocalTransport):
     """A transport that keeps a copy of every reply."""
 
-    wire: LocalTransport
-    names: tuple[str, ...] = ()
-    answers: list[RecordedReply] = field(default_factory=list)
-    uncommitted: Mapping[str, str] = field(default_factory=dict)
+    def __init__(self, site_workers: Sequence[SiteWorker]) -> None:
+        """Start without replies."""
+        super().__init__(site_workers)
+        self.answers: list[RecordedReply] = []
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
         """Forward orders and replies, and keep a copy of each reply's message."""
-        for reply in self.wire.call(orders):
+        for reply in super().call(orders):
             if reply.message is not None:
                 order = orders[reply.site]
                 kind = (reply.site, order.call, order.round)
                 number = sum((answer.site, answer.call, answer.round) == kind for answer in self.answers)
                 self.answers.append(RecordedReply(*kind, number, dict(reply.message)))
             yield reply
-
-    def commit(self, generation: int) -> dict[str, int]:
-        """Forward to the wire."""
-        return self.wire.commit(generation)
-
-    def restore(self, generations: Mapping[str, int]) -> None:
-        """Forward to the wire."""
-        self.wire.restore(generations)
 
 
 @dataclass(frozen=True)
@@ -83,14 +73,16 @@ class Recording:
 
 def record_rounds(subject: AuditedRun, rounds: int) -> Recording:
     """Continue a finished run for some rounds and return the recorded replies."""
-    recipe, method, compute = extend_rounds(subject.recipe, rounds), subject.method, subject.setup.compute
+    training = subject.recipe.training.model_copy(update={"rounds": subject.recipe.training.rounds + rounds})
+    recipe = subject.recipe.model_copy(update={"training": training})
+    method, compute = subject.method, subject.setup.compute
     workspace = Workspace(method, recipe, compute)
     with tempfile.TemporaryDirectory() as scratch, closing(JsonLines(Path(scratch) / "ledger.jsonl")) as ledger:
         workers = [
             SiteWorker(name, site.train, site.heldout, SiteStore(Path(scratch) / "sites" / name), workspace)
             for name, site in subject.data.sites.items()
         ]
-        recorder = Recorder(LocalTransport(workers), tuple(sorted(subject.data.sites)))
+        recorder = Recorder(workers)
         net = method.network(recipe)
         compute.place(net)
         server = Server(method, recipe, net, Exchange(recipe, recorder, workspace.schemas, ledger), compute)
@@ -103,12 +95,6 @@ def record_rounds(subject: AuditedRun, rounds: int) -> Recording:
         for name, data in subject.data.sites.items()
     }
     return Recording(tuple(recorder.answers), sites)
-
-
-def extend_rounds(recipe: Recipe, rounds: int) -> Recipe:
-    """Return a recipe with additional rounds."""
-    training = recipe.training.model_copy(update={"rounds": recipe.training.rounds + rounds})
-    return recipe.model_copy(update={"training": training})
 
 
 def rounds_for(subject: AuditedRun, images: int) -> int:

@@ -196,7 +196,7 @@ def runs(
     """List the runs on a federation's server: name, state, submitter and start."""
     from rich.table import Table
 
-    from fedvisage.nvflare.server_runs import list_runs
+    from fedvisage.nvflare.status import list_runs
 
     listed = list_runs(kit, wait)
     if as_json:
@@ -217,7 +217,7 @@ def stop(
     wait: Wait = 60.0,
 ) -> None:
     """End a run of a federation. `fedvisage run … --resume` continues it from its last checkpoint."""
-    from fedvisage.nvflare.server_runs import stop_run
+    from fedvisage.nvflare.status import stop_run
 
     say(f"stopped {stop_run(kit, run, wait)}; --resume continues it")
 

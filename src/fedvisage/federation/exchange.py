@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from fedvisage.base.errors import plain_line
 from fedvisage.base.streams import torch_rng
 from fedvisage.federation.privacy.accountant import BudgetSpent
-from fedvisage.federation.protections.steps import ADMIT
+from fedvisage.federation.protections.steps import admit
 from fedvisage.federation.record.attendance import NO_QUORUM, draw_offline, select_sites
 from fedvisage.federation.record.ledger import JsonLines, LedgerEntry
 from fedvisage.federation.record.releases import StatedCost
@@ -122,17 +122,12 @@ class Exchange:
                 del waiting[reply.site]
                 yield self._admit(call, reply)
             else:
-                self._note_stray(reply, order, again=reply.site in orders)
+                # A second reply of a site, a reply without an order, or one to another order counts as a failure.
+                kind = "stale" if order is not None else "again" if reply.site in orders else "unasked"
+                fault = f"answered {kind}" if order is None else f"answers {reply.ticket!r}, expected {order.ticket!r}"
+                self.note_failure(f"{reply.site} ({kind})", f"refused: {fault}")
         for name in waiting:
             yield self._report_failure(name, "did not answer")
-
-    def _note_stray(self, reply: Reply, order: Order | None, *, again: bool) -> None:
-        """Note as a failure a second reply of a site, a reply without an order, and one to another order."""
-        if order is None:
-            fault = "again" if again else "unasked"
-            self.note_failure(f"{reply.site} ({fault})", f"refused: answered {fault}")
-        else:
-            self.note_failure(f"{reply.site} (stale)", f"refused: answers {reply.ticket!r}, expected {order.ticket!r}")
 
     def as_lent(self, weights: Message) -> Message:
         """Return weights in the precision in which this round's sites receive them."""
@@ -151,52 +146,35 @@ class Exchange:
         seed, number = self.recipe.runtime.seed, self.record.round
         return narrow_message(message, names, lambda name: torch_rng(seed, "server", number, "wire", name))
 
-    def without_statistics(self, call: str, message: Message) -> Message:
-        """Return a reply without its statistics, which are recorded and not combined."""
-        tensors = self.schemas[call].tensors
-        return {name: value for name, value in message.items() if tensors[name].kind != "statistic"}
-
     def note_failure(self, name: str, reason: str) -> None:
         """Add a failure to the round's record, as plain text: a site's own message may be hostile."""
         self.record.failed[plain_line(name, LONGEST_REASON)] = plain_line(reason, LONGEST_REASON)
 
     def _admit(self, call: str, reply: Reply) -> Reply:
+        """Check a reply and enter it in the ledger; a reply that is refused becomes a failure."""
         schema = self.schemas[call]
         if reply.spent and schema.releases:  # other calls cannot spend a budget, whatever the reply claims
-            self._note_spent(reply)
+            self.record.spent.add(reply.site)
+            if len(self.present) - len(self.record.spent) < max(1, self.recipe.federation.quorum):
+                raise BudgetSpent(plain_line(reply.failure, LONGEST_REASON))
         if reply.message is None:
             return self._report_failure(reply.site, reply.failure)
         try:
-            cost = ADMIT.reply(reply.message, schema, self.recipe)
+            cost = admit(reply.message, schema, self.recipe)
         except RefusedMessage as error:
             return self._report_failure(reply.site, f"refused: {error}")
-        groups = schema.group(reply.message)
-        lines = [
-            (
-                upload.name,
-                upload.kind,
-                size_of(groups[upload.name].values()),
-                digest_of(groups[upload.name]),
-                upload.guarantee,
-            )
-            for upload in schema.uploads
-        ]
+        lines = []
+        for upload, group in zip(schema.uploads, schema.group(reply.message).values(), strict=True):
+            lines.append((upload.name, upload.kind, size_of(group.values()), digest_of(group), upload.guarantee))
         self._enter(reply.site, "up", call, lines, cost)
         self.record.replied.add(reply.site)
         if "loss" in reply.message:
             self.record.loss[reply.site] = float(reply.message["loss"])
         if "steps" in reply.message:
             self.record.steps[reply.site] = int(reply.message["steps"])
-        return (
-            replace(reply, message=widen_message(reply.message, weights_in(reply.message))) if schema.narrow else reply
-        )
-
-    def _note_spent(self, reply: Reply) -> None:
-        """Count a spent budget as the site's failure; end the run if too few sites remain for a quorum."""
-        self.record.spent.add(reply.site)
-        remaining = len(self.present) - len(self.record.spent)
-        if remaining < max(1, self.recipe.federation.quorum):
-            raise BudgetSpent(plain_line(reply.failure, LONGEST_REASON))
+        if schema.narrow:
+            return replace(reply, message=widen_message(reply.message, weights_in(reply.message)))
+        return reply
 
     def _report_failure(self, name: str, reason: str) -> Reply:
         self.note_failure(name, reason)

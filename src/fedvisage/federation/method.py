@@ -20,23 +20,7 @@ from fedvisage.recipe import MethodOptions, Recipe
 if TYPE_CHECKING:
     from fedvisage.federation.server import Server
 
-__all__ = [
-    "COST",
-    "EXAMPLES",
-    "LOSS",
-    "SUMMED",
-    "Call",
-    "Capability",
-    "Home",
-    "Kind",
-    "Member",
-    "Message",
-    "Method",
-    "Personal",
-    "Prediction",
-    "TaskName",
-    "Upload",
-]
+__all__ = ["COST", "EXAMPLES", "LOSS", "SUMMED", "Kind", "Message", "Upload"]  # declarations that methods import here
 
 TaskName = Literal["pad", "recognition"]
 

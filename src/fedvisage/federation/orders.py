@@ -115,10 +115,8 @@ class Orders:
         if not 1 <= order.round <= self.rounds:
             raise RefusedMessage("order", f"is for round {str(order.round)[:QUOTED]}, but the recipe has {self.rounds}")
         self.accepted[order.call].check(order.message)
-        if order.call not in self.about_finished:
-            self._admit_training(order)
-
-    def _admit_training(self, order: Order) -> None:
+        if order.call in self.about_finished:
+            return
         call = self.calls[order.call]
         if order.round <= self.after or order.round < self.round:
             last = max(self.after, self.round)

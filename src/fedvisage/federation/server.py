@@ -18,7 +18,7 @@ from fedvisage.base.streams import torch_rng
 from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.method import Home, Method
 from fedvisage.federation.protections.combine import cast, combination_of
-from fedvisage.federation.protections.steps import Incoming, RoundMean, server_steps
+from fedvisage.federation.protections.steps import add_noise, clip_at_server
 from fedvisage.federation.record.attendance import NO_QUORUM
 from fedvisage.federation.record.releases import Releases
 from fedvisage.federation.secure.calls import layout_of, threshold_of
@@ -251,9 +251,15 @@ class Server:
             assert call == SUMMED, "a secure sum is of the training's uploads"
             assert isinstance(weight, str), "the sites weight their own uploads"
             assert to is None, "a secure sum is of all sites"
-            return self._sum_in_secret(message or {})
-        # The protections are for the call whose uploads form one mean; the server sees each of them.
-        steps = server_steps(federation) if call == SUMMED else ()
+            # The sites weight their own uploads, and their losses are part of the sum.
+            plain_schema = schema_of(self.method.calls[SUMMED].uploads, self.recipe, self.net)
+            layout, needed = layout_of(plain_schema), threshold_of(self.recipe, self.round)
+            try:
+                total = sum_uploads(self.exchange, message or {}, layout, needed)
+            except TooFewSites as error:
+                raise NoQuorum(str(error)) from error
+            self.check_quorum(len(total.replied))
+            return Reduced(self._finish_mean(SUMMED, total.value, len(total.replied)), total.replied, total.failed, {})
         lent = cache(lambda: self.exchange.as_lent(self.tensors(*self.net)))
         combined = combination_of(federation, lent)
         replied, failed, losses = [], {}, {}
@@ -261,33 +267,25 @@ class Server:
             if reply.message is None:
                 failed[reply.site] = reply.failure
                 continue
-            upload = self.exchange.without_statistics(call, reply.message)
-            for step in steps:
-                upload = step.each(upload, lent, federation)
-            combined.add(upload, _share(weight, reply.site, reply.message))
+            tensors = self.exchange.schemas[call].tensors
+            upload = {name: value for name, value in reply.message.items() if tensors[name].kind != "statistic"}
+            if call == SUMMED:  # the protections are for the call whose uploads form one mean
+                upload = clip_at_server(upload, lent, federation)
+            if isinstance(weight, str):
+                share = float(reply.message["examples"]) if weight == "examples" else 1.0
+            else:
+                share = weight[reply.site]
+            combined.add(upload, share)
             replied.append(reply.site)
             if LOSS.name in reply.message:
                 losses[reply.site] = float(reply.message[LOSS.name])
         self.check_quorum(len(replied), least=federation.combine.least)
-        mean = self._finish_mean(call, combined.exact(), len(replied), steps)
-        return Reduced(mean, tuple(replied), failed, losses)
+        return Reduced(self._finish_mean(call, combined.exact(), len(replied)), tuple(replied), failed, losses)
 
-    def _sum_in_secret(self, message: Message) -> Reduced:
-        """Sum the uploads by secure aggregation; the sites weight their own uploads, and losses are part of the sum."""
-        plain = schema_of(self.method.calls[SUMMED].uploads, self.recipe, self.net)
-        try:
-            total = sum_uploads(self.exchange, message, layout_of(plain), threshold_of(self.recipe, self.round))
-        except TooFewSites as error:
-            raise NoQuorum(str(error)) from error
-        self.check_quorum(len(total.replied))
-        mean = self._finish_mean(SUMMED, total.value, len(total.replied), server_steps(self.recipe.federation))
-        return Reduced(mean, total.replied, total.failed, {})
-
-    def _finish_mean(self, call: str, mean: Message, count: int, steps: Sequence[Incoming]) -> Message:
+    def _finish_mean(self, call: str, mean: Message, count: int) -> Message:
         """Return a mean of ``count`` uploads in the types of the uploads, with the noise that the recipe requests."""
-        for step in steps:
-            mixed = RoundMean(mean, count, self.round, lambda: self.tensors(*self.net), self.releases)
-            mean = step.whole(mixed, self.recipe)
+        if call == SUMMED:
+            mean = add_noise(mean, lambda: self.tensors(*self.net), count, self.recipe, self.round, self.releases)
         types = schema_of(self.method.calls[call].uploads, self.recipe, self.net).tensors
         return {name: cast(value, wide_type(types[name].dtype)) for name, value in mean.items()}
 
@@ -360,10 +358,3 @@ class Server:
                 optimizers.restore(optimizer, state)
             self._optimizers[name] = optimizer
         return self._optimizers[name]
-
-
-def _share(weight: str | Mapping[str, float], site: str, message: Message) -> float:
-    """Return a site's weight in a mean."""
-    if isinstance(weight, str):
-        return float(message["examples"]) if weight == "examples" else 1.0
-    return weight[site]

@@ -158,8 +158,9 @@ class Site:
     def batches_numbered(self, numbers: Sequence[int]) -> Iterator[Batch]:
         """Iterate over batches by their numbers, counted from the beginning of the run."""
         batches = prefetch(numbers, self._read_numbered, Batch.tensors, self.compute.side)
+        count = self.batches_per_round
         for number in numbers:
-            self._report_batch(number)
+            self.on_batch(self.name, number % count, count)
             yield next(batches)
 
     def next_batch(self) -> Batch:
@@ -189,12 +190,8 @@ class Site:
 
     def batch(self, number: int) -> Batch:
         """Return the batch with a number, counted from the beginning of the run."""
-        self._report_batch(number)
+        self.on_batch(self.name, number % self.batches_per_round, self.batches_per_round)
         return self._read_numbered(number)
-
-    def _report_batch(self, number: int) -> None:
-        count = self.batches_per_round
-        self.on_batch(self.name, number % count, count)
 
     def _read_numbered(self, number: int) -> Batch:
         epoch, index = divmod(number, self.batches_per_epoch)
@@ -279,7 +276,7 @@ class Site:
         positions = np.minimum(np.searchsorted(identities, subjects), len(identities) - 1)
         classes = np.where(identities[positions] == subjects, positions, -1)
         if (classes < 0).any():
-            assert self.public is not None, "an image of somebody who is neither the site's nor public"
+            assert self.public is not None, "unknown image: neither in the site's set nor public"
             public_classes = np.searchsorted(self.public.identities, subjects) + len(identities)
             classes = np.where(classes < 0, public_classes, classes)
         return classes.astype(np.int64)

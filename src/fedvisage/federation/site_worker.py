@@ -104,14 +104,6 @@ class Workspace:
             value.fill_(math.nan)
         load_parts(self.net, self._first | under(OWN, kept))
 
-    def own_parts(self) -> Message:
-        """Return the tensors of the parts that live at the site, detached and not copied."""
-        return {
-            name: value.detach()
-            for part in self.method.parts_at(Home.SITE)
-            for name, value in tensors_of(self.net[part], f"{part}.").items()
-        }
-
 
 class SiteWorker:
     """A site's end of the federation, the same for every transport: its data, its private state and its orders."""
@@ -175,8 +167,11 @@ class SiteWorker:
     def end_visit(self) -> None:
         """End the visit: store the state that must survive it, and free the workspace for another site."""
         if self._site is not None:
-            own_parts = {f"{OWN}{name}": value for name, value in self.workspace.own_parts().items()}
-            kept = {**self._site.private_state(), **own_parts}
+            # The tensors of the parts that live at the site, detached and not copied.
+            workspace, kept = self.workspace, self._site.private_state()
+            for part in workspace.method.parts_at(Home.SITE):
+                for name, value in tensors_of(workspace.net[part], f"{OWN}{part}.").items():
+                    kept[name] = value.detach()
             if kept:
                 self.store.save(kept)
         self._forget_visit()

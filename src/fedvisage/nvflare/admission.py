@@ -33,7 +33,7 @@ from fedvisage.base.files import json_line, read_json, read_plain, write_atomica
 from fedvisage.base.progress import Say
 from fedvisage.nvflare.cells.rules import OPERATOR_SHOWN
 from fedvisage.nvflare.certificates import NAMED, REVOKED, ROOT, name_of, number_of, order_of, read_revocations
-from fedvisage.nvflare.greeting import KNOCK, LEAVE, SERVICE, STOP, VERSIONS
+from fedvisage.nvflare.greeting import HELLO, LEAVE, SERVICE, STOP, VERSIONS
 from fedvisage.nvflare.kits import STREAMS, STREAMS_EACH, own_settings
 
 logger = logging.getLogger("fedvisage.admission")
@@ -86,7 +86,9 @@ class Admission:
         try:
             state = self.path.stat()
         except FileNotFoundError:
-            self._accept_missing()
+            if (newest := self._newest()[0]) is not None:  # this server has read a list, so it was removed
+                raise UserError(str(self.path), f"is missing, and list {newest[0]} was in force; {AGAIN}") from None
+            self._tell_once(f"{self.path} does not exist: this kit predates numbered lists, so it counts as list 0")
             return
         except OSError as error:
             raise UserError(str(self.path), f"cannot be read ({error.strerror})") from error
@@ -149,12 +151,6 @@ class Admission:
         """Log and print a message the first time only, because the list is checked every second."""
         if text not in self._reported:
             self._tell(text)
-
-    def _accept_missing(self) -> None:
-        """Accept a missing list if this server never read one; otherwise refuse, because it was removed."""
-        if (newest := self._newest()[0]) is not None:
-            raise UserError(str(self.path), f"is missing, and list {newest[0]} was in force; {AGAIN}")
-        self._tell_once(f"{self.path} does not exist: this kit predates numbered lists, so it counts as list 0")
 
     def _accept(self, revocations: x509.CertificateRevocationList) -> x509.CertificateRevocationList:
         """Refuse a list that is older than the newest one, or lacks a certificate of it; remember it otherwise."""
@@ -272,7 +268,7 @@ class AdmissionListener(GrpcDriver):  # type: ignore[misc]
         self.connector = connector
         self.server = Server(self, connector, max_workers=self.streams, options=self.options)
         answers = {
-            KNOCK: grpc.unary_unary_rpc_method_handler(_answer),
+            HELLO: grpc.unary_unary_rpc_method_handler(_answer),
             STOP: grpc.unary_unary_rpc_method_handler(_note_stop),
             LEAVE: grpc.unary_unary_rpc_method_handler(_note_leave),
         }
@@ -332,10 +328,10 @@ def listen_with_admission(admission: Admission, settings: Mapping[str, str]) -> 
 def _admit(context: Any) -> x509.Certificate:
     """Return a caller's certificate, or abort the call, which raises."""
     assert AdmissionListener.admission is not None
-    certificate = _certificate(context)
-    if certificate is None:
+    pem = context.auth_context().get("x509_pem_cert")
+    if not pem:
         context.abort(grpc.StatusCode.PERMISSION_DENIED, "it did not present one")
-    assert certificate is not None
+    certificate = x509.load_pem_x509_certificate(pem[0])
     AdmissionListener.admission.follow()
     if reason := AdmissionListener.admission.refusal(certificate):
         context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
@@ -378,9 +374,3 @@ def _note_leave(request: bytes, context: Any) -> bytes:
     if request:
         admission.dropped(name_of(certificate), "was stopped at the site", request.decode(errors="replace"))
     return b""
-
-
-def _certificate(context: Any) -> x509.Certificate | None:
-    """Return the certificate of a caller, if there is one."""
-    pem = context.auth_context().get("x509_pem_cert")
-    return x509.load_pem_x509_certificate(pem[0]) if pem else None

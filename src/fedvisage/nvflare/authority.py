@@ -163,10 +163,6 @@ class FederationMember:
         """Return the member with one more certificate."""
         return replace(self, issued=(*self.issued, IssuedCertificate(certificate)))
 
-    def revoke_all(self, now: datetime) -> FederationMember:
-        """Return the member with all its certificates revoked."""
-        return replace(self, issued=tuple(replace(issued, revoked=issued.revoked or now) for issued in self.issued))
-
 
 @dataclass
 class Authority:
@@ -186,14 +182,16 @@ class Authority:
 
     def save(self) -> None:
         """Write the records of all members."""
-        members = {name: _member_as_json(member) for name, member in sorted(self.members.items())}
-        book = {
-            "name": self.name,
-            "host": self.host,
-            "port": self.port,
-            "members": members,
-            "revocations": self.revocation_number,
-        }
+        members = {}
+        for name, member in sorted(self.members.items()):
+            issued = []
+            for entry in member.issued:
+                revoked = entry.revoked and entry.revoked.isoformat()
+                issued.append({"certificate": serialize_cert(entry.certificate).decode(), "revoked": revoked})
+            kit = {"kind": member.kind, "organisation": member.organisation, "kit": member.kit}
+            members[name] = kit | {"issued": issued}
+        book: dict[str, Any] = {"name": self.name, "host": self.host, "port": self.port, "members": members}
+        book["revocations"] = self.revocation_number
         if self.revoked_others:
             book["revoked"] = {f"{serial:x}": when.isoformat() for serial, when in self.revoked_others.items()}
         write_json(self.directory / BOOK, book)
@@ -268,10 +266,20 @@ def create_authority(federation: FederationFile, directory: Path, days: int) -> 
 def open_authority(directory: Path) -> Authority:
     """Open an existing authority."""
     book = read_json(directory / BOOK, LOST)
+    # Any fault of these files has the same remedy, because a partly read authority would forget members.
     try:
         root = x509.load_pem_x509_certificate((directory / CERTIFICATE).read_bytes())
         key = cast("RSAPrivateKey", load_pem_private_key((directory / KEY).read_bytes(), password=None))
-        members = {str(name): _member_from(entry) for name, entry in book["members"].items()}
+        members = {}
+        for name, entry in book["members"].items():
+            issued = []
+            for record in entry["issued"]:
+                certificate = x509.load_pem_x509_certificate(record["certificate"].encode())
+                revoked = None if record["revoked"] is None else datetime.fromisoformat(record["revoked"])
+                issued.append(IssuedCertificate(certificate, revoked))
+            organisation, kit = str(entry["organisation"]), str(entry["kit"])
+            members[str(name)] = FederationMember(entry["kind"], organisation, kit, tuple(issued))
+        others = {int(serial, 16): datetime.fromisoformat(when) for serial, when in book.get("revoked", {}).items()}
         authority = Authority(
             directory,
             str(book["name"]),
@@ -281,7 +289,7 @@ def open_authority(directory: Path) -> Authority:
             key,
             members,
             int(book.get("revocations", 0)),
-            {int(serial, 16): datetime.fromisoformat(when) for serial, when in book.get("revoked", {}).items()},
+            others,
         )
     except OSError as error:
         raise UserError(str(error.filename), f"cannot be read ({error.strerror}); {LOST}") from error
@@ -290,27 +298,3 @@ def open_authority(directory: Path) -> Authority:
     if key.public_key() != root.public_key():
         raise UserError(str(directory / KEY), f"is not the key of {CERTIFICATE}; {LOST}")
     return authority
-
-
-def _member_as_json(member: FederationMember) -> dict[str, Any]:
-    """Return a member as JSON values."""
-    issued = [
-        {
-            "certificate": serialize_cert(entry.certificate).decode(),
-            "revoked": entry.revoked and entry.revoked.isoformat(),
-        }
-        for entry in member.issued
-    ]
-    return {"kind": member.kind, "organisation": member.organisation, "kit": member.kit, "issued": issued}
-
-
-def _member_from(entry: Mapping[str, Any]) -> FederationMember:
-    """Read a member from JSON values."""
-    issued = tuple(
-        IssuedCertificate(
-            x509.load_pem_x509_certificate(record["certificate"].encode()),
-            None if record["revoked"] is None else datetime.fromisoformat(record["revoked"]),
-        )
-        for record in entry["issued"]
-    )
-    return FederationMember(entry["kind"], str(entry["organisation"]), str(entry["kit"]), issued)

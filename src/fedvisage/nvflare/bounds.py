@@ -112,35 +112,11 @@ def check_body(body: bytes, objects: int = OBJECTS, depth: int = DEPTH) -> None:
             remaining.append(inner)
 
 
-_SIZED = {
-    0xC4: (1, 0),
-    0xC5: (2, 0),
-    0xC6: (4, 0),
-    0xC7: (1, 1),
-    0xC8: (2, 1),
-    0xC9: (4, 1),
-    0xD9: (1, 0),
-    0xDA: (2, 0),
-    0xDB: (4, 0),
-}
+_SIZED = {0xC4: (1, 0), 0xC5: (2, 0), 0xC6: (4, 0), 0xC7: (1, 1), 0xC8: (2, 1), 0xC9: (4, 1)}
+_SIZED |= {0xD9: (1, 0), 0xDA: (2, 0), 0xDB: (4, 0)}
 """Types of msgpack with a size: the bytes of the size itself, and bytes that it does not count."""
-_FIXED = {
-    0xCA: 4,
-    0xCB: 8,
-    0xCC: 1,
-    0xCD: 2,
-    0xCE: 4,
-    0xCF: 8,
-    0xD0: 1,
-    0xD1: 2,
-    0xD2: 4,
-    0xD3: 8,
-    0xD4: 2,
-    0xD5: 3,
-    0xD6: 5,
-    0xD7: 9,
-    0xD8: 17,
-}
+_FIXED = dict(zip(range(0xCA, 0xD9), (4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 2, 3, 5, 9, 17), strict=True))
+"""Types of msgpack with a fixed number of bytes after the type's own."""
 _LISTS = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
 """Lists and maps: the bytes of their count, and the values per counted entry."""
 
@@ -244,14 +220,8 @@ class BoundedTensors(TensorDecomposer):  # type: ignore[misc]
         """Fetch tensors, and count them as they arrive."""
         options.pop("fobs_ctx", None)
         consumer = CountingConsumer(from_fqcn, _limits)
-        download_object(
-            from_fqcn=from_fqcn,
-            ref_id=ref_id,
-            consumer=consumer,
-            cell=cell,
-            per_request_timeout=per_request_timeout,
-            **options,
-        )
+        options |= {"consumer": consumer, "cell": cell, "per_request_timeout": per_request_timeout}
+        download_object(from_fqcn=from_fqcn, ref_id=ref_id, **options)
         return consumer.error, consumer.result
 
     def native_recompose(self, data: bytes, manager: DatumManager | None = None) -> Any:

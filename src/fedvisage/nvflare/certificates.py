@@ -55,64 +55,56 @@ def credentials_in(kit: Path, *, at_server: bool) -> Credentials:
     return Credentials(startup / f"{stem}.crt", startup / f"{stem}.key", startup / ROOT)
 
 
-def check(papers: Credentials, name: str, now: datetime | None = None) -> None:
+def check(credentials: Credentials, name: str, now: datetime | None = None) -> None:
     """Refuse files that do not match each other, this name or today's date; the message names the file."""
-    chain, (root, *_), key = certificates_in(papers.certificate), certificates_in(papers.root), key_in(papers.key)
-    _check_private(papers.key)
-    kit_certificate, now = chain[0], now or datetime.now(UTC)
-    if _public(key) != kit_certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo):
-        raise UserError(str(papers.key), f"is not the key of {papers.certificate.name}; {ANEW}")
+    own, key_file = credentials.certificate, credentials.key
+    chain, (root, *_), key = certificates_in(own), certificates_in(credentials.root), key_in(key_file)
+    if (mode := key_file.stat().st_mode & 0o777) & 0o077:  # other users of this machine could use the key
+        remedy = f"run `chmod 600 {key_file}`"
+        raise UserError(str(key_file), f"has mode {mode:o}, and its group or others can use it; {remedy}")
+    kit_certificate, now, form = chain[0], now or datetime.now(UTC), (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    if key.public_key().public_bytes(*form) != kit_certificate.public_key().public_bytes(*form):
+        raise UserError(str(key_file), f"is not the key of {own.name}; {ANEW}")
     if (actual_name := name_of(kit_certificate)) != name:
-        raise UserError(str(papers.certificate), f"belongs to {actual_name!r}, but the kit belongs to {name!r}; {ANEW}")
+        raise UserError(str(own), f"belongs to {actual_name!r}, but the kit belongs to {name!r}; {ANEW}")
     if not leads_to(chain, root):
-        raise UserError(
-            str(papers.certificate), f"does not belong to the same federation as {papers.root.name}; {ANEW}"
-        )
-    for path, certificate, advice in (
-        (papers.certificate, kit_certificate, RENEW.format(name)),
-        (papers.root, root, NEW),
-    ):
-        _check_day(path, certificate, now, advice)
-    _check_with_openssl(papers)
-
-
-def _check_private(key: Path) -> None:
-    """Refuse a key that other users of this machine can use."""
-    if (mode := key.stat().st_mode & 0o777) & 0o077:
-        raise UserError(str(key), f"has mode {mode:o}, and its group or others can use it; run `chmod 600 {key}`")
-
-
-def _check_with_openssl(papers: Credentials) -> None:
-    """Refuse files that connections would refuse: keys that are too short today, or of kinds unknown to TLS."""
+        raise UserError(str(own), f"does not belong to the same federation as {credentials.root.name}; {ANEW}")
+    for path, certificate, advice in ((own, kit_certificate, RENEW.format(name)), (credentials.root, root, NEW)):
+        if now > certificate.not_valid_after_utc:
+            raise UserError(str(path), f"expired on {certificate.not_valid_after_utc:%Y-%m-%d}; {advice}")
+        if now < (began := certificate.not_valid_before_utc):
+            fault = f"is not valid before {began:%Y-%m-%d %H:%M} UTC; is this machine's clock right?"
+            raise UserError(str(path), fault)
+    # Connections would refuse keys that are too short today, or of kinds unknown to TLS.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    for path in (papers.root, papers.certificate):
+    for path in (credentials.root, own):
         try:
-            if path == papers.root:
-                context.load_verify_locations(papers.root)
+            if path == credentials.root:
+                context.load_verify_locations(path)
             else:
-                context.load_cert_chain(papers.certificate, papers.key)
+                context.load_cert_chain(own, key_file)
         except ssl.SSLError as error:
             reason = (error.reason or "unknown").lower().replace("_", " ")
             raise UserError(str(path), f"cannot be used for a connection ({reason}); {ANEW}") from error
 
 
-def expiry_of(papers: Credentials) -> datetime:
+def expiry_of(credentials: Credentials) -> datetime:
     """Return the earliest end of a kit's certificates."""
     return min(
         certificate.not_valid_after_utc
-        for path in (papers.certificate, papers.root)
+        for path in (credentials.certificate, credentials.root)
         for certificate in certificates_in(path)
     )
 
 
-def warning(papers: Credentials, name: str, now: datetime | None = None) -> str | None:
+def warning(credentials: Credentials, name: str, now: datetime | None = None) -> str | None:
     """Return a line about the kit's certificate that ends first, if it ends soon."""
-    until = {path: certificates_in(path)[0].not_valid_after_utc for path in (papers.certificate, papers.root)}
+    until = {path: certificates_in(path)[0].not_valid_after_utc for path in (credentials.certificate, credentials.root)}
     first = min(until, key=lambda path: until[path])
     remaining = until[first] - (now or datetime.now(UTC))
     if remaining > SOON:
         return None
-    advice = RENEW.format(name) if first == papers.certificate and until[papers.root] > until[first] else NEW
+    advice = RENEW.format(name) if first == credentials.certificate and until[credentials.root] > until[first] else NEW
     return f"{first} ends on {until[first]:%Y-%m-%d}, in {max(remaining.days, 0)} days; {advice}"
 
 
@@ -120,15 +112,6 @@ def name_of(certificate: x509.Certificate) -> str:
     """Return the name of a certificate's owner."""
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(names[0].value) if names else ""
-
-
-def _check_day(path: Path, certificate: x509.Certificate, now: datetime, advice: str) -> None:
-    """Refuse a certificate that is not valid now."""
-    if now > certificate.not_valid_after_utc:
-        raise UserError(str(path), f"expired on {certificate.not_valid_after_utc:%Y-%m-%d}; {advice}")
-    if now < certificate.not_valid_before_utc:
-        began = certificate.not_valid_before_utc
-        raise UserError(str(path), f"is not valid before {began:%Y-%m-%d %H:%M} UTC; is this machine's clock right?")
 
 
 def leads_to(chain: Sequence[x509.Certificate], root: x509.Certificate) -> bool:
@@ -155,10 +138,6 @@ def key_in(path: Path) -> PrivateKeyTypes:
         return load_pem_private_key(_bytes(path), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise UserError(str(path), f"does not contain a key; {ANEW}") from error
-
-
-def _public(key: PrivateKeyTypes) -> bytes:
-    return key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
 def _bytes(path: Path) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ from fedvisage.nvflare import operator
 from fedvisage.nvflare.authority import read_federation
 from fedvisage.nvflare.certificates import Credentials, check, credentials_in, warning
 from fedvisage.nvflare.greeting import address_in, wait_for_admission
-from fedvisage.nvflare.job import check_travels
-from fedvisage.nvflare.kits import Kit, hold_directories, hold_port, open_kit
+from fedvisage.nvflare.job import check_travels, open_at_operator
+from fedvisage.nvflare.kits import hold_directories, hold_port, open_kit
 from fedvisage.nvflare.membership import SERVER, Changes, provision
 from fedvisage.nvflare.node import (
     check_own_sets,
@@ -28,7 +27,6 @@ from fedvisage.nvflare.node import (
     state_directory,
 )
 from fedvisage.nvflare.operator import PATIENCE
-from fedvisage.nvflare.own_files import open_at_operator
 from fedvisage.nvflare.rehearsal import train_in_rehearsal
 from fedvisage.nvflare.terminal import Terminal
 from fedvisage.runs.request import Request
@@ -47,14 +45,12 @@ def run_over_nvflare(
     if kit is None:
         return run(replace(request, training=train_in_rehearsal), reporter)
     check_real(request.recipe)
-    training = partial(_train, open_kit(kit, "operator"), wait, patience)
-    return run(replace(request, training=training, opening=open_at_operator), reporter)
+    opened = open_kit(kit, "operator")
 
+    def train(setup: Setup, out: Path, data: RunData, reporter: Reporter) -> TrainingResult:
+        return operator.train_in_federation(setup.recipe, out, reporter, opened, wait=wait, patience=patience)
 
-def _train(
-    kit: Kit, wait: float, patience: float, setup: Setup, out: Path, data: RunData, reporter: Reporter
-) -> TrainingResult:
-    return operator.train_in_federation(setup.recipe, out, reporter, kit, wait=wait, patience=patience)
+    return run(replace(request, training=train, opening=open_at_operator), reporter)
 
 
 def provision_from_file(path: Path, directory: Path, revoke: Iterable[str], renew: Iterable[str]) -> Changes:
@@ -63,15 +59,15 @@ def provision_from_file(path: Path, directory: Path, revoke: Iterable[str], rene
 
 
 def start_server(
-    kit: Path, state: Path | None, public: Path | None, weights: Path | None, front: Terminal, *, verbose: bool
+    kit: Path, state: Path | None, public: Path | None, weights: Path | None, terminal: Terminal, *, verbose: bool
 ) -> None:
     """Run the federation's server until stopped."""
     opened = open_kit(kit, "server")
-    _check_credentials(credentials_in(opened.path, at_server=True), opened.name, SERVER, front)
+    _check_credentials(credentials_in(opened.path, at_server=True), opened.name, SERVER, terminal)
     port = address_in(opened).port
-    with front.stoppable(), hold_directories(opened.path, runs_directory(opened, state)), hold_port(port):
+    with terminal.stoppable(), hold_directories(opened.path, runs_directory(opened, state)), hold_port(port):
         prepare_server(opened, state, _entry(public), weights)
-        serve_quietly(opened, front, verbose=verbose, port=port)
+        serve_quietly(opened, terminal, verbose=verbose, port=port)
 
 
 def start_site(
@@ -79,7 +75,7 @@ def start_site(
     data: Path,
     state: Path | None,
     public: Path | None,
-    front: Terminal,
+    terminal: Terminal,
     *,
     verbose: bool,
     checks: Checks = USUAL,
@@ -91,24 +87,24 @@ def start_site(
     if require_secure and PLAIN in rosters:
         raise UserError("--require-secure", f"excludes {ALLOW} {PLAIN}; leave one of them out")
     opened = open_kit(kit, "site")
-    _check_credentials(credentials_in(opened.path, at_server=False), opened.name, opened.name, front)
-    with front.stoppable(), hold_directories(opened.path, state_directory(opened, state)):
+    _check_credentials(credentials_in(opened.path, at_server=False), opened.name, opened.name, terminal)
+    with terminal.stoppable(), hold_directories(opened.path, state_directory(opened, state)):
         # All checks of this machine come before the first connection.
-        check_own_sets(opened, data, state, public, front.say, checks)
+        check_own_sets(opened, data, state, public, terminal.say, checks)
         prepare_site(opened, str(data.resolve()), state, _entry(public), weights, rosters, require_secure)
         for roster in rosters:
             runs = "runs without federation.secure" if roster == PLAIN else f"secure sums of {roster}"
-            front.say(f"note: {runs} are allowed until the next start, whatever earlier runs did with this data")
-        for line in wait_for_admission(opened, front.say).differences():
-            front.say(line)
-        serve_quietly(opened, front, verbose=verbose)
+            terminal.say(f"note: {runs} are allowed until the next start, whatever earlier runs did with this data")
+        for line in wait_for_admission(opened, terminal.say).differences():
+            terminal.say(line)
+        serve_quietly(opened, terminal, verbose=verbose)
 
 
-def _check_credentials(papers: Credentials, name: str, called: str, front: Terminal) -> None:
+def _check_credentials(credentials: Credentials, name: str, called: str, terminal: Terminal) -> None:
     """Refuse invalid certificates, and print a warning if they end soon."""
-    check(papers, name)
-    if line := warning(papers, called):
-        front.say(line)
+    check(credentials, name)
+    if line := warning(credentials, called):
+        terminal.say(line)
 
 
 def _entry(directory: Path | None) -> str | None:

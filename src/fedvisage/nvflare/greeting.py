@@ -23,7 +23,7 @@ from fedvisage.base.errors import UserError
 from fedvisage.base.files import parse_json, read_json
 from fedvisage.base.progress import Say
 from fedvisage.base.version import VERSION
-from fedvisage.nvflare.certificates import Credentials, credentials_in
+from fedvisage.nvflare.certificates import credentials_in
 from fedvisage.nvflare.kits import ANEW, STARTUP, Kit
 
 logger = logging.getLogger("fedvisage.watch")
@@ -40,9 +40,17 @@ HANG_UPS = 3
 ENDED = (errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN)
 """Errors of a connection that was accepted and ended at once; a server that refuses a certificate begins TLS first."""
 
-FOREIGN = (18, 19, 20, 21)
-"""OpenSSL's numbers for a certificate that no known authority signed."""
-EXPIRED, EARLY, OTHER_HOST = 10, 9, 62
+FOREIGN = (
+    "belongs to another federation: its certificate is not signed by this federation's authority; is "
+    "this the right kit?"
+)
+UNVERIFIED = {
+    9: "has a certificate that is not valid yet; is this machine's clock right?",
+    10: "has an expired certificate; ask its operator to renew it",
+    **dict.fromkeys((18, 19, 20, 21), FOREIGN),
+    62: "has a certificate for a different host name; use the name in the federation's file",
+}
+"""The faults of a server's certificate that fails verification, by OpenSSL's numbers."""
 
 
 class Unreachable(Exception):
@@ -80,8 +88,11 @@ def address_in(kit: Kit) -> Address:
 
 def check_handshake(kit: Kit, seconds: float = SECONDS) -> None:
     """Shake hands once; raise ``Unreachable`` if another try may succeed, or ``UserError`` if none will."""
-    address, papers = address_in(kit), credentials_in(kit.path, at_server=False)
-    context = _context(papers)
+    address, credentials = address_in(kit), credentials_in(kit.path, at_server=False)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(credentials.root)
+    context.load_cert_chain(credentials.certificate, credentials.key)
+    context.set_alpn_protocols(["h2"])
     try:
         with (
             socket.create_connection((address.host, address.port), timeout=seconds) as connection,
@@ -93,11 +104,12 @@ def check_handshake(kit: Kit, seconds: float = SECONDS) -> None:
             _await_first_byte(tls_connection, address)
     # The order of the branches matters: each exception is a subclass of a later one.
     except ssl.SSLCertVerificationError as error:
-        raise _unverified_error(error, address, papers.root) from error
+        fault = UNVERIFIED.get(error.verify_code, f"has an invalid certificate ({error.verify_message})")
+        raise UserError(str(credentials.root), f"the server at {address} {fault}") from error
     except ssl.SSLError as error:
         if "ALERT" in (error.reason or ""):
             alert = (error.reason or "").lower().replace("_", " ")
-            raise refusal_error(address, papers.certificate, alert) from error
+            raise refusal_error(address, credentials.certificate, alert) from error
         if isinstance(error, ssl.SSLEOFError):
             raise _no_server_error(address) from error
         raise Unreachable(f"the service at {address} does not use TLS") from error
@@ -128,10 +140,11 @@ def wait_for_greeting(kit: Kit, say: Say, *, until: float | None = None, seconds
             check_handshake(kit, seconds if until is None else min(seconds, max(0.5, until - time.monotonic())))
             return
         except Unreachable as reason:
+            # A server that is ending hangs up, too; only a server that refuses this kit does so repeatedly.
             hang_ups = hang_ups + 1 if isinstance(reason, ConnectionClosed) else 0
             if hang_ups >= HANG_UPS:
-                papers = credentials_in(kit.path, at_server=False)
-                raise refusal_error(address_in(kit), papers.certificate, "it closed the connection") from reason
+                credentials = credentials_in(kit.path, at_server=False)
+                raise refusal_error(address_in(kit), credentials.certificate, "it closed the connection") from reason
             # Hang-ups are repeated quickly, because only several in a row are a refusal.
             pause = PAUSES[min(tries, len(PAUSES) - 1)] if not hang_ups else PAUSES[0]
             if until is not None:
@@ -150,33 +163,6 @@ def _no_server_error(where: Address) -> Unreachable:
     return Unreachable(f"{where} closes connections before TLS begins; is the server behind it running?")
 
 
-def _context(papers: Credentials) -> ssl.SSLContext:
-    """Return a TLS context with a kit's certificate and root."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(papers.root)
-    context.load_cert_chain(papers.certificate, papers.key)
-    context.set_alpn_protocols(["h2"])
-    return context
-
-
-def _unverified_error(error: ssl.SSLCertVerificationError, where: Address, root: Path) -> UserError:
-    """Return the error for a server whose certificate fails verification."""
-    if error.verify_code in FOREIGN:
-        fault = (
-            "belongs to another federation: its certificate is not signed by this federation's authority; is "
-            "this the right kit?"
-        )
-    elif error.verify_code == EXPIRED:
-        fault = "has an expired certificate; ask its operator to renew it"
-    elif error.verify_code == EARLY:
-        fault = "has a certificate that is not valid yet; is this machine's clock right?"
-    elif error.verify_code == OTHER_HOST:
-        fault = "has a certificate for a different host name; use the name in the federation's file"
-    else:
-        fault = f"has an invalid certificate ({error.verify_message})"
-    return UserError(str(root), f"the server at {where} {fault}")
-
-
 def refusal_error(where: Address, certificate: Path, why: str) -> UserError:
     """Return the error for a server that verified, and does not accept, this kit's certificate."""
     message = f"the server at {where} refuses this kit's certificate ({why}); ask its owner, or for a new kit"
@@ -186,7 +172,7 @@ def refusal_error(where: Address, certificate: Path, why: str) -> UserError:
 # Requests for admission, before NVFlare starts: TLS alone does not refuse revoked certificates.
 
 
-SERVICE, KNOCK, STOP, LEAVE = "fedvisage", "knock", "stop", "leave"
+SERVICE, HELLO, STOP, LEAVE = "fedvisage", "hello", "stop", "leave"
 
 
 VERSIONS = f"fedvisage {VERSION}, NVFlare {version('nvflare')}"
@@ -222,7 +208,7 @@ def request_admission(kit: Kit, seconds: float = SECONDS) -> Admitted:
 
     Raises ``UserError`` if the server refuses the kit, ``Unreachable`` if it does not answer.
     """
-    reply = _call(kit, KNOCK, VERSIONS, seconds)
+    reply = _call(kit, HELLO, VERSIONS, seconds)
     try:
         answer = parse_json(reply)
         until = {str(name): datetime.fromisoformat(end) for name, end in answer["until"].items()}
@@ -252,16 +238,16 @@ def announce_leave(kit: Kit, token: str, seconds: float = SECONDS) -> None:
 
 def _call(kit: Kit, what: str, request: str, seconds: float) -> bytes:
     """Send the server a request of our own, beside NVFlare's, and return its reply."""
-    address, papers = address_in(kit), credentials_in(kit.path, at_server=False)
-    credentials = grpc.ssl_channel_credentials(
-        papers.root.read_bytes(), papers.key.read_bytes(), papers.certificate.read_bytes()
+    address, credentials = address_in(kit), credentials_in(kit.path, at_server=False)
+    tls = grpc.ssl_channel_credentials(
+        credentials.root.read_bytes(), credentials.key.read_bytes(), credentials.certificate.read_bytes()
     )
     try:
-        with grpc.secure_channel(str(address), credentials) as channel:
+        with grpc.secure_channel(str(address), tls) as channel:
             return bytes(channel.unary_unary(f"/{SERVICE}/{what}")(request.encode(), timeout=seconds))
     except grpc.RpcError as error:
         if error.code() == grpc.StatusCode.PERMISSION_DENIED:
-            raise refusal_error(address, papers.certificate, error.details()) from error
+            raise refusal_error(address, credentials.certificate, error.details()) from error
         if error.code() == grpc.StatusCode.UNIMPLEMENTED:
             raise _other_version_error(kit, address) from error
         raise Unreachable(f"the server at {address} does not answer ({error.details()})") from error

@@ -128,6 +128,13 @@ def readme_of(kind: Literal["server", "site", "operator"], name: str, federation
 
 Kind = Literal["server", "site", "operator"]
 STARTUP: dict[Kind, str] = {"server": "fed_server.json", "site": "fed_client.json", "operator": "fed_admin.json"}
+NAME_KEYS: dict[Kind, tuple[Any, ...]] = {
+    "server": ("servers", 0, "admin_server"),
+    "site": ("client", "fqsn"),
+    "operator": ("admin", "username"),
+}
+"""The place of a member's name in these files of NVFlare."""
+WITH_ARTICLE: dict[Kind, str] = {"server": "the server", "site": "a site", "operator": "an operator"}
 OWN = "fedvisage.json"
 """Name of a file in a kit's ``local`` directory: settings that belong to this machine and never travel."""
 
@@ -163,33 +170,18 @@ def open_kit(path: Path, kind: Kind) -> Kit:
     for actual_kind, file in STARTUP.items():
         if (path / "startup" / file).is_file():
             if actual_kind != kind:
-                raise UserError(
-                    str(path),
-                    f"is the kit of {_article(actual_kind)}, but this command needs the kit of {_article(kind)}",
-                )
+                needed = f"but this command needs the kit of {WITH_ARTICLE[kind]}"
+                raise UserError(str(path), f"is the kit of {WITH_ARTICLE[actual_kind]}, {needed}")
             if not (path / "local").is_dir():
                 raise UserError(str(path / "local"), f"is missing; {ANEW}")
-            return Kit(path, kind, _name_in(path / "startup" / file, kind))
+            name: Any = read_json(path / "startup" / file, ANEW)
+            try:
+                for key in NAME_KEYS[kind]:
+                    name = name[key]
+            except (KeyError, IndexError, TypeError) as error:
+                raise UserError(str(path / "startup" / file), f"is damaged; {ANEW}") from error
+            return Kit(path, kind, str(name))
     raise UserError(str(path), "is not a kit; `fedvisage provision` makes one for each machine")
-
-
-def _article(kind: Kind) -> str:
-    """Return a kind of kit with its article, for messages."""
-    return {"server": "the server", "site": "a site", "operator": "an operator"}[kind]
-
-
-def _name_in(path: Path, kind: Kind) -> str:
-    """Read a member's name from NVFlare's file in a kit."""
-    try:
-        tree = read_json(path, ANEW)
-        name = {
-            "server": lambda: tree["servers"][0]["admin_server"],
-            "site": lambda: tree["client"]["fqsn"],
-            "operator": lambda: tree["admin"]["username"],
-        }[kind]()
-    except (KeyError, IndexError, TypeError) as error:
-        raise UserError(str(path), f"is damaged; {ANEW}") from error
-    return str(name)
 
 
 def own_settings(kit: Path) -> dict[str, str]:

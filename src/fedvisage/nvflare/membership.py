@@ -6,16 +6,31 @@ files that the owner copies over the kit.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
+from nvflare.lighter.entity import participant_from_dict
+from nvflare.lighter.impl.cert import CertBuilder
+from nvflare.lighter.impl.signature import SignatureBuilder
+from nvflare.lighter.impl.static_file import StaticFileBuilder
+from nvflare.lighter.impl.workspace import WorkspaceBuilder
+from nvflare.lighter.provisioner import Provisioner
+from nvflare.lighter.spec import Project
+from nvflare.lighter.utils import serialize_cert
 
-from fedvisage.base.errors import UserError, choice_hint
-from fedvisage.base.files import write_atomically, write_json
+from fedvisage.base.errors import RunFailed, UserError, choice_hint
+from fedvisage.base.files import read_json, write_atomically, write_json
+from fedvisage.nvflare.admission import OPERATOR
 from fedvisage.nvflare.authority import (
     BOOK,
     FOLDER,
@@ -28,8 +43,17 @@ from fedvisage.nvflare.authority import (
     open_authority,
 )
 from fedvisage.nvflare.certificates import REVOKED, SOON, order_of, read_revocations
-from fedvisage.nvflare.kits import OWN, hold_directories, own_settings
-from fedvisage.nvflare.making import certificate_in, make_private, move, new_kits, stem_of
+from fedvisage.nvflare.kits import (
+    ANEW,
+    OWN,
+    Kind,
+    authorization,
+    hold_directories,
+    own_settings,
+    readme_of,
+    server_resources,
+    site_resources,
+)
 
 SERVER = "server"
 """The server's name in options that take a member's name; its host name works, too."""
@@ -68,6 +92,7 @@ def provision(
         )
     with hold_directories(folder):
         authority = create_authority(federation, folder, root_days) if new else open_authority(folder)
+        # All checks come before kits and updates.
         _check_unchanged(federation, authority)
         described = _members_in_file(federation)
         joining = {name: member for name, member in described.items() if name not in authority.members}
@@ -124,19 +149,21 @@ def _full_name(name: str, authority: Authority, joining: Mapping[str, Federation
     if full_name in joining:
         raise UserError(name, "is new in the file and gets its first kit now; there is nothing to renew")
     if full_name not in authority.members:
-        raise UserError(name, f"is not a member{choice_hint(name, (SERVER, *_others(authority)))}")
+        others = sorted(name for name in authority.members if name != authority.host)
+        raise UserError(name, f"is not a member{choice_hint(name, (SERVER, *others))}")
     return full_name
-
-
-def _others(authority: Authority) -> list[str]:
-    return sorted(name for name in authority.members if name != authority.host)
 
 
 def _add(
     authority: Authority, joining: Mapping[str, FederationMember], directory: Path, server: ServerEntry
 ) -> dict[Path, str]:
     """Make kits for new members."""
-    placed = _new_members(authority, joining)
+    # A new first operator gets another path if an operator already has the shorter one.
+    taken = {member.kit for member in authority.members.values()}
+    placed = {
+        name: replace(member, kit=f"operators/{name}") if member.kit in taken else member
+        for name, member in joining.items()
+    }
     for member in placed.values():
         if (directory / member.kit).exists():
             raise UserError(str(directory / member.kit), "exists, but does not belong to a member; remove it first")
@@ -147,17 +174,10 @@ def _add(
                 write_atomically(kit / "startup" / REVOKED, authority.revocations())
                 streams = {"streams": str(server.streams), "streams_each": str(server.streams_each)}
                 write_json(kit / "local" / OWN, own_settings(kit) | streams)
-            move(kit, directory / placed[name].kit)
+            place = directory / placed[name].kit
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(kit, place)
     return {directory / member.kit: name for name, member in placed.items()}
-
-
-def _new_members(authority: Authority, joining: Mapping[str, FederationMember]) -> dict[str, FederationMember]:
-    """Return new members; a new first operator gets another path if an operator already has the shorter one."""
-    taken = {member.kit for member in authority.members.values()}
-    return {
-        name: replace(member, kit=f"operators/{name}") if member.kit in taken else member
-        for name, member in joining.items()
-    }
 
 
 def _take_over_lists(authority: Authority, directory: Path) -> Iterator[str]:
@@ -183,7 +203,8 @@ def _revoke(authority: Authority, names: Iterable[str], directory: Path, readmit
     """Revoke all certificates of members; the list is an update for the server."""
     names, now = list(names), datetime.now(UTC).replace(microsecond=0)
     for name in names:
-        authority.members[name] = authority.members[name].revoke_all(now)
+        issued = tuple(replace(entry, revoked=entry.revoked or now) for entry in authority.members[name].issued)
+        authority.members[name] = replace(authority.members[name], issued=issued)
         shutil.rmtree(directory / UPDATES / name, ignore_errors=True)
     if not names:
         return {}
@@ -242,3 +263,97 @@ def _notes(
         yield f"unchanged: {', '.join(unchanged)}"
     if authority.root.not_valid_after_utc - now < SOON:
         yield f"the federation's root ends on {authority.root.not_valid_after_utc:%Y-%m-%d}: provision a new federation"
+
+
+# New kits. NVFlare writes them, each with a new key and a certificate of the federation's root. Then they are
+# restricted and get our readme. NVFlare's working files are deleted, so that a member's key is in its kit alone.
+
+
+README = "readme.txt"
+UNWANTED = (README, "start.sh", "sub_start.sh", "stop_fl.sh", "fl_admin.sh", "system_info.ipynb")
+"""NVFlare's own pages and start scripts, which our commands replace."""
+
+TYPES: Mapping[Kind, str] = {"server": "server", "site": "client", "operator": "admin"}
+
+
+@contextmanager
+def new_kits(
+    authority: Authority, server: FederationMember, members: Mapping[str, FederationMember]
+) -> Iterator[dict[str, Path]]:
+    """Make a kit for each of these members, next to the authority; delete kits that are not moved away."""
+    with tempfile.TemporaryDirectory(dir=authority.directory, prefix=".making-") as scratch:
+        place = _write_kits(authority, server, members, Path(scratch)) if members else Path(scratch)
+        for name, member in members.items():
+            _finish(place / name, name, member, authority)
+        yield {name: place / name for name in members}
+
+
+def certificate_in(kit: Path, kind: Kind) -> x509.Certificate:
+    """Return the certificate of a new kit."""
+    return x509.load_pem_x509_certificate((kit / "startup" / f"{stem_of(kind)}.crt").read_bytes())
+
+
+def stem_of(kind: Kind) -> str:
+    """Return the file name of a kit's key and certificate, without the suffix."""
+    return "server" if kind == "server" else "client"
+
+
+def _write_kits(
+    authority: Authority, server: FederationMember, members: Mapping[str, FederationMember], scratch: Path
+) -> Path:
+    """Have NVFlare make its kits, and return their directory; NVFlare's output is shown only on failure."""
+    root = serialize_cert(authority.root)
+    project = Project(
+        authority.name, "", props={"api_version": 3}, serialized_root_cert=root, root_private_key=authority.key
+    )
+    for name, member in {authority.host: server, **members}.items():  # every kit names the server
+        project.add_participant(participant_from_dict(_entry(name, member, authority.port)))
+    builders = [
+        WorkspaceBuilder(["master_template.yml"]),
+        StaticFileBuilder(config_folder="config", scheme="grpc"),
+        CertBuilder(),
+        SignatureBuilder(),
+    ]
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        Provisioner(str(scratch), builders).provision(project)
+    written = sorted((scratch / authority.name).glob("prod_*"))
+    if not written:
+        raise RunFailed(f"{authority.directory}: NVFlare could not make the kits: {output.getvalue().strip()}")
+    return written[-1]
+
+
+def _entry(name: str, member: FederationMember, port: int) -> dict[str, Any]:
+    """Return a member as NVFlare's project describes it."""
+    entry = {"type": TYPES[member.kind], "name": name, "org": member.organisation}
+    if member.kind == "server":
+        return entry | {"fed_learn_port": port}
+    return entry | {"role": OPERATOR} if member.kind == "operator" else entry
+
+
+def _finish(kit: Path, name: str, member: FederationMember, authority: Authority) -> None:
+    """Restrict a kit, and replace NVFlare's page and scripts, which know neither our data nor restricted kits."""
+    local = kit / "local"
+    if member.kind != "operator":
+        # This machine's permissions; the paths of the server's stores are filled in when it starts.
+        default, at_site = read_json(local / "resources.json.default", ANEW), member.kind == "site"
+        resources = site_resources(default) if at_site else server_resources(default, "jobs", "snapshots")
+        write_json(local / OWN, {"organisation": member.organisation})
+        write_json(local / "resources.json", resources)
+        write_json(local / "authorization.json", authorization(at_site=at_site))
+        for name_of_default in ("authorization.json.default", "privacy.json.sample"):
+            (local / name_of_default).unlink(missing_ok=True)
+    (local / "resources.json.default").unlink(missing_ok=True)
+    for unwanted in UNWANTED:
+        for place in (kit, kit / "startup"):
+            (place / unwanted).unlink(missing_ok=True)
+    text = readme_of(member.kind, name, authority.name, authority.host, authority.port)
+    (kit / README).write_text(text, encoding="utf-8")
+    make_private(kit)
+
+
+def make_private(directory: Path) -> None:
+    """Make a directory, all directories in it, and its keys accessible to their owner alone."""
+    for path in (directory, *directory.rglob("*")):
+        if path.is_dir() or path.suffix == ".key":
+            path.chmod(0o700 if path.is_dir() else 0o600)

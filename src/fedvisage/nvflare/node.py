@@ -63,15 +63,11 @@ WAITING = ("SUBMITTED", "APPROVED", "DISPATCHED")
 def remove_old_jobs(kit: Path, keep: int = KEPT) -> None:
     """Delete the folders of old jobs; call this while no process uses the kit."""
     for place in (kit, kit / STORE):
-        jobs = [path for path in place.iterdir() if _is_job(path)] if place.is_dir() else []
+        paths = place.iterdir() if place.is_dir() else ()
+        jobs = [path for path in paths if rules.is_job_id(path.name) and path.is_dir()]
         for path in sorted(jobs, key=lambda job: job.stat().st_mtime, reverse=True)[keep:]:
             if not _is_waiting(path):
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_job(path: Path) -> bool:
-    """Return whether a folder has the form of name that NVFlare gives to a job's."""
-    return rules.is_job_id(path.name) and path.is_dir()
 
 
 def _is_waiting(path: Path) -> bool:
@@ -211,16 +207,16 @@ def main() -> None:
     if tied:
         threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     at_server = (path / "startup" / STARTUP["server"]).exists()
-    front = Terminal(_write, _write)
+    terminal = Terminal(_write, _write)
     try:
         kit = open_kit(path, "server" if at_server else "site")
-        with front.stoppable(), hold_directories(kit.path, Path(own_settings(kit.path)["state"])):
-            serve(kit, front)
+        with terminal.stoppable(), hold_directories(kit.path, Path(own_settings(kit.path)["state"])):
+            serve(kit, terminal)
     except (UserError, RunFailed) as error:
-        front.end(error)
+        terminal.end(error)
 
 
-def serve(kit: Kit, front: Terminal, *, port: int | None = None) -> None:
+def serve(kit: Kit, terminal: Terminal, *, port: int | None = None) -> None:
     """Run NVFlare's server or client in this process, until it ends."""
     (kit.path / "transfer").mkdir(exist_ok=True)
     name = SERVER if kit.kind == "server" else SITE
@@ -229,78 +225,74 @@ def serve(kit: Kit, front: Terminal, *, port: int | None = None) -> None:
         words.append(f"uid={kit.name}")
     sys.argv = [name, "-m", str(kit.path), "-s", STARTUP[kit.kind], "--set", *words]
     # NVFlare builds the watches and the guard without arguments, so they read these values.
-    ProcessContext.kit, ProcessContext.front = kit, front
-    rules.install(front.say)
+    ProcessContext.kit, ProcessContext.terminal = kit, terminal
+    rules.install(terminal.say)
     LocalSocketDriver.path = kit.path / "socket" / "jobs"
     # Variables, because the processes of jobs need the driver, too.
     os.environ |= {"NVFLARE_INTERNAL_CONN_SCHEME": SCHEME, "NVFLARE_COMM_DRIVER_PATH": str(DRIVERS)}
     if kit.kind == "site":
         rules.restrict_administration()
     else:
-        ProcessContext.admission = _admission(kit, front)
-        listen_with_admission(ProcessContext.admission, own_settings(kit.path))
-        threading.Thread(target=_hand_memory_back, daemon=True).start()
-    threading.Thread(target=_keep_audit_log_small, daemon=True).start()
+        admission = ProcessContext.admission = Admission(kit.path, terminal.say)
+        admission.read()
+        _ = admission.stopped  # refuse a damaged file before the start
+        admission.until[kit.name] = expiry_of(credentials_in(kit.path, at_server=True))
+        listen_with_admission(admission, own_settings(kit.path))
+    threading.Thread(target=_limit_memory_and_log, daemon=True, kwargs={"at_server": kit.kind == "server"}).start()
     if port is not None:
-        threading.Thread(target=_say_when_listening, args=(port, front), daemon=True).start()
+        threading.Thread(target=_say_when_listening, args=(port, terminal), daemon=True).start()
     module = importlib.import_module(name)
     arguments = module.parse_arguments()
-    MainProcessMonitor.run(main_func=_report_errors_of(module.main, kit, front), run_dir=str(kit.path), args=arguments)
+    MainProcessMonitor.run(
+        main_func=_report_errors_of(module.main, kit, terminal), run_dir=str(kit.path), args=arguments
+    )
 
 
-def _admission(kit: Kit, front: Terminal) -> Admission:
-    """Return the admission of a server, by the list in its kit."""
-    admission = Admission(kit.path, front.say)
-    admission.read()
-    _ = admission.stopped  # refuse a damaged file before the start
-    admission.until[kit.name] = expiry_of(credentials_in(kit.path, at_server=True))
-    return admission
-
-
-def serve_quietly(kit: Kit, front: Terminal, *, verbose: bool, port: int | None = None) -> None:
+def serve_quietly(kit: Kit, terminal: Terminal, *, verbose: bool, port: int | None = None) -> None:
     """Run NVFlare with a few lines on the terminal and all other output in the kit's log."""
-    front.say(f"log: {kit.path / LOG}")
+    terminal.say(f"log: {kit.path / LOG}")
     with output_to_log(kit.path, verbose=verbose):
-        serve(kit, front, port=port)
+        serve(kit, terminal, port=port)
 
 
-def _report_errors_of(work: Callable[[Any], object], kit: Kit, front: Terminal) -> Callable[[Any], None]:
+def _report_errors_of(work: Callable[[Any], object], kit: Kit, terminal: Terminal) -> Callable[[Any], None]:
     """Have NVFlare's main function end with a line, before its monitor ends the process; it never ends as a success."""
 
     def run(args: Any) -> None:
         try:
             work(args)
-            front.end(RunFailed(f"NVFlare ended, as on a request over the network; see {kit.path / LOG}"))
+            terminal.end(RunFailed(f"NVFlare ended, as on a request over the network; see {kit.path / LOG}"))
         except KeyboardInterrupt:
             if ProcessContext.token:
                 announce_leave(kit, ProcessContext.token)
             raise
         except (UserError, RunFailed) as error:
-            front.end(error)
+            terminal.end(error)
         except Exception as error:  # the boundary to NVFlare: every exception goes to the log
             logger.exception("NVFlare ended")
             message = (
                 "the server did not admit this site" if "Login failed" in str(error) else "NVFlare ended unexpectedly"
             )
-            front.end(RunFailed(f"{message} ({type(error).__name__}: {error}); see {kit.path / LOG}"))
+            terminal.end(RunFailed(f"{message} ({type(error).__name__}: {error}); see {kit.path / LOG}"))
 
     return run
 
 
-def _hand_memory_back() -> None:
-    """Free reference cycles of NVFlare's messages every minute: a few objects around a mebibyte each.
+def _limit_memory_and_log(*, at_server: bool) -> None:
+    """Return unused memory of a server to the system, and rotate a large audit log, every minute.
 
-    Python searches for cycles by the number of objects, and would free these only after hundreds of them. The C library
-    then returns free memory to the system where it can (glibc).
+    NVFlare's messages leave reference cycles: a few objects around a mebibyte each. Python searches for cycles by the
+    number of objects, and would free these only after hundreds of them. The C library then returns free memory to the
+    system where it can (glibc). NVFlare's audit log has a line per request and would grow without limit.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", int)
     while True:
         time.sleep(TRIMMED)
-        gc.collect()
-        trim(0)
-
-
-# NVFlare's audit log has a line per request and would grow without limit.
+        if at_server:
+            gc.collect()
+            trim(0)
+        if (auditor := AuditService.get_auditor()) is not None:
+            rotate_audit_log(auditor)
 
 
 AUDIT_LOG, OLDER = 5_000_000, 5
@@ -328,15 +320,7 @@ def _older_log(log: Path, number: int) -> Path:
     return log.with_name(f"{log.name}.{number}")
 
 
-def _keep_audit_log_small() -> None:
-    """Rotate NVFlare's audit log whenever it is large."""
-    while True:
-        time.sleep(TRIMMED)
-        if (auditor := AuditService.get_auditor()) is not None:
-            rotate_audit_log(auditor)
-
-
-def _say_when_listening(port: int, front: Terminal) -> None:
+def _say_when_listening(port: int, terminal: Terminal) -> None:
     """Report that a server listens, or end it: NVFlare continues silently when it cannot listen."""
     process, until = psutil.Process(), time.monotonic() + LISTENING
     while not any(
@@ -344,9 +328,9 @@ def _say_when_listening(port: int, front: Terminal) -> None:
         for connection in process.net_connections("tcp")
     ):
         if time.monotonic() > until:
-            front.end(RunFailed(f"cannot listen on port {port}; is another program using it?"))
+            terminal.end(RunFailed(f"cannot listen on port {port}; is another program using it?"))
         time.sleep(GONE)
-    front.say(f"listening on port {port}, waiting for sites and runs")
+    terminal.say(f"listening on port {port}, waiting for sites and runs")
 
 
 def _write(text: str) -> None:

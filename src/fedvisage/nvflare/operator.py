@@ -70,7 +70,7 @@ DEATHS = 2
 """Ends of a site's process in one run after which the site is left out. After the first one the run is repeated with it
 from the last checkpoint, and has the bytes of an undisturbed run."""
 
-QUIET = 60.0
+SILENCE_BEFORE_NOTICE = 60.0
 """Seconds of a round before a line reports that it is still running; the interval then doubles each time."""
 
 UNANSWERED = (InternalError, InvalidTarget, JobNotFound, JobNotRunning, NoClientsAvailable, NoReply, RuntimeError)
@@ -100,7 +100,7 @@ class RunProgress:
     """The job that this command ended, in order to submit the run again with other sites."""
     last_line: str = ""
     """The last message about waiting."""
-    quiet: tuple[float, float] = (0.0, QUIET)
+    quiet: tuple[float, float] = (0.0, SILENCE_BEFORE_NOTICE)
     """The end of the last round, and the seconds after which a line reports that the current one is still running."""
     clock: float = 0.0
     """Seconds by which the server's clock is ahead of this machine's."""
@@ -214,7 +214,17 @@ def follow(session: Session, course: RunProgress, number: str, jobs: Callable[[]
                 session.abort_job(number)
         else:
             course.tell(f"submitted; waiting for {_absent_sites(session, course) or 'the server to begin it'}")
-        _give_up_in_time(session, course, number)
+        # A silent program has not begun, or its end would go unnoticed.
+        if (silent := time.monotonic() - course.heard) > course.patience:
+            try:
+                session.abort_job(number)
+            except UNANSWERED:
+                logger.debug("job %s could not be aborted", number, exc_info=True)
+            raise RunFailed(
+                f"no news of the run for {silent:.0f} s ({course.last_line}); it was stopped. `fedvisage status` "
+                "shows who is connected, the logs of server and sites show why; --resume tries again, --patience "
+                "waits longer"
+            )
         time.sleep(LOOK)
 
 
@@ -244,14 +254,14 @@ def report(session: Session, course: RunProgress, number: str) -> None:
     if course.answering != number:
         course.answering = number
         course.tell("started")
-        course.quiet = (now, QUIET)
+        course.quiet = (now, SILENCE_BEFORE_NOTICE)
     for row in reply["rounds"]:
         course.round = int(row["round"])
         course.note_missing(name for name in row["asked"] if name not in row["replied"])
         course.reporter.ended_round(row, total)
     began, after = course.quiet
     if reply["rounds"]:
-        course.quiet = (now, QUIET)
+        course.quiet = (now, SILENCE_BEFORE_NOTICE)
     elif now - began > after and course.round < total:
         running = f"round {course.round + 1} of {total} has been running for {now - began:.0f} s"
         course.reporter.say(f"{running}{_silence(session, course)}")
@@ -292,22 +302,6 @@ def _silence(session: Session, course: RunProgress) -> str:
     """Return a clause about the sites without recent contact; empty if there are none."""
     absent = _absent_sites(session, course)
     return f"; no contact with {absent} for {RECENT:.0f} s" if absent else ""
-
-
-def _give_up_in_time(session: Session, course: RunProgress, number: str) -> None:
-    """End a run whose program is silent: it has not begun, or its end would go unnoticed."""
-    silent = time.monotonic() - course.heard
-    if silent <= course.patience:
-        return
-    try:
-        session.abort_job(number)
-    except UNANSWERED:
-        logger.debug("job %s could not be aborted", number, exc_info=True)
-    raise RunFailed(
-        f"no news of the run for {silent:.0f} s ({course.last_line}); it was stopped. `fedvisage status` "
-        "shows who is connected, the logs of server and sites show why; --resume tries again, --patience "
-        "waits longer"
-    )
 
 
 def processes_of(session: Session) -> set[str]:
@@ -434,8 +428,12 @@ def _run_until_finished(course: RunProgress, kit: Kit, out: Path, wait: float) -
             attempts = before
             continue
         course.over.add(number)
-        reason = "" if course.ended == number else f"{_end_in_words(failed_status, course.deaths - deaths)}; "
-        course.reporter.say(f"{reason}submitting the run again")
+        if dead := ", ".join(sorted(course.deaths - deaths)):
+            reason = f"the process of {dead} ended, so the server ended the run before its last round"
+        else:
+            unknown = f"the run's process at the server ended without a result (NVFlare: {failed_status}); see its log"
+            reason = ENDS.get(failed_status, unknown)
+        course.reporter.say(f"{'' if course.ended == number else f'{reason}; '}submitting the run again")
         # Attempts count from the last progress: a new round, or a site newly left out.
         progress = course.round > last_round or course.left_out != left_out
         attempts, last_round = 0 if progress else attempts, course.round
@@ -451,13 +449,6 @@ ENDS = {
     "FINISHED:FAILED_TO_RUN": "the server could not start the run at enough sites",
 }
 """The ends of jobs without a result, in words; NVFlare names them so."""
-
-
-def _end_in_words(status: str, dead: Iterable[str]) -> str:
-    """Return a sentence about a job that ended without a result."""
-    if names := ", ".join(sorted(dead)):
-        return f"the process of {names} ended, so the server ended the run before its last round"
-    return ENDS.get(status, f"the run's process at the server ended without a result (NVFlare: {status}); see its log")
 
 
 class ServerAway(RunFailed):
@@ -487,10 +478,23 @@ def connect_to_server(
 
     ``enter`` receives the server's answer to the request for admission.
     """
+    session: Session | None = None
     began = time.monotonic()
     logging.getLogger("nvflare").addHandler(logging.NullHandler())  # we report closed connections ourselves
     check(credentials_in(kit.path, at_server=False), kit.name)
-    session = _open_session(kit, began, began + wait, say or logger.info, enter)
+    while session is None:
+        try:
+            enter(wait_for_admission(kit, say or logger.info, until=began + wait))
+            timeout = min(LOGIN, max(1.0, began + wait - time.monotonic()))
+            with redirect_stdout(io.StringIO()):  # NVFlare prints here
+                session = new_secure_session(kit.name, str(kit.path), timeout=timeout, auto_login_max_tries=1)
+        except (AuthenticationError, AuthorizationError) as error:
+            raise UserError(str(kit.path), f"the server does not know this kit: {error}") from error
+        except (Unreachable, *TROUBLE) as error:
+            now = time.monotonic()
+            if isinstance(error, Unreachable) or now > began + wait:
+                raise ServerAway(f"the server did not answer within {now - began:.0f} s: {error}") from error
+            time.sleep(LOOK)
     try:
         yield session
     finally:
@@ -498,23 +502,6 @@ def connect_to_server(
             session.close()
         except (*TROUBLE, SessionClosed, RuntimeError):
             logger.debug("the session could not be closed", exc_info=True)
-
-
-def _open_session(kit: Kit, began: float, until: float, say: Say, enter: Callable[[Admitted], None]) -> Session:
-    """Open a session as soon as the server allows it, before a deadline."""
-    while True:
-        try:
-            enter(wait_for_admission(kit, say, until=until))
-            timeout = min(LOGIN, max(1.0, until - time.monotonic()))
-            with redirect_stdout(io.StringIO()):  # NVFlare prints here
-                return new_secure_session(kit.name, str(kit.path), timeout=timeout, auto_login_max_tries=1)
-        except (AuthenticationError, AuthorizationError) as error:
-            raise UserError(str(kit.path), f"the server does not know this kit: {error}") from error
-        except (Unreachable, *TROUBLE) as error:
-            now = time.monotonic()
-            if isinstance(error, Unreachable) or now > until:
-                raise ServerAway(f"the server did not answer within {now - began:.0f} s: {error}") from error
-            time.sleep(LOOK)
 
 
 def _submit(session: Session, course: RunProgress, wait: float, refresh: Callable[[], object]) -> str:
@@ -548,10 +535,11 @@ def wait_for_sites(
         if not missing:
             course.note_missing([])
             return expected
-        refresh()
+        refresh()  # a site may have been revoked since the last look
         present = [name for name in expected if name in online]
         is_quorum = len(present) >= course.job.recipe.federation.quorum
         awaited = [name for name in missing if name not in course.revoked]
+        # A run that continued without a site before does not wait for it when it is submitted again.
         if is_quorum and (time.monotonic() > until or set(awaited) <= set(course.missing)):
             course.note_missing(missing)
             course.reporter.say(f"starting without {', '.join(missing)}")

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,11 +87,6 @@ class Rehearsal:
         end(process.pid)
         process.wait()
 
-    def kill_all(self) -> None:
-        """End all processes."""
-        for name in list(self.processes):
-            self.kill(name)
-
 
 @contextmanager
 def rehearsal(
@@ -116,25 +111,19 @@ def rehearsal(
     for name, kit in federation.sites.items():
         prepare_site(kit, sets[name], directory / "sites" / name, public, weights)
         write_json(kit.own, own_settings(kit.path) | {REHEARSAL: "yes"})
-    with ExitStack() as stack:
-        stack.callback(federation.kill_all)
+    over = threading.Event()
+    watch = threading.Thread(target=federation.keep_up, args=(over,), daemon=True)
+    try:
         for name in ("server", *federation.sites):
             federation.start(name)
-        stack.enter_context(_keep_running(federation))
+        watch.start()
         yield federation
-
-
-@contextmanager
-def _keep_running(members: Rehearsal) -> Iterator[None]:
-    """Restart members in a thread, until the context ends."""
-    over = threading.Event()
-    watch = threading.Thread(target=members.keep_up, args=(over,), daemon=True)
-    watch.start()
-    try:
-        yield
     finally:
         over.set()
-        watch.join()
+        if watch.is_alive():
+            watch.join()  # before the end of the processes, which it would start again
+        for name in list(federation.processes):
+            federation.kill(name)
 
 
 def free_port() -> int:

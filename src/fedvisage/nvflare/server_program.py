@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from fedvisage.federation.record.ledger import LEDGER, ROUNDS, stream_lines, tot
 from fedvisage.federation.wire.schema import limits_of
 from fedvisage.methods import find
 from fedvisage.nvflare import bounds
-from fedvisage.nvflare.job import Job, read_job
+from fedvisage.nvflare.job import Job, NotReady, pretrain_at_server, read_job, weights_at_server
 from fedvisage.nvflare.kits import own_settings
 from fedvisage.nvflare.outcome import (
     RESULT,
@@ -43,7 +43,6 @@ from fedvisage.nvflare.outcome import (
     write_result,
     write_trained,
 )
-from fedvisage.nvflare.own_files import NotReady, pretrain_at_server, weights_at_server
 from fedvisage.nvflare.transport import CollabTransport, LeaveSignal
 from fedvisage.recipe import Recipe
 from fedvisage.runs.train import train_over_transport
@@ -112,63 +111,44 @@ def train_job(
     left: Callable[[], Mapping[str, str]] = dict,
 ) -> None:
     """Continue training from the state in the run's directory; a finished run only hands out its result again."""
+    recipe, written, text = job.recipe, directory / "recipe.yaml", recipes.text_of(job.recipe)
     with disk_full_is_failure(directory, RESUME):
-        _train(job, own, directory, proxies, aborted, cell, left)
-
-
-def _train(
-    job: Job,
-    own: Mapping[str, str],
-    directory: Path,
-    proxies: list[Any],
-    aborted: Callable[[], bool],
-    cell: Any,
-    left: Callable[[], Mapping[str, str]] = dict,
-) -> None:
-    recipe = job.recipe
-    remove_unfinished(directory)
-    _check_same_recipe(directory / "recipe.yaml", recipes.text_of(recipe))
-    if (directory / TRAINED).exists():
-        return
-    setup = set_up(recipe, find(recipe.method), weights_at_server(recipe, own))
-    log = RunLog(directory, job.run)
-    schemas = setup.workspace().schemas
-    # No site may send more than the largest message of this job.
-    bounds.limit((limits_of(schema.tensors.values()) for schema in schemas.values()), cell)
-    first = pretrain_at_server(setup, own, directory / "cache")
-    transport = CollabTransport(tuple(recipe.data.sites), proxies, recipe.federation, aborted, log.say, left)
-    try:
-        trained = train_over_transport(setup, directory, transport, schemas, log, first=first)
-    finally:
-        transport.close()
-    write_trained(directory, trained)
+        remove_unfinished(directory)
+        if not written.exists():
+            write_atomically(written, text.encode())
+        elif recipes.present_text(written) != text:
+            raise UserError("recipe", "is not the one that this run began with")
+        if (directory / TRAINED).exists():  # its result is only sent again
+            return
+        setup = set_up(recipe, find(recipe.method), weights_at_server(recipe, own))
+        log = RunLog(directory, job.run)
+        schemas = setup.workspace().schemas
+        # No site may send more than the largest message of this job.
+        bounds.limit((limits_of(schema.tensors.values()) for schema in schemas.values()), cell)
+        first = pretrain_at_server(setup, own, directory / "cache")
+        transport = CollabTransport(tuple(recipe.data.sites), proxies, recipe.federation, aborted, log.say, left)
+        with closing(transport):
+            trained = train_over_transport(setup, directory, transport, schemas, log, first=first)
+        write_trained(directory, trained)
 
 
 def progress(directory: Path, recipe: Recipe, topic: str, data: Any, context: Any) -> dict[str, Any]:
-    """Return the rounds after the last one that the operator has; an unfinished last line is left out."""
+    """Return the rounds after the last one that the operator has; an unfinished last line is left out.
+
+    With ``more`` in the query, add what the operator's console shows: the run's own log and the spent part of a budget.
+    """
     query = data if isinstance(data, dict) else {}
     last_round = int(query.get("after", 0))
     path = directory / ROUNDS
     complete_lines = path.read_text(encoding="utf-8").rpartition("\n")[0] if path.exists() else ""
     rows = [parse_json(line) for line in complete_lines.splitlines()]
     reply = {"of": recipe.training.rounds, "rounds": [row for row in rows if row["round"] > last_round]}
-    return reply | (_more(directory, recipe, len(rows)) if query.get("more") else {})
-
-
-def _more(directory: Path, recipe: Recipe, rounds: int) -> dict[str, Any]:
-    """Return the further values of the operator's console: the run's own log, and the spent part of a budget."""
+    if not query.get("more"):
+        return reply
     method, spent = find(recipe.method), dict[str, Any]()
     if method.releases or recipe.federation.dp is not None:
         with suppress(UserError):  # a ledger that cannot be read ends the run by itself
-            spent = figures_of(recipe, method, rounds, totals_of(stream_lines(directory / LEDGER)).privacy)
+            spent = figures_of(recipe, method, len(rows), totals_of(stream_lines(directory / LEDGER)).privacy)
     account = {key: spent[key] for key in SPENT if key in spent}
     budget = {"epsilon": recipe.privacy.epsilon, "delta": recipe.privacy.delta} if recipe.privacy.epsilon else {}
-    return {"method": method.title, "spent": account, "budget": budget, "log": last_lines(directory)}
-
-
-def _check_same_recipe(path: Path, text: str) -> None:
-    """Refuse a recipe other than the one that the run began with."""
-    if not path.exists():
-        write_atomically(path, text.encode())
-    elif recipes.present_text(path) != text:
-        raise UserError("recipe", "is not the one that this run began with")
+    return reply | {"method": method.title, "spent": account, "budget": budget, "log": last_lines(directory)}

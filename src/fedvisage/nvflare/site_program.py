@@ -30,12 +30,10 @@ from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import RefusedMessage
 from fedvisage.methods import find
 from fedvisage.nvflare import bounds, transport
-from fedvisage.nvflare.job import Job, read_job
+from fedvisage.nvflare.job import NotReady, data_at_site, read_job, sets_at_site, weights_at_site
 from fedvisage.nvflare.kits import REHEARSAL, own_settings
 from fedvisage.nvflare.node import checks_directory
 from fedvisage.nvflare.outcome import RunLog
-from fedvisage.nvflare.own_files import NotReady, data_at_site, sets_at_site
-from fedvisage.nvflare.own_files import weights_at_site as at_site_weights
 from fedvisage.nvflare.trust import REQUIRE_SECURE, trust_of
 from fedvisage.tasks.catalogue import set_up
 
@@ -154,7 +152,8 @@ class SiteProgram:
             raise NotReady("takes part only in runs with federation.secure (--require-secure); set it in the recipe")
         if REHEARSAL not in settings:
             check_real(job.recipe)  # also if the operator's command did not
-        directory = Path(settings["state"]) / job.run
+        state = Path(settings["state"])
+        directory = state / job.run
         directory.mkdir(parents=True, exist_ok=True)
         with ExitStack() as held:
             try:
@@ -166,24 +165,28 @@ class SiteProgram:
             self._threads = job.recipe.runtime.threads
             torch.set_num_threads(self._threads)
             self._snapshot = Snapshot(sets_at_site(job.recipe, settings))  # before the data is read and checked
-            worker = _open_worker(name, job, settings, directory, Path(workspace.get_root_dir()))
+            setup = set_up(job.recipe, find(job.recipe.method), weights_at_site(settings))
+            cache = checks_directory(state)
+            data = data_at_site(setup, name, settings, cache)
+            digest = recipe_digest(recipes.text_of(job.recipe))
+            digest = _check_same_data(directory / DATA_FILE, data.digests, digest)
+            site, people = data.sites[name], data.people
+            trust = trust_of(Path(workspace.get_root_dir()), settings, job, site.train, cache)
+            worker = SiteWorker(
+                name,
+                site.train,
+                site.heldout,
+                SiteStore(directory, owner=Owner(name, job.run, digest, unnamed=not digest)),
+                setup.workspace(),
+                public=people.public if people else None,
+                strangers=people.strangers[name] if people else None,
+                unseen=site.unseen,
+                trust=trust,
+            )
             orders = (accepted.extent for accepted in worker.workspace.accepted.values())
             bounds.limit(orders, context.get_engine().get_cell())
             self._held = held.pop_all()  # only on success: a site that could not open its data must not lock itself out
         return worker
-
-
-def _open_worker(name: str, job: Job, own: Mapping[str, str], directory: Path, kit: Path) -> SiteWorker:
-    """Open a site's data, and return its worker."""
-    setup = set_up(job.recipe, find(job.recipe.method), at_site_weights(own))
-    data = data_at_site(setup, name, own, checks_directory(Path(own["state"])))
-    recipe = _check_same_data(directory / DATA_FILE, data.digests, recipe_digest(recipes.text_of(job.recipe)))
-    workspace, site = setup.workspace(), data.sites[name]
-    public, strangers = (data.people.public, data.people.strangers[name]) if data.people else (None, None)
-    store = SiteStore(directory, owner=Owner(name, job.run, recipe, unnamed=not recipe))
-    trust = trust_of(kit, own, job, site.train, checks_directory(Path(own["state"])))
-    views = {"public": public, "strangers": strangers, "unseen": site.unseen}
-    return SiteWorker(name, site.train, site.heldout, store, workspace, **views, trust=trust)
 
 
 def _check_same_data(path: Path, digests: Mapping[str, str], recipe: str) -> str:

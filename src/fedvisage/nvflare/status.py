@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -17,14 +18,99 @@ from nvflare.fuel.flare_api.api_spec import SessionClosed
 from nvflare.fuel.flare_api.flare_api import Session
 
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.base.files import write_atomically
+from fedvisage.base.files import read_json, write_atomically
 from fedvisage.base.progress import Say
 from fedvisage.nvflare.certificates import SOON, credentials_in, expiry_of
-from fedvisage.nvflare.greeting import Admitted, address_in
+from fedvisage.nvflare.greeting import Admitted, address_in, request_stop
 from fedvisage.nvflare.kits import Kit, open_kit
-from fedvisage.nvflare.operator import RECENT, TROUBLE, ask, ask_server, connect_to_server, processes_of
-from fedvisage.nvflare.server_runs import ServerRun, describe_run, newest_jobs
+from fedvisage.nvflare.operator import (
+    LOOK,
+    RECENT,
+    TROUBLE,
+    UNANSWERED,
+    ask,
+    ask_server,
+    connect_to_server,
+    processes_of,
+)
 from fedvisage.report.federation_page import FederationState, page
+from fedvisage.runs.directory import NAME
+
+# The runs on the server of a federation: list them, and stop one.
+
+
+logger = logging.getLogger("fedvisage.operator")
+
+State = Literal["waiting", "running", "lost", "ended", "aborted", "failed"]
+
+
+@dataclass(frozen=True)
+class ServerRun:
+    """A run by its newest job."""
+
+    run: str
+    state: State
+    """Waiting to begin; running; lost with a server that died; ended; aborted, such as by ``stop``; or failed."""
+    submitter: str
+    started: str
+    """The time at which its job began; empty if it has not."""
+    job: str = ""
+    """NVFlare's id of the job."""
+
+
+def list_runs(kit: Path, wait: float) -> list[ServerRun]:
+    """Return the runs that the server of an operator's federation knows."""
+    opened = open_kit(kit, "operator")
+    with connect_to_server(opened, wait) as session:
+        return _runs(session, ask_server(opened, wait))
+
+
+def stop_run(kit: Path, run: str, wait: float) -> str:
+    """End a run, given by its name or its directory, and return its name."""
+    opened, record = open_kit(kit, "operator"), Path(run) / NAME
+    name = str(read_json(record)["run"]) if record.exists() else run
+    with connect_to_server(opened, wait) as session:
+        runs = {entry.run: entry for entry in _runs(session, ask_server(opened, wait))}
+        if name not in runs:
+            raise UserError(name, f"is not a run of this server; `fedvisage runs --kit {kit}` lists them")
+        entry = runs[name]
+        if entry.state == "lost":
+            raise UserError(name, "is not running: it was lost when its server died; --resume continues it")
+        if entry.state not in ("waiting", "running"):
+            raise UserError(name, f"is not running: it has {entry.state}")
+        request_stop(opened, entry.job)  # so that the command that follows the run does not submit it again
+        until = time.monotonic() + wait
+        while True:
+            try:
+                if str(session.get_job_meta(entry.job).get("status")).startswith("FINISHED"):
+                    break
+                session.abort_job(entry.job)  # a job that begins or ends just now refuses at first
+            except UNANSWERED:
+                logger.debug("job %s could not be aborted", entry.job, exc_info=True)
+            if time.monotonic() > until:
+                raise RunFailed(f"{name} has not ended yet; `fedvisage runs` shows whether it does")
+            time.sleep(LOOK)
+    return name
+
+
+def _runs(session: Session, admitted: Admitted) -> list[ServerRun]:
+    """Describe each run by its newest job, in the order of their submission."""
+    alive = processes_of(session) | admitted.jobs
+    jobs = sorted(session.list_jobs(detailed=True), key=lambda job: str(job.get("submit_time")))
+    newest = {str(job["name"]): job for job in jobs}
+    return [describe_run(name, job, alive) for name, job in newest.items()]
+
+
+def describe_run(name: str, job: Mapping[str, Any], alive: Container[str]) -> ServerRun:
+    """Describe a run by its newest job; NVFlare reports RUNNING forever for a job whose server died."""
+    number, status, ends = str(job["job_id"]), str(job.get("status")), {"COMPLETED": "ended", "ABORTED": "aborted"}
+    state: Any = "waiting"
+    if status.startswith("FINISHED"):
+        state = ends.get(status.partition(":")[2], "failed")
+    elif status == "RUNNING":
+        state = "running" if number in alive else "lost"
+    submitter, started = (str(job.get(key) or "") for key in ("submitter_name", "start_time"))
+    return ServerRun(name, state, submitter, started[:19].replace(" ", "T"), number)
 
 
 @dataclass(frozen=True)
@@ -52,9 +138,6 @@ class CertificateStatus:
         return self.days_left < SOON.days
 
 
-State = Literal["waiting", "starting", "running", "lost"]
-
-
 @dataclass(frozen=True)
 class RunStatus:
     """A run that has not ended."""
@@ -66,7 +149,7 @@ class RunStatus:
     """The sites that did not reply in the last round."""
     bytes_up: int
     bytes_down: int
-    state: State = "running"
+    state: Literal["waiting", "starting", "running", "lost"] = "running"
     """Waiting for the server to begin it; starting; running; or lost with a server that died, until --resume."""
     job: str = ""
     """NVFlare's id of its newest job."""
@@ -92,9 +175,7 @@ def query_status(session: Session, ask: Ask = ask, admitted: Admitted | None = N
     admitted = admitted or Admitted()
     now, clients = time.time() + admitted.clock, session.get_connected_client_list()
     sites = [_site(client.name, float(client.last_connect_time or 0), now) for client in clients]
-    alive = processes_of(session) | admitted.jobs
-    described = [describe_run(name, job, alive) for name, job in newest_jobs(session).items()]
-    runs = [_run(session, run, ask) for run in described if run.state in ("waiting", "running", "lost")]
+    runs = [_run(session, run, ask) for run in _runs(session, admitted) if run.state in ("waiting", "running", "lost")]
     return Status(tuple(sorted(sites, key=lambda site: site.name)), tuple(runs))
 
 
@@ -104,26 +185,19 @@ def _run(session: Session, described: ServerRun, ask: Ask) -> RunStatus:
     if described.state in ("waiting", "lost"):
         return RunStatus(name, 0, 0, (), 0, 0, described.state, number)
     progress = ask(session, number)
-    return (
-        RunStatus(name, 0, 0, (), 0, 0, "starting", number)
-        if progress is None
-        else _running_status(name, number, progress)
-    )
+    if progress is None:
+        return RunStatus(name, 0, 0, (), 0, 0, "starting", number)
+    rows = progress["rounds"]
+    last: dict[str, Any] = rows[-1] if rows else {"round": 0, "asked": [], "replied": []}
+    without = tuple(site for site in last["asked"] if site not in last["replied"])
+    up, down = (sum(int(row[key]) for row in rows) for key in ("bytes_up", "bytes_down"))
+    return RunStatus(name, int(last["round"]), int(progress["of"]), without, up, down, job=number)
 
 
 def _site(name: str, seen: float, now: float) -> SiteStatus:
     """Describe a site by the time of its last contact, on the server's clock."""
     when, ago = datetime.fromtimestamp(seen, UTC).isoformat(timespec="seconds"), max(0.0, now - seen)
     return SiteStatus(name, when, round(ago, 1), ago >= RECENT)
-
-
-def _running_status(name: str, number: str, progress: dict[str, Any]) -> RunStatus:
-    """Describe a running run by its rounds."""
-    rows = progress["rounds"]
-    last: dict[str, Any] = rows[-1] if rows else {"round": 0, "asked": [], "replied": []}
-    without = tuple(site for site in last["asked"] if site not in last["replied"])
-    up, down = (sum(int(row[key]) for row in rows) for key in ("bytes_up", "bytes_down"))
-    return RunStatus(name, int(last["round"]), int(progress["of"]), without, up, down, job=number)
 
 
 def prometheus(status: Status) -> Iterator[str]:
@@ -155,8 +229,8 @@ def _add_admission(status: Status, kit: Kit, admitted: Admitted) -> Status:
 
 def certificates(kit: Kit, admitted: Admitted) -> tuple[CertificateStatus, ...]:
     """Return the ends of certificates: the kit itself has those of its own and the root."""
-    papers, now = credentials_in(kit.path, at_server=False), datetime.now(UTC)
-    until = {**admitted.until, kit.name: expiry_of(papers)}
+    credentials, now = credentials_in(kit.path, at_server=False), datetime.now(UTC)
+    until = {**admitted.until, kit.name: expiry_of(credentials)}
     return tuple(
         CertificateStatus(name, when.isoformat(timespec="seconds"), round((when - now).total_seconds() / 86400, 1))
         for name, when in sorted(until.items())
@@ -217,24 +291,19 @@ class SharedState:
 
     def __init__(self, federation: str) -> None:
         """Start without a state."""
-        self._lock = threading.Lock()
         self._standing = FederationState(federation, {}, {})
 
     def put(self, standing: FederationState) -> None:
-        """Replace the state."""
-        with self._lock:
-            self._standing = standing
+        """Replace the state, which only one thread does."""
+        self._standing = standing
 
     def complain(self, trouble: str) -> None:
         """Add to the last state the reason why there is no newer one."""
-        with self._lock:
-            self._standing = replace(self._standing, trouble=trouble)
+        self._standing = replace(self._standing, trouble=trouble)
 
     def page(self) -> bytes:
         """Return the page for the newest state."""
-        with self._lock:
-            standing = self._standing
-        return page(standing, EVERY).encode()
+        return page(self._standing, EVERY).encode()
 
 
 def serve_console(kit: Path, port: int, wait: float, say: Say) -> None:
@@ -243,43 +312,22 @@ def serve_console(kit: Path, port: int, wait: float, say: Say) -> None:
     board = SharedState(str(address_in(opened)))
     with serve_page(board, port) as address:
         say(f"{address} shows {address_in(opened)}; press Ctrl-C to stop")
-        poll_federation(opened, wait, board, threading.Event())
-
-
-def poll_federation(kit: Kit, wait: float, board: SharedState, over: threading.Event) -> None:
-    """Show the server's answers, or the reason for their absence; an error that only a person can correct ends this."""
-    while not over.is_set():
-        try:
-            with connect_to_server(kit, wait) as session:
-                memory = RoundHistory()
-                while not over.is_set():
-                    board.put(memory.look(session, kit))
-                    over.wait(EVERY)
-        except (RunFailed, SessionClosed, *TROUBLE) as error:
-            board.complain(str(error) or type(error).__name__)
-            over.wait(EVERY)
+        while True:
+            # The page shows the reason for a missing answer. An error that only a person can correct ends this.
+            try:
+                with connect_to_server(opened, wait) as session:
+                    memory = RoundHistory()
+                    while True:
+                        board.put(memory.look(session, opened))
+                        time.sleep(EVERY)
+            except (RunFailed, SessionClosed, *TROUBLE) as error:
+                board.complain(str(error) or type(error).__name__)
+                time.sleep(EVERY)
 
 
 @contextmanager
 def serve_page(board: SharedState, port: int) -> Iterator[str]:
     """Serve a board's page on the loopback address, which no other machine can reach; port 0 is any free port."""
-    try:
-        server = ThreadingHTTPServer((HERE, port), _handler(board.page))
-    except OSError as error:
-        raise UserError("--serve", f"port {port} of {HERE} cannot be used: {error.strerror}") from error
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://{HERE}:{server.server_port}/"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def _handler(page: Callable[[], bytes]) -> type[BaseHTTPRequestHandler]:
-    """Return the handler of a browser's requests: one page at one address."""
 
     class Handler(BaseHTTPRequestHandler):
         server_version, sys_version = "fedvisage", ""
@@ -293,7 +341,7 @@ def _handler(page: Callable[[], bytes]) -> type[BaseHTTPRequestHandler]:
             elif self.path != "/":
                 self.send_error(HTTPStatus.NOT_FOUND)
             else:
-                body = page()
+                body = board.page()
                 self.send_response(HTTPStatus.OK)
                 for name, value in (HEADERS | {"Content-Length": str(len(body))}).items():
                     self.send_header(name, value)
@@ -303,4 +351,16 @@ def _handler(page: Callable[[], bytes]) -> type[BaseHTTPRequestHandler]:
         def log_message(self, format: str, *args: Any) -> None:
             """Log nothing, because browsers fetch the page every few seconds."""
 
-    return Handler
+    try:
+        server = ThreadingHTTPServer((HERE, port), Handler)
+    except OSError as error:
+        raise UserError("--serve", f"port {port} of {HERE} cannot be used: {error.strerror}") from error
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://{HERE}:{server.server_port}/"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -58,7 +58,12 @@ def output_to_log(kit: Path, *, verbose: bool) -> Iterator[None]:
 
     NVFlare also writes its own log to the kit, in both cases.
     """
-    _screen(kit, shown=verbose)
+    default = kit / "local" / DEFAULT
+    if default.exists():  # otherwise the owner has a custom logging configuration
+        config = read_json(default)
+        root = config["loggers"]["root"]
+        root["handlers"] = [name for name in root["handlers"] if verbose or name != SCREEN]
+        write_json(kit / "local" / LOGGING, config)
     if verbose:
         yield
         return
@@ -77,14 +82,3 @@ def output_to_log(kit: Path, *, verbose: bool) -> Iterator[None]:
             os.dup2(copy, descriptor)
             os.close(copy)
         os.close(log)
-
-
-def _screen(kit: Path, *, shown: bool) -> None:
-    """Have NVFlare log to its files, and to the screen only if ``shown``."""
-    default = kit / "local" / DEFAULT
-    if not default.exists():
-        return  # the owner has a custom logging configuration
-    config = read_json(default)
-    root = config["loggers"]["root"]
-    root["handlers"] = [name for name in root["handlers"] if shown or name != SCREEN]
-    write_json(kit / "local" / LOGGING, config)

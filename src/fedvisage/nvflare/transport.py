@@ -251,23 +251,17 @@ class CollabTransport:
         except CollabCallError as error:
             if (limit_reason := bounds.refusal(name)) is not None:
                 return Reply(name, None, f"refused: {limit_reason}")
-            # A call that fails early can be a sign that the job ends, which NVFlare notices seconds later.
+            # A call that fails early can be a sign that the job ends, as after a crash at a site, which NVFlare notices
+            # seconds later. A round that loses sites only because the job is ending must not be kept: the job that
+            # follows repeats it.
             late = time.monotonic() - began >= seconds
-            self._stop_if_aborted(0.0 if late else GRACE)
+            until = time.monotonic() + (0.0 if late else GRACE)
+            while not self._aborted() and time.monotonic() <= until:
+                time.sleep(0.1)
+            if self._aborted():
+                raise RunAborted("the job has ended") from error
             reason = f"did not answer within {seconds:g} s" if late else "could not be reached"
             self._absent[name] = (self._round + self._settings.sit_out, reason)
             self._behind.add(name)  # its work for an unanswered order must not count
             logger.warning("%s %s: %s", name, reason, error)
             return Reply(name, None, reason)
-
-    def _stop_if_aborted(self, grace: float) -> None:
-        """Raise ``RunAborted`` if NVFlare ends the job within ``grace`` seconds, as after a crash at a site.
-
-        A round that loses sites only because the job is ending must not be kept: the job that follows repeats it.
-        """
-        until = time.monotonic() + grace
-        while not self._aborted():
-            if time.monotonic() > until:
-                return
-            time.sleep(0.1)
-        raise RunAborted("the job has ended")

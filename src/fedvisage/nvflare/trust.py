@@ -52,7 +52,7 @@ class KitTrust(RunMemory):
 
     def __init__(
         self,
-        papers: Credentials,
+        credentials: Credentials,
         memory: Path,
         recipe: Recipe,
         run: str,
@@ -61,11 +61,11 @@ class KitTrust(RunMemory):
     ) -> None:
         """Read the kit's certificates and key; all statements name the run and its recipe."""
         super().__init__(memory, recipe, run, images, allowed)
-        key = key_in(papers.key)
+        key = key_in(credentials.key)
         if not isinstance(key, RSAPrivateKey):
-            raise UserError(str(papers.key), f"is not an RSA key, which signing secure sums requires; {ANEW}")
-        self._key, self._root = key, certificates_in(papers.root)[0]
-        self._certificate = certificates_in(papers.certificate)[0].public_bytes(Encoding.DER)
+            raise UserError(str(credentials.key), f"is not an RSA key, which signing secure sums requires; {ANEW}")
+        self._key, self._root = key, certificates_in(credentials.root)[0]
+        self._certificate = certificates_in(credentials.certificate)[0].public_bytes(Encoding.DER)
         context = json_key({"run": run, "recipe": recipe_digest(recipes.text_of(recipe))})
         self._context = b"\0fedvisage secure aggregation\0" + context.encode() + b"\0"
 
@@ -80,7 +80,8 @@ class KitTrust(RunMemory):
     def verify(self, site: str, statement: bytes, credential: bytes) -> None:
         """Raise ``Refused`` unless a certificate of that site signed the statement."""
         try:
-            certificate, signature = _parts(credential)
+            lengths, rest = SIZES.unpack_from(credential), credential[SIZES.size :]
+            certificate, signature = x509.load_der_x509_certificate(rest[: lengths[0]]), rest[lengths[0] : sum(lengths)]
             key, now = certificate.public_key(), datetime.now(UTC)
             if not isinstance(key, RSAPublicKey) or name_of(certificate) != site:
                 raise ValueError
@@ -98,8 +99,8 @@ class KitTrust(RunMemory):
 def trust_of(kit: Path, own: Mapping[str, str], job: Job, trained: View, cache: Path) -> Trust:
     """Return a site's trust for a job."""
     allowed = [frozenset(roster.split(",")) for roster in own.get(ROSTERS, "").split()]
-    papers, memory = credentials_in(kit, at_server=False), Path(own["state"]) / MEMORY
-    return KitTrust(papers, memory, job.recipe, job.run, images_of(trained, cache), allowed)
+    credentials, memory = credentials_in(kit, at_server=False), Path(own["state"]) / MEMORY
+    return KitTrust(credentials, memory, job.recipe, job.run, images_of(trained, cache), allowed)
 
 
 def images_of(view: View, cache: Path) -> Digests:
@@ -120,12 +121,6 @@ def as_setting(rosters: Sequence[str]) -> str:
                 ALLOW, f"{roster!r} is not a list of two or more sites; write their names as A,B,C, or {PLAIN}"
             )
     return " ".join(rosters)
-
-
-def _parts(credential: bytes) -> tuple[x509.Certificate, bytes]:
-    """Split a credential into certificate and signature."""
-    lengths, rest = SIZES.unpack_from(credential), credential[SIZES.size :]
-    return x509.load_der_x509_certificate(rest[: lengths[0]]), rest[lengths[0] : sum(lengths)]
 
 
 def _is_valid(certificate: x509.Certificate, now: datetime) -> bool:

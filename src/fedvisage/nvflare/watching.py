@@ -1,7 +1,7 @@
 """Components in NVFlare's long-lived processes that report connections, and repair stale registrations.
 
-NVFlare builds these two components from a kit's ``local/resources.json``, without arguments. The code that starts the
-process puts its front into ``ProcessContext``. Processes of jobs have no front, and there the components do nothing.
+NVFlare builds these two components from a kit's ``local/resources.json``, without arguments. The parent stores its
+terminal in ``ProcessContext``. Job processes have none, so the components are inactive there.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,19 +19,94 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import FLContextKey, RunProcessKey
 from nvflare.apis.fl_context import FLContext
+from nvflare.apis.workspace import Workspace
 from nvflare.fuel.common.exit_codes import ProcessExitCode
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.private.defs import CellChannel, CellChannelTopic, CellMessageHeaderKeys, JobFailureMsgKey
 
-from fedvisage.base.errors import UserError
+from fedvisage import recipe as recipes
+from fedvisage.base.errors import UserError, plain_line
+from fedvisage.base.files import json_line
+from fedvisage.base.progress import Say, format_count
+from fedvisage.methods import find
 from fedvisage.nvflare.admission import Admission
 from fedvisage.nvflare.greeting import Unreachable, address_in, check_handshake, request_admission
-from fedvisage.nvflare.kits import Kit
-from fedvisage.nvflare.outcome import RESULT, note_death, note_left
-from fedvisage.nvflare.run_record import RunRecord
+from fedvisage.nvflare.job import Job, read_job
+from fedvisage.nvflare.kits import Kit, own_settings
+from fedvisage.nvflare.outcome import RESULT, last_failure, last_round, note_death, note_left
 from fedvisage.nvflare.terminal import Terminal
 
+# A site's record of its runs: a line on the terminal and one in ``runs.jsonl``, at the start and end of each job.
+# NVFlare's folder of a job, with its recipe and submitter, is deleted some jobs later. The record stays.
+
+
 logger = logging.getLogger("fedvisage.watch")
+
+RECORD = "runs.jsonl"
+"""The record's name, beside the private state of the runs."""
+
+LETTERS = 100
+"""Characters of a title or submitter on the terminal, at most."""
+
+
+class RunRecord:
+    """Writes the record of a site."""
+
+    def __init__(self, kit: Kit, say: Say) -> None:
+        """Take a kit with its settings, and the terminal."""
+        self._kit, self._say, self._jobs = kit, say, dict[str, Job]()
+        self._began, self._reported = dict[str, str](), dict[str, str]()
+
+    def start(self, meta: Mapping[str, Any]) -> None:
+        """Record the start of a job, given by NVFlare's description."""
+        number, submitter = str(meta.get("job_id")), plain_line(str(meta.get("submitter_name")), LETTERS)
+        try:
+            job = read_job(Path(Workspace(str(self._kit.path), self._kit.name).get_app_config_dir(number)))
+        except UserError as error:
+            logger.error("job %s cannot be recorded: %s", number, error)
+            return
+        self._began[number] = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._jobs[number], rounds = job, format_count(job.recipe.training.rounds, "round")
+        method, title = find(job.recipe.method), plain_line(job.recipe.title, LETTERS)
+        named = f"{title!r}, " if title else ""
+        self._say(f"run {job.run} started: {named}{method.title}, {rounds}, submitted by {submitter}")
+        recipe = recipes.tree_of(job.recipe)
+        self._write("started", number, job, submitter=submitter, title=title, method=method.name, recipe=recipe)
+
+    def end(self, number: str) -> None:
+        """Record the end of a job."""
+        self.report_failures()
+        job = self._jobs.pop(number, None)
+        if job is None:
+            return
+        self._reported.pop(number, None)
+        done, rounds = last_round(self._directory / job.run), job.recipe.training.rounds
+        self._say(f"run {job.run} ended; its last round at this site was {done} of {rounds}")
+        self._write("ended", number, job, round=done, rounds=rounds)
+
+    def report_failures(self) -> None:
+        """Print why this site does not take part in a run, once per reason: its administrator sees no other output."""
+        for number, job in list(self._jobs.items()):  # NVFlare reports events from several threads
+            reason = last_failure(self._directory / job.run, self._began[number])
+            if reason and reason != self._reported.get(number):
+                self._reported[number] = reason
+                self._say(f"run {job.run}: {reason}")
+
+    @property
+    def _directory(self) -> Path:
+        return Path(own_settings(self._kit.path)["state"])
+
+    def _write(self, event: str, number: str, job: Job, **values: Any) -> None:
+        line = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "event": event, "run": job.run, "job": number}
+        try:
+            with (self._directory / RECORD).open("a", encoding="utf-8") as file:
+                file.write(json_line({**line, **values}))
+        except OSError as error:
+            self._say(f"{self._directory / RECORD}: cannot be written ({error.strerror}); check the disk")
+
+
+# The watches of sites and of the server.
+
 
 LOST = 30.0
 """Seconds of silence after which a site's server, or a registration, counts as lost; sites send a heartbeat every
@@ -49,7 +126,7 @@ class ProcessContext:
     """The objects that the watches of this process use; empty in a process of a job."""
 
     kit: Kit | None = None
-    front: Terminal | None = None
+    terminal: Terminal | None = None
     token: str = ""
     """NVFlare's token of this site's registration."""
     admission: Admission | None = None
@@ -67,7 +144,7 @@ class SiteWatch(FLComponent):  # type: ignore[misc]
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Follow the site's registration, its heartbeats and its jobs."""
-        if ProcessContext.front is None or ProcessContext.kit is None:
+        if ProcessContext.terminal is None or ProcessContext.kit is None:
             return
         if event_type == EventType.AFTER_CLIENT_REGISTER:
             cell = fl_ctx.get_prop(FLContextKey.SITE_OBJ).cell
@@ -78,7 +155,7 @@ class SiteWatch(FLComponent):  # type: ignore[misc]
         elif event_type == EventType.SYSTEM_START:
             self._become("connected", f"connected to {address_in(ProcessContext.kit)}, waiting for runs")
         elif event_type == EventType.AFTER_JOB_LAUNCH:
-            self._record = self._record or RunRecord(ProcessContext.kit, ProcessContext.front.say)
+            self._record = self._record or RunRecord(ProcessContext.kit, ProcessContext.terminal.say)
             self._record.start(fl_ctx.get_prop(FLContextKey.JOB_META))
         elif event_type == EventType.JOB_COMPLETED and self._record is not None:
             self._record.end(str(fl_ctx.get_prop(FLContextKey.CURRENT_JOB_ID)))
@@ -87,15 +164,15 @@ class SiteWatch(FLComponent):  # type: ignore[misc]
                 self._record.report_failures()
             if time.monotonic() - self._heard > LOST:
                 self._become("lost", "lost the connection to the server; trying again until it answers")
-                self._look_again(ProcessContext.kit, ProcessContext.front)
+                self._poll(ProcessContext.kit, ProcessContext.terminal)
 
     def _process_answer(self, message: Any) -> None:
         """Process the server's answer to a heartbeat."""
         silent, self._heard = time.monotonic() - self._heard, time.monotonic()
-        if silent > MISSED and ProcessContext.kit and ProcessContext.front:
+        if silent > MISSED and ProcessContext.kit and ProcessContext.terminal:
             # A server that was restarted does not know this site's versions.
-            arguments = ProcessContext.kit, ProcessContext.front
-            threading.Thread(target=self._look_again, args=arguments, daemon=True).start()
+            arguments = ProcessContext.kit, ProcessContext.terminal
+            threading.Thread(target=self._poll, args=arguments, daemon=True).start()
         if message.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.OK:
             self._become("connected", "connected again, waiting for runs")
         elif ALREADY in str(message.get_header(MessageHeaderKey.ERROR)):
@@ -105,19 +182,19 @@ class SiteWatch(FLComponent):  # type: ignore[misc]
         """Enter a state, and print a line if it is a new one."""
         if self._state != state:
             self._state = state
-            assert ProcessContext.front is not None
-            ProcessContext.front.say(text)
+            assert ProcessContext.terminal is not None
+            ProcessContext.terminal.say(text)
 
-    def _look_again(self, kit: Kit, front: Terminal) -> None:
+    def _poll(self, kit: Kit, terminal: Terminal) -> None:
         """Check that the server still accepts this kit: a certificate may have ended, or another server may listen."""
         try:
             check_handshake(kit)
             for line in request_admission(kit).differences():
-                front.say(line)
+                terminal.say(line)
         except Unreachable as reason:
             logger.info("%s", reason)
         except UserError as error:
-            front.end(error)
+            terminal.end(error)
 
 
 class ServerWatch(FLComponent):  # type: ignore[misc]
@@ -143,10 +220,16 @@ class ServerWatch(FLComponent):  # type: ignore[misc]
             server.cell.register_request_cb(*place, self._job_failed)
         if event_type != EventType.CLIENT_HEARTBEAT_PROCESSED or self._server is None:
             return
-        _end_jobs_of_silent_sites(self._server)
+        # NVFlare would wait ten minutes for a site whose machine is off to report the end of its process. End the jobs
+        # whose program at the server has ended, and that wait only for sites without contact.
+        clients, runner = self._server.client_manager, self._server.engine.job_runner
+        ended = runner.running_jobs.keys() - self._server.engine.run_processes.keys()
+        for client in list(clients.get_clients().values()):
+            if _is_silent(client):
+                for job in ended & runner.get_client_outcome_jobs(client.name):
+                    runner.resolve_client_outcome(job, client.name)
         refused = str(fl_ctx.get_prop(FLContextKey.COMMUNICATION_ERROR) or "")
         if ALREADY in refused:
-            clients = self._server.client_manager
             for token, client in list(clients.get_clients().items()):
                 if refused.endswith(f": {client.name}") and _is_silent(client):
                     logger.warning("%s comes back: its place was held by a process that is silent", client.name)
@@ -170,19 +253,6 @@ class ServerWatch(FLComponent):  # type: ignore[misc]
 
 def _is_silent(client: Any) -> bool:
     return bool(time.time() - client.last_connect_time > LOST)
-
-
-def _end_jobs_of_silent_sites(server: Any) -> None:
-    """End the jobs whose program at the server has ended, and that wait only for sites without contact.
-
-    NVFlare would wait ten minutes for such a site to report the end of its process.
-    """
-    runner = server.engine.job_runner
-    ended = runner.running_jobs.keys() - server.engine.run_processes.keys()
-    for client in list(server.client_manager.get_clients().values()):
-        if _is_silent(client):
-            for job in ended & runner.get_client_outcome_jobs(client.name):
-                runner.resolve_client_outcome(job, client.name)
 
 
 def _log_out(kit: Path, server: Any, name: str, reason: str, only: str = "") -> None:

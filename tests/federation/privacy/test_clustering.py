@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
-from tests.federation.privacy.drawing import draws_of
-from tests.federation.privacy.two_groups import two_groups
+from tests.federation.privacy.drawing import draws_of, unit
 from tests.refusals import refused
 from torch import Tensor
 
+from fedvisage.audit.claims import two_groups
 from fedvisage.federation.privacy import clustering
 from fedvisage.federation.privacy.clustering import (
     ClusteringSettings,
@@ -26,11 +27,6 @@ from fedvisage.federation.privacy.mechanisms import Budget
 
 BUDGET = Budget(1.0, 5.9e-5)
 ASKED = ClusteringSettings(margin=0.9, queries=4, minimum=3, budget=BUDGET)
-
-
-def unit(rows: int, dimension: int, seed: int) -> np.ndarray:
-    drawn = np.random.default_rng(seed).normal(size=(rows, dimension))
-    return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
 
 
 def algorithm_1(
@@ -85,7 +81,7 @@ def test_neighbours_counted_in_blocks_are_those_of_the_whole_matrix(vectors: int
     assert within.tolist() == near[:600].sum(axis=1).tolist()
 
 
-def test_of_equally_dense_caps_that_of_the_lowest_index_is_taken() -> None:
+def test_equally_dense_caps_use_the_lowest_index() -> None:
     first, second = torch.eye(3, dtype=torch.float64)[:2]
     asked = replace(ASKED, minimum=1, queries=2)
     actual = densest_clusters(torch.stack([second, first, second, first]), asked)
@@ -127,10 +123,10 @@ def test_noise_has_the_standard_deviation_of_line_7() -> None:
 def test_one_record_moves_the_papers_output_369_times_its_claimed_sensitivity() -> None:
     """The mechanism chooses the densest cap without noise, so one identity decides which of two groups it releases."""
     asked = ClusteringSettings(margin=1.3, queries=1, minimum=512, budget=BUDGET)
-    here, there = (densest_clusters(two_groups(extra), asked)[0] for extra in (0, 1))
+    one, other = (densest_clusters(two_groups(extra), asked)[0] for extra in (0, 1))
     claimed = claimed_sensitivity(1.3, 513)
-    assert here.size == there.size == 513
-    moved = float((here.mean - there.mean).norm())
+    assert one.size == other.size == 513
+    moved = float((one.mean - other.mean).norm())
     assert moved == pytest.approx(1.386, abs=1e-3)
     assert moved / claimed == pytest.approx(369, abs=1)
 
@@ -167,5 +163,6 @@ def test_class_centres_without_a_guarantee_are_refused(centres: Tensor, place: s
 
 @pytest.mark.parametrize(("place", "value"), [("margin", 0.0), ("margin", 1.6), ("queries", 0), ("minimum", 0)])
 def test_impossible_settings_are_refused(place: str, value: float) -> None:
+    change: dict[str, Any] = {place: value}
     with refused(place, str(value)):
-        replace(ASKED, **{place: value})
+        replace(ASKED, **change)

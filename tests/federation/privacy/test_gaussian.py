@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 import torch
 from scipy import integrate, stats
-from tests.federation.privacy.drawing import draws_of
+from tests.federation.privacy.drawing import delta_of, draws_of
 from tests.refusals import refused
 
 from fedvisage.federation.privacy.mechanisms import (
     Budget,
     SystemDraws,
     classic_standard_deviation,
-    delta_of,
     noise,
     standard_deviation,
 )
@@ -36,9 +35,7 @@ def integrated_delta(epsilon: float, sigma: float, sensitivity: float) -> float:
 
 @pytest.mark.parametrize("budget", BUDGETS)
 @pytest.mark.parametrize("sensitivity", [0.0038, 1.0, 1.35])
-def test_the_noise_is_just_enough_by_numerical_integration_of_the_privacy_loss(
-    budget: Budget, sensitivity: float
-) -> None:
+def test_noise_is_exactly_sufficient_by_numerical_integration(budget: Budget, sensitivity: float) -> None:
     sigma = standard_deviation(budget, sensitivity)
     assert integrated_delta(budget.epsilon, sigma, sensitivity) == pytest.approx(budget.delta, rel=1e-6)
     assert integrated_delta(budget.epsilon, 0.99 * sigma, sensitivity) > budget.delta
@@ -56,7 +53,7 @@ def test_classic_formula_breaks_its_promise_at_a_large_epsilon(epsilon: float, d
     assert integrated_delta(epsilon, sigma, 1.0) == pytest.approx(delta, rel=0.02)
 
 
-def test_the_classic_formula_wastes_noise_at_epsilon_one() -> None:
+def test_classic_formula_adds_more_noise_at_epsilon_one() -> None:
     budget = Budget(1.0, 1e-5)
     assert classic_standard_deviation(budget, 1.0) / standard_deviation(budget, 1.0) == pytest.approx(1.30, abs=0.01)
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from tests.federation.privacy.drawing import draws_of
-from tests.federation.privacy.two_groups import two_groups
+from tests.federation.privacy.drawing import delta_of, draws_of
 from tests.refusals import refused
 
+from fedvisage.audit.claims import two_groups
 from fedvisage.federation.privacy.accountant import joint_cost
 from fedvisage.federation.privacy.clustering import (
     BudgetSplit,
@@ -25,7 +25,7 @@ from fedvisage.federation.privacy.clustering import (
     sensitivity,
     statistics,
 )
-from fedvisage.federation.privacy.mechanisms import Budget, delta_of
+from fedvisage.federation.privacy.mechanisms import Budget
 
 ASKED = ClusteringSettings(margin=1.3, queries=2, minimum=16, budget=Budget(8.0, 1e-4))
 ADD, REPLACE = BudgetSplit(), BudgetSplit(relation="replace-one")
@@ -108,7 +108,7 @@ def test_the_choice_of_a_candidate_keeps_its_share_of_epsilon(how: BudgetSplit, 
     epsilon = 8.0 * 0.2 / 2
 
     def chances(of: np.ndarray) -> np.ndarray:
-        return np.exp(weight * of) / np.exp(weight * of).sum()
+        return np.asarray(np.exp(weight * of) / np.exp(weight * of).sum())
 
     changes = itertools.product(steps, repeat=4)
     losses = [np.abs(np.log(chances(counts + change) / chances(counts))).max() for change in changes]
@@ -155,7 +155,7 @@ def test_next_query_leaves_out_class_centres_of_a_chosen_cap() -> None:
     assert actual.counts.round().tolist() == [100.0, 0.0]
 
 
-def test_a_message_is_of_the_same_size_when_there_is_no_cluster() -> None:
+def test_message_without_clusters_has_the_same_size() -> None:
     asked = replace(ASKED, margin=0.05, minimum=200)
     w = torch.nn.functional.normalize(torch.ones(200, 8), dim=1)
     actual = release(w, torch.eye(8), asked, ADD, draws_of(0))

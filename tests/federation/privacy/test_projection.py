@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from tests.federation.privacy.drawing import draws_of
 from tests.refusals import refused
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedvisage.federation.privacy.clustering import BudgetSplit, ClusteringSettings, release, sensitivity, statistics
-from fedvisage.federation.privacy.mechanisms import Budget, DerivedDraws, lift_rows, principal_directions, project_rows
+from fedvisage.federation.privacy.mechanisms import Budget, lift_rows, principal_directions, project_rows
 
 ASKED = ClusteringSettings(1.3, 1, 1, Budget(1.0, 1e-5))
-
-
-def draws_of(seed: int) -> DerivedDraws:
-    return DerivedDraws(torch.Generator().manual_seed(seed))
 
 
 def directions(number: int, dimension: int, seed: int, spread: Tensor | float = 1.0) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.federation.wires import Wire
 from tests.toy import recipe_of, run_toy, tree
 
 from fedvisage.federation.protections.combine import norm_of_update
-from fedvisage.federation.protections.steps import INCOMING, OUTGOING, step_names
-from fedvisage.federation.site_worker import LocalTransport
+from fedvisage.federation.protections.steps import step_names
 from fedvisage.federation.wire.message import Message
-from fedvisage.federation.wire.transport import Order, Reply
+from fedvisage.federation.wire.transport import Order
 from fedvisage.recipe import Federation
 
 CLIP = 0.5
@@ -24,27 +25,19 @@ DP = {"clip": CLIP, "noise": 0}
 HOSTILE = {"sites": ["B"], "how": "scaling", "factor": 100.0}
 
 
-def recording_transport(sent: dict[str, tuple[Message, Message]]) -> Callable[[Any], LocalTransport]:
-    """Return a factory of transports that record each site's orders and replies."""
+def recording_transport(sent: dict[str, tuple[Message, Message]]) -> partial[Wire]:
+    """Return a transport that records each site's order and reply of training."""
 
-    class Listening(LocalTransport):
-        def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
-            for reply in super().call(orders):
-                if reply.message is not None and "loss" in reply.message:
-                    sent[reply.site] = dict(orders[reply.site].message), dict(reply.message)
-                yield reply
+    def record(site: str, order: Order, message: Message) -> None:
+        if "loss" in message:
+            sent[site] = dict(order.message), dict(message)
 
-    return Listening
+    return partial(Wire, record=record)
 
 
 def lengths(sent: Mapping[str, tuple[Message, Message]]) -> dict[str, float]:
     """Return how long the update of each site is on the wire."""
     return {site: norm_of_update({n: reply[n] for n in lent}, lent) for site, (lent, reply) in sent.items()}
-
-
-def test_the_order_is_clip_poison_mask_at_the_site_and_admit_clip_combine_noise_at_the_server() -> None:
-    assert [step.name for step in OUTGOING] == ["clip", "poison", "mask"]
-    assert [step.name for step in INCOMING] == ["admit", "clip", "combine", "noise"]
 
 
 @pytest.mark.parametrize(
@@ -57,6 +50,7 @@ def test_the_order_is_clip_poison_mask_at_the_site_and_admit_clip_combine_noise_
         ({"combine": "norm-clip"}, [], ["admit", "combine"]),
         ({"secure": True, "dp": DP}, ["clip", "mask"], ["admit", "clip", "combine"]),
         ({"poisoned": HOSTILE, "secure": True}, ["poison", "mask"], ["admit", "combine"]),
+        ({"poisoned": HOSTILE, "secure": True, "dp": DP}, ["clip", "poison", "mask"], ["admit", "clip", "combine"]),
     ],
 )
 def test_recipe_uses_only_its_configured_steps(section: dict[str, Any], site: list[str], server: list[str]) -> None:
@@ -112,15 +106,13 @@ def test_noise_is_on_the_mean_not_on_single_uploads(sets: Mapping[str, Path], tm
 def test_uploads_are_checked_before_any_other_step(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """A weight that is not finite would survive clipping as such, and is refused before."""
 
-    class Spoiling(LocalTransport):
-        def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
-            for reply in super().call(orders):
-                if reply.site == "B" and reply.message is not None and "loss" in reply.message:
-                    next(value for value in reply.message.values() if value.dim() == 4).fill_(torch.nan)
-                yield reply
+    def spoil(order: Order, message: Message) -> Message:
+        if "loss" in message:
+            next(value for value in message.values() if value.dim() == 4).fill_(torch.nan)
+        return message
 
     content = tree(sets, training__rounds=1, federation={"combine": {"rule": "norm-clip", "bound": 1.0}})
-    run_toy(content, tmp_path / "run", wire=Spoiling)
+    run_toy(content, tmp_path / "run", wire=partial(Wire, up=spoil))
     rounds = (tmp_path / "run" / "rounds.jsonl").read_text()
     assert '"B": "refused' in rounds
     assert recipe_of(content).federation.quorum == 1

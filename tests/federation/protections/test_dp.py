@@ -1,10 +1,10 @@
-"""Noise on a sum of clipped updates: as much as was promised, drawn once, written down, nothing when switched off."""
+"""Noise on a sum of clipped updates: its size, its record, and its absence when switched off."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 import torch
 from dp_accounting.pld import privacy_loss_distribution
 from safetensors.torch import load_file
+from tests.federation.wires import Wire
 from tests.refusals import failed, refused
 from tests.toy import deterministic_files, recipe_of, run_toy, tree, weights
 
@@ -22,31 +23,31 @@ from fedvisage.federation.privacy.mechanisms import DerivedDraws
 from fedvisage.federation.protections.combine import combination_of, norm_of_update
 from fedvisage.federation.protections.compatible import check_protection
 from fedvisage.federation.protections.dp import noisy_mean, plan_of
-from fedvisage.federation.protections.steps import clip_after_rounding, server_steps
+from fedvisage.federation.protections.steps import clip_after_rounding, clip_at_server
 from fedvisage.federation.record.ledger import read_lines
-from fedvisage.federation.site_worker import LocalTransport, SiteWorker
+from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.message import Message
-from fedvisage.federation.wire.transport import Order, Reply
+from fedvisage.federation.wire.transport import Order
 from fedvisage.methods import METHODS
 from fedvisage.recipe import Federation
 
 DP = {"clip": 0.5, "noise": 0.1, "delta": 1e-3, "entropy": "derived"}
 
 
-def private(sets: Mapping[str, Path], **changes: Any) -> dict[str, Any]:
+def private_recipe(sets: Mapping[str, Path], **changes: Any) -> dict[str, Any]:
     return tree(sets, **{"federation__dp": DP, "training__rounds": 2, "evaluation__every": 0, **changes})
 
 
 @pytest.fixture(scope="module")
-def whole(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def baseline(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("private") / "run"
-    run_toy(private(sets), out)
+    run_toy(private_recipe(sets), out)
     return out
 
 
 def test_without_noise_and_with_a_large_bound_the_run_is_fedavg(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    run_toy(private(sets, federation__dp={"clip": 1e5, "noise": 0.0}), tmp_path / "null")
-    run_toy(private(sets, federation={}), tmp_path / "fedavg")
+    run_toy(private_recipe(sets, federation__dp={"clip": 1e5, "noise": 0.0}), tmp_path / "null")
+    run_toy(private_recipe(sets, federation={}), tmp_path / "fedavg")
     assert weights(tmp_path / "null") == weights(tmp_path / "fedavg")
     assert "privacy" not in json.loads((tmp_path / "null" / "metrics.json").read_text())
 
@@ -63,31 +64,26 @@ def test_an_update_is_within_the_bound_also_after_rounding(bound: float) -> None
     assert bound < 0.01 or norm >= 0.99 * min(bound, norm_of_update(upload, base))
 
 
-class Boasting(LocalTransport):
-    """A wire on which B's weights are replaced by absurd, yet admissible ones."""
-
-    def __init__(self, site_workers: Sequence[SiteWorker], seen: list[Message]) -> None:
-        super().__init__(site_workers)
-        self.seen = seen
-
-    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
-        for reply in super().call(orders):
-            message = reply.message
-            if message is not None and orders[reply.site].call == "train":
-                self.seen.append(message)
-                if reply.site == "B":
-                    message = {k: v + 1e4 if v.is_floating_point() and "." in k else v for k, v in message.items()}
-            yield Reply(reply.site, message, reply.failure, reply.ticket)
-
-
 def test_sites_clip_before_sending_and_the_server_clips_again(sets: Mapping[str, Path], tmp_path: Path) -> None:
     clip = {"clip": 0.05, "noise": 0.0}
     lone = {"data__sites": {"A": str(sets["A"])}, "training__rounds": 1}
     # A model that did not move: a clip so small that no float32 weight changes.
-    run_toy(private(sets, federation__dp={"clip": 1e-12, "noise": 0.0}, **lone), tmp_path / "lent")
+    run_toy(private_recipe(sets, federation__dp={"clip": 1e-12, "noise": 0.0}, **lone), tmp_path / "lent")
     lent = load_file(tmp_path / "lent" / "model.safetensors")
     seen = list[Message]()
-    run_toy(private(sets, federation__dp=clip, training__rounds=1), tmp_path / "run", wire=partial(Boasting, seen=seen))
+
+    def record(site: str, order: Order, message: Message) -> None:
+        if order.call == "train":
+            seen.append(message)
+
+    def boast(order: Order, message: Message) -> Message:
+        """Replace B's weights by absurd, yet admissible ones."""
+        if order.call != "train":
+            return message
+        return {k: v + 1e4 if v.is_floating_point() and "." in k else v for k, v in message.items()}
+
+    content = private_recipe(sets, federation__dp=clip, training__rounds=1)
+    run_toy(content, tmp_path / "run", wire=partial(Wire, up=boast, record=record))
     assert len(seen) == 3
     for upload in seen:
         assert 0.04 < norm_of_update({name: upload[name] for name in lent}, lent) <= 0.05
@@ -102,9 +98,7 @@ def test_a_site_moves_a_sum_by_no_more_than_the_clip() -> None:
     def sum_of(last: Message) -> torch.Tensor:
         combined = combination_of(federation, lambda: base)
         for upload in [*uploads[:3], last]:
-            for step in server_steps(federation):
-                upload = step.each(upload, lambda: base, federation)
-            combined.add(upload, 1.0)
+            combined.add(clip_at_server(upload, lambda: base, federation), 1.0)
         return combined.exact()["w"] * 4
 
     moved = float((sum_of(uploads[3]) - sum_of(base)).norm())
@@ -112,7 +106,7 @@ def test_a_site_moves_a_sum_by_no_more_than_the_clip() -> None:
 
 
 def test_the_noise_has_the_planned_size_on_the_sum(sets: Mapping[str, Path]) -> None:
-    plan = plan_of(recipe_of(private(sets, federation__dp={**DP, "clip": 2.0, "noise": 3.0})))
+    plan = plan_of(recipe_of(private_recipe(sets, federation__dp={**DP, "clip": 2.0, "noise": 3.0})))
     assert plan is not None
     mean = {"w": torch.full((200_000,), 5.0, dtype=torch.float64)}
     actual = noisy_mean(mean, {"w": torch.zeros(200_000)}, 4, plan, DerivedDraws(torch.Generator().manual_seed(1)))
@@ -122,7 +116,7 @@ def test_the_noise_has_the_planned_size_on_the_sum(sets: Mapping[str, Path]) -> 
 
 
 def test_a_variance_stays_above_a_tenth_of_the_lent_one_and_counters_stay_as_lent(sets: Mapping[str, Path]) -> None:
-    plan = plan_of(recipe_of(private(sets, federation__dp={**DP, "clip": 10.0, "noise": 10.0})))
+    plan = plan_of(recipe_of(private_recipe(sets, federation__dp={**DP, "clip": 10.0, "noise": 10.0})))
     assert plan is not None
     lent = {"running_var": torch.full((1000,), 2.0), "n": torch.tensor(3)}
     mean = {"running_var": torch.full((1000,), 2.0, dtype=torch.float64), "n": torch.tensor(8.0)}
@@ -132,11 +126,11 @@ def test_a_variance_stays_above_a_tenth_of_the_lent_one_and_counters_stay_as_len
 
 
 @pytest.mark.parametrize(("epsilon", "rounds"), [(0.5, 1), (2.0, 7), (8.0, 30)])
-def test_the_noise_for_a_budget_meets_it_by_another_accountant(
+def test_noise_for_a_budget_agrees_with_another_accountant(
     epsilon: float, rounds: int, sets: Mapping[str, Path]
 ) -> None:
     dp = {"clip": 3.0, "epsilon": epsilon, "delta": 1e-5}
-    plan = plan_of(recipe_of(private(sets, federation__dp=dp, training__rounds=rounds)))
+    plan = plan_of(recipe_of(private_recipe(sets, federation__dp=dp, training__rounds=rounds)))
     assert plan is not None
     one = privacy_loss_distribution.from_gaussian_mechanism(plan.multiplier, value_discretization_interval=1e-4)
     assert one.self_compose(rounds).get_epsilon_for_delta(1e-5) == pytest.approx(epsilon, rel=0.01)
@@ -146,20 +140,20 @@ def test_the_noise_for_a_budget_meets_it_by_another_accountant(
 
 def test_site_pays_only_for_rounds_in_which_it_is_sampled(sets: Mapping[str, Path]) -> None:
     changes = {"federation": {"participation": 0.34, "dp": DP}, "training__rounds": 9}
-    plan = plan_of(recipe_of(private(sets, **changes)))
+    plan = plan_of(recipe_of(private_recipe(sets, **changes)))
     assert plan is not None
     assert list(plan.paid) == sorted(plan.paid)
     assert 3 <= plan.paid[-1] < 9
     assert plan.figures(9, "system")["releases"] == plan.paid[-1]
 
 
-def test_metrics_and_ledger_contain_figures_and_guarantee(whole: Path) -> None:
-    privacy = json.loads((whole / "metrics.json").read_text())["privacy"]
+def test_metrics_and_ledger_contain_figures_and_guarantee(baseline: Path) -> None:
+    privacy = json.loads((baseline / "metrics.json").read_text())["privacy"]
     one = privacy_loss_distribution.from_gaussian_mechanism(DP["noise"], value_discretization_interval=1e-2)
     expected = one.self_compose(2).get_epsilon_for_delta(1e-3)
     assert privacy["epsilon"] == pytest.approx(expected, rel=0.01)
     assert (privacy["delta"], privacy["relation"], privacy["noise"]) == (1e-3, ["site"], "derived")
-    ledger = read_lines(whole / "ledger.jsonl")
+    ledger = read_lines(baseline / "ledger.jsonl")
     down = {(row["round"], row["call"]): row["guarantee"] for row in ledger if row["direction"] == "down"}
     assert down[1, "train"] == ""
     assert down[2, "train"].startswith("site level, gaussian × 1, σ 0.05, Δ 0.5: ε ")
@@ -169,18 +163,20 @@ def test_metrics_and_ledger_contain_figures_and_guarantee(whole: Path) -> None:
     assert up == {"update clipped to 0.5 at the site, no noise yet"}
 
 
-def test_derived_noise_repeats_and_system_noise_does_not(whole: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
-    run_toy(private(sets), tmp_path / "again")
-    assert deterministic_files(tmp_path / "again") == deterministic_files(whole)
-    run_toy(private(sets, federation__dp={**DP, "entropy": "system"}), tmp_path / "system")
-    assert weights(tmp_path / "system") != weights(whole)
+def test_derived_noise_repeats_and_system_noise_does_not(
+    baseline: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    run_toy(private_recipe(sets), tmp_path / "again")
+    assert deterministic_files(tmp_path / "again") == deterministic_files(baseline)
+    run_toy(private_recipe(sets, federation__dp={**DP, "entropy": "system"}), tmp_path / "system")
+    assert weights(tmp_path / "system") != weights(baseline)
 
 
 @pytest.mark.parametrize("every", [1, 2])
 def test_released_value_is_not_drawn_again_after_a_kill(every: int, sets: Mapping[str, Path], tmp_path: Path) -> None:
     """Killed when round 2 is released and perhaps lent, and not yet in a checkpoint."""
     dp = {**DP, "entropy": "system"}
-    content = private(sets, federation__dp=dp, runtime__checkpoint_every=every, evaluation__every=1)
+    content = private_recipe(sets, federation__dp=dp, runtime__checkpoint_every=every, evaluation__every=1)
 
     class Dying(LocalTransport):
         def commit(self, generation: int) -> dict[str, int]:
@@ -204,7 +200,7 @@ def test_released_value_is_not_drawn_again_after_a_kill(every: int, sets: Mappin
 
 
 def test_missing_released_value_is_not_drawn_again(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    content = private(sets, federation__dp={**DP, "entropy": "system"})
+    content = private_recipe(sets, federation__dp={**DP, "entropy": "system"})
     run_toy(content, tmp_path / "run")
     for path in [*(tmp_path / "run" / "checkpoints").iterdir(), tmp_path / "run" / "metrics.json"]:
         path.unlink()
@@ -214,7 +210,7 @@ def test_missing_released_value_is_not_drawn_again(sets: Mapping[str, Path], tmp
 
 
 def test_values_older_than_any_checkpoint_are_dropped(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    run_toy(private(sets, training__rounds=6, training__local={"batches": 1}), tmp_path / "run")
+    run_toy(private_recipe(sets, training__rounds=6, training__local={"batches": 1}), tmp_path / "run")
     kept = {path.stem for path in (tmp_path / "run" / "released").glob("*.safetensors")}
     assert kept == {"round 4", "round 5", "round 6"}
     assert len(read_lines(tmp_path / "run" / "released" / "charges.jsonl")) == 6
@@ -222,8 +218,8 @@ def test_values_older_than_any_checkpoint_are_dropped(sets: Mapping[str, Path], 
 
 def test_noise_on_a_secure_sum_is_noise_on_a_sum(sets: Mapping[str, Path], tmp_path: Path) -> None:
     federation = {"dp": DP, "secure": {"entropy": "derived"}}
-    run_toy(private(sets, training__rounds=1), tmp_path / "plain")
-    run_toy(private(sets, training__rounds=1, federation=federation), tmp_path / "secret")
+    run_toy(private_recipe(sets, training__rounds=1), tmp_path / "plain")
+    run_toy(private_recipe(sets, training__rounds=1, federation=federation), tmp_path / "secret")
     plain, secret = (load_file(tmp_path / name / "model.safetensors") for name in ("plain", "secret"))
     assert norm_of_update(secret, plain) <= 0.5 * 2**-12  # both clip to 0.5, to within what rounding leaves
 

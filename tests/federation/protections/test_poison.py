@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.federation.wires import Wire
 from tests.refusals import refused
 from tests.toy import make_set, recipe_of, run_toy, tree
 
@@ -19,25 +20,10 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.protections.combine import norm_of_update
 from fedvisage.federation.protections.compatible import check_real
 from fedvisage.federation.protections.steps import FlippedLabels
-from fedvisage.federation.site_worker import LocalTransport, SiteWorker
 from fedvisage.federation.wire.message import Message
-from fedvisage.federation.wire.transport import Order, Reply
+from fedvisage.federation.wire.transport import Order
 from fedvisage.methods import METHODS
 from fedvisage.tasks.catalogue import task_of
-
-
-class Listening(LocalTransport):
-    """A wire that keeps what was lent to B and what B sent."""
-
-    def __init__(self, site_workers: Sequence[SiteWorker], heard: list[tuple[Message, Message]]) -> None:
-        super().__init__(site_workers)
-        self.heard = heard
-
-    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
-        for reply in super().call(orders):
-            if reply.site == "B" and orders["B"].call == "train" and reply.message is not None:
-                self.heard.append((orders["B"].message, reply.message))
-            yield reply
 
 
 def one_round(sets: Mapping[str, Path], **changes: Any) -> dict[str, Any]:
@@ -45,9 +31,14 @@ def one_round(sets: Mapping[str, Path], **changes: Any) -> dict[str, Any]:
 
 
 def update_of_b(sets: Mapping[str, Path], out: Path, **changes: Any) -> tuple[Message, Message]:
-    heard = list[tuple[Message, Message]]()
-    run_toy(one_round(sets, **changes), out, wire=partial(Listening, heard=heard))
-    lent, sent = heard[0]
+    messages = list[tuple[Message, Message]]()
+
+    def record(site: str, order: Order, message: Message) -> None:
+        if site == "B" and order.call == "train":
+            messages.append((order.message, message))
+
+    run_toy(one_round(sets, **changes), out, wire=partial(Wire, record=record))
+    lent, sent = messages[0]
     return lent, {name: sent[name].double() - lent[name].double() for name in lent}
 
 

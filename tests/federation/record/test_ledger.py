@@ -14,7 +14,7 @@ from fedvisage.base.files import pieces_of, read_plain
 from fedvisage.federation.record.ledger import REPEATED, JsonLines, read_lines, stream_lines, totals_of
 
 
-def test_a_ledger_is_cut_back_to_a_length_and_grows_from_there(tmp_path: Path) -> None:
+def test_ledger_continues_after_truncation(tmp_path: Path) -> None:
     ledger = JsonLines(tmp_path / "ledger.jsonl")
     ledger.append({"line": 1})
     length = ledger.flush()
@@ -93,20 +93,20 @@ def test_the_digest_follows_each_line_without_reading_the_file_again(
         assert ledger.digest == sha256(b'{"line": 1}\n{"line": 2}\n{"line": 3}\n').hexdigest()
 
 
-@pytest.mark.parametrize("changed", [b'{"line": 1}\n{"line": 4}\n', b'{"line": 2}\n{"line": 1}\n'])
-def test_a_ledger_that_was_changed_before_its_checkpoint_is_refused(tmp_path: Path, changed: bytes) -> None:
+@pytest.mark.parametrize("content", [b'{"line": 1}\n{"line": 4}\n', b'{"line": 2}\n{"line": 1}\n'])
+def test_a_ledger_that_was_changed_before_its_checkpoint_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "ledger.jsonl"
     length = ledger_of(path, [1, 2])
     digest = sha256(path.read_bytes()).hexdigest()
     ledger_of(path, [3])
     with closing(JsonLines(path)) as ledger:
         ledger.check(length, digest)
-    path.write_bytes(changed + b'{"line": 3}\n')
+    path.write_bytes(content + b'{"line": 3}\n')
     with closing(JsonLines(path)) as ledger, refused(path, "digest", "checkpoint", "--out"):
         ledger.check(length, digest)
 
 
-def test_a_line_is_in_the_file_when_it_has_been_appended(tmp_path: Path) -> None:
+def test_appended_line_is_in_the_file(tmp_path: Path) -> None:
     ledger = JsonLines(tmp_path / "ledger.jsonl")
     ledger.append({"line": 1})
     assert read_lines(tmp_path / "ledger.jsonl") == [{"line": 1}]
@@ -122,7 +122,7 @@ def test_line_cut_off_by_the_interruption_is_dropped(tmp_path: Path) -> None:
     assert path.read_bytes() == b'{"line": 1}\n{"line": 2, "repeated": true}\n'
 
 
-def test_a_damaged_line_after_a_checkpoint_is_named_and_nothing_is_changed(tmp_path: Path) -> None:
+def test_damaged_line_after_a_checkpoint_is_reported_without_changes(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     length = ledger_of(path, [1])
     path.write_bytes(path.read_bytes() + b'\xff\n{"line": 3}\n')
@@ -158,7 +158,7 @@ def test_a_ledger_is_read_line_by_line(tmp_path: Path) -> None:
 
 
 def test_totals_add_up_bytes_by_direction_and_name_the_site_that_released_most() -> None:
-    def released(site: str, epsilon: float, relation: str) -> dict[str, Any]:
+    def release_row(site: str, epsilon: float, relation: str) -> dict[str, Any]:
         cost = {"total": {"epsilon": epsilon}, "releases": [{"relation": relation}], "noise": "derived"}
         return {"direction": "up", "site": site, "bytes": 4, "cost": cost}
 
@@ -166,9 +166,9 @@ def test_totals_add_up_bytes_by_direction_and_name_the_site_that_released_most()
         {"direction": "down", "site": "A", "bytes": 100},
         {"direction": "up", "site": "A", "bytes": 10, REPEATED: True},
         {"direction": "up", "site": "B", "bytes": 1},
-        released("A", 1.0, "site"),
-        released("B", 3.0, "image"),
-        released("C", 3.0, "site"),
+        release_row("A", 1.0, "site"),
+        release_row("B", 3.0, "image"),
+        release_row("C", 3.0, "site"),
     ]
     totals = totals_of(iter(rows))
     assert totals.bytes == {"up": 23, "down": 100}

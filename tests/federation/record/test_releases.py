@@ -55,20 +55,20 @@ class End:
 
 
 def child(at: Path, before: Callable[[], None]) -> End:
-    """Release in another process, which tells when it has drawn and what it sends."""
-    said, says = os.pipe()
+    """Release in another process, which reports the draw and the sent value."""
+    output, input_end = os.pipe()
     pid = os.fork()
     if pid == 0:
         before()
 
-        def telling(draws: Draws) -> Message:
-            os.write(says, b"drawn\n")
+        def report_draw(draws: Draws) -> Message:
+            os.write(input_end, b"drawn\n")
             return mechanism(draws)
 
-        os.write(says, digest_of(release(at, mechanism=telling)).encode())
+        os.write(input_end, digest_of(release(at, mechanism=report_draw)).encode())
         os.kill(os.getpid(), signal.SIGKILL)
-    os.close(says)
-    with os.fdopen(said) as file:
+    os.close(input_end)
+    with os.fdopen(output) as file:
         drawn, _, sent = file.read().rpartition("\n")
     return End(drawn == "drawn", sent, os.WIFSIGNALED(os.waitpid(pid, 0)[1]))
 
@@ -88,7 +88,7 @@ def kill_at(at: Path, number: int) -> Callable[[], None]:
 
 
 def test_after_a_kill_a_sent_value_is_repeated_and_a_drawn_one_is_charged(tmp_path: Path) -> None:
-    """Real entropy: a second draw could not give the same bytes."""
+    """With system entropy a second draw could not give the same bytes."""
     sent, number = "", 0
     while not sent:
         number += 1
@@ -108,9 +108,7 @@ def test_after_a_kill_a_sent_value_is_repeated_and_a_drawn_one_is_charged(tmp_pa
 
 
 @pytest.mark.parametrize("length", [1, 40, 150, 290])
-def test_a_charge_that_was_half_written_when_the_power_went_is_dropped_and_written_again(
-    length: int, tmp_path: Path
-) -> None:
+def test_incomplete_charge_is_dropped_and_written_again(length: int, tmp_path: Path) -> None:
     release(tmp_path / "whole")
     lines = (tmp_path / "whole" / CHARGES).read_bytes()
     (tmp_path / "cut").mkdir()
@@ -120,12 +118,12 @@ def test_a_charge_that_was_half_written_when_the_power_went_is_dropped_and_writt
 
 
 def test_a_release_that_was_charged_but_not_drawn_is_charged_once(tmp_path: Path) -> None:
-    def fails(draws: Draws) -> Message:
+    def fail(draws: Draws) -> Message:
         raise OSError("the power went")
 
     for _ in range(3):
         with pytest.raises(OSError, match="power"):
-            release(tmp_path, mechanism=fails)
+            release(tmp_path, mechanism=fail)
     release(tmp_path)
     assert charged_releases(tmp_path) == [SECOND.release, CHARGE.release]
 
@@ -166,18 +164,17 @@ def test_released_value_can_be_repeated_after_the_budget_is_spent(tmp_path: Path
     assert digest_of(release(tmp_path)) == digest_of(first)
 
 
-def test_a_log_without_the_charge_of_a_stored_release_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("first_line", "name", "keyword"), [(None, "round 1", "round 1, selection"), (b"{}\n", "round 2", "damaged")]
+)
+def test_log_without_a_charge_or_with_a_damaged_one_is_refused(
+    first_line: bytes | None, name: str, keyword: str, tmp_path: Path
+) -> None:
     release(tmp_path)
-    (tmp_path / CHARGES).write_bytes(b"")
-    with failed(RunFailed, "charges.jsonl", "round 1, selection"):
-        release(tmp_path)
-
-
-def test_a_damaged_log_is_refused(tmp_path: Path) -> None:
-    release(tmp_path)
-    (tmp_path / CHARGES).write_bytes(b"{}\n" + (tmp_path / CHARGES).read_bytes())
-    with failed(RunFailed, "charges.jsonl", "damaged"):
-        release(tmp_path, "round 2")
+    log = tmp_path / CHARGES
+    log.write_bytes(b"" if first_line is None else first_line + log.read_bytes())
+    with failed(RunFailed, "charges.jsonl", keyword):
+        release(tmp_path, name)
 
 
 def test_a_damaged_value_is_refused_and_not_drawn_again(tmp_path: Path) -> None:
@@ -226,7 +223,7 @@ def test_the_value_of_another_site_is_refused_by_name(tmp_path: Path) -> None:
         Releases(tmp_path / "bank", Owner("bank", "run-1")).find("round 1")
 
 
-def test_a_log_of_another_process_becomes_the_own_one(tmp_path: Path) -> None:
+def test_log_of_another_process_replaces_the_own_one(tmp_path: Path) -> None:
     sender, receiver = tmp_path / "sender", Releases(tmp_path / "receiver")
     receiver.receive(Releases(sender).files())
     assert not receiver.directory.exists()

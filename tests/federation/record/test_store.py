@@ -3,6 +3,7 @@
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from fedvisage.base.errors import RunFailed
 from fedvisage.federation.record.store import ROOM, Checkpoints, Owner, Progress, SiteStore, StateCache, write_sealed
 
 
-def stored(directory: Path) -> SiteStore:
+def store_with_generations(directory: Path) -> SiteStore:
     """Return a store with generations 1, 2 and 3, each holding its number."""
     store = SiteStore(directory)
     for number in (1, 2, 3):
@@ -33,7 +34,7 @@ def test_a_site_without_private_state_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_the_last_two_generations_are_kept_and_either_can_be_restored(tmp_path: Path) -> None:
-    stored(tmp_path)
+    store_with_generations(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "generation-000002.safetensors",
         "generation-000003.safetensors",
@@ -45,7 +46,7 @@ def test_the_last_two_generations_are_kept_and_either_can_be_restored(tmp_path: 
 
 
 def test_restoring_a_generation_drops_later_ones(tmp_path: Path) -> None:
-    store = stored(tmp_path)
+    store = store_with_generations(tmp_path)
     store.save({"number": torch.tensor(4)})
     store.restore(2)
     assert number_in(store) == 2
@@ -54,7 +55,7 @@ def test_restoring_a_generation_drops_later_ones(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("room", [0, 1000])
 def test_a_generation_of_another_process_becomes_the_current_one(tmp_path: Path, room: int) -> None:
-    sender, receiver = stored(tmp_path / "sender"), SiteStore(tmp_path / "receiver", StateCache(room))
+    sender, receiver = store_with_generations(tmp_path / "sender"), SiteStore(tmp_path / "receiver", StateCache(room))
     for generation in (1, 2):
         receiver.receive(generation, (tmp_path / "sender" / "generation-000002.safetensors").read_bytes())
     receiver.save({"number": torch.tensor(9)})
@@ -69,7 +70,7 @@ def test_a_generation_of_another_process_becomes_the_current_one(tmp_path: Path,
 
 @pytest.mark.parametrize("room", [0, 10, 1000])
 def test_state_is_the_same_in_memory_and_in_a_file(tmp_path: Path, room: int) -> None:
-    """No room, room for one of two sites, room for both; what a turn does to its copy is not there in the next."""
+    """No room, room for one of two sites, room for both; changes of a loaded copy are not stored."""
     cache = StateCache(room)
     stores = [SiteStore(tmp_path / name, cache) for name in "AB"]
     for value, store in enumerate(stores):
@@ -91,15 +92,15 @@ def test_state_is_the_same_in_memory_and_in_a_file(tmp_path: Path, room: int) ->
 
 
 def test_a_commit_has_the_same_bytes_from_memory_and_from_a_file(tmp_path: Path) -> None:
-    state, written = {"number": torch.arange(5), "mask": torch.tensor([True])}, []
+    state, contents = {"number": torch.arange(5), "mask": torch.tensor([True])}, []
     for room in (0, 1000):
         store = SiteStore(tmp_path / str(room), StateCache(room))
         store.save(state)
         assert [path.name for path in (tmp_path / str(room)).iterdir()] == (["working.safetensors"] if not room else [])
         store.commit(1)
         (path,) = (tmp_path / str(room)).iterdir()
-        written.append(path.read_bytes())
-    assert written[0] == written[1]
+        contents.append(path.read_bytes())
+    assert contents[0] == contents[1]
 
 
 @pytest.mark.parametrize(("free", "in_files"), [(4, 0), (3, 3)])
@@ -141,9 +142,9 @@ def test_the_states_on_a_device_take_a_quarter_of_its_free_memory(free: int, fit
         state = {"first": torch.zeros(4, dtype=torch.uint8, device="meta")}
         fits = [cache.put(Path(str(owner)), state) for _ in range(2)]
         assert fits == 2 * [owner < fitting], "it does not count the state that it replaces"
-        stored = cache.get(Path(str(owner)))
-        assert (stored is not None) == fits[0]
-        assert stored is None or stored["first"].device.type == "meta"
+        store_with_generations = cache.get(Path(str(owner)))
+        assert (store_with_generations is not None) == fits[0]
+        assert store_with_generations is None or store_with_generations["first"].device.type == "meta"
 
 
 def test_state_is_copied_to_the_cpu_if_its_device_has_no_memory_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,20 +172,20 @@ def test_each_tensor_of_a_state_stays_on_its_own_device(tmp_path: Path) -> None:
 
 
 def test_a_site_that_did_not_take_part_stays_at_its_generation(tmp_path: Path) -> None:
-    store = stored(tmp_path)
+    store = store_with_generations(tmp_path)
     assert store.commit(4) == 3
     assert store.commit(5) == 3
     assert number_in(store) == 3
 
 
 def test_missing_generation_is_an_error(tmp_path: Path) -> None:
-    stored(tmp_path)
+    store_with_generations(tmp_path)
     with failed(RunFailed, "generation 1", "private state"):
         SiteStore(tmp_path).restore(1)
 
 
 def test_restoring_the_start_clears_all_state(tmp_path: Path) -> None:
-    store = stored(tmp_path)
+    store = store_with_generations(tmp_path)
     store.restore(0)
     assert store.load() == {}
     assert not list(tmp_path.iterdir())
@@ -228,7 +229,7 @@ OWNER = Owner("bank", "run-1", "recipe-1", unnamed=False)
     [({"site": "border"}, "border"), ({"run": "run-2"}, "run-2"), ({"recipe": "recipe-2"}, "recipe-2")],
 )
 def test_the_state_of_another_site_run_or_recipe_is_refused_by_name(
-    change: dict[str, str], keyword: str, room: int, tmp_path: Path
+    change: dict[str, Any], keyword: str, room: int, tmp_path: Path
 ) -> None:
     for place, owner in (("own", OWNER), ("other", replace(OWNER, **change))):
         store = SiteStore(tmp_path / place, StateCache(room), owner)

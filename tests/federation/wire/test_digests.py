@@ -1,4 +1,4 @@
-"""A digest that is known is not worked out again, and one that is no longer right is."""
+"""The cache of digests: reuse for the same message, and a new digest after a change."""
 
 import hashlib
 import weakref
@@ -37,7 +37,7 @@ def test_the_digest_of_one_number_does_not_depend_on_its_stride() -> None:
     assert digest_of({"n": strided}) == digest_of({"n": torch.tensor([1.0])})
 
 
-def test_a_digest_is_that_of_names_types_shapes_and_values() -> None:
+def test_digest_covers_names_types_shapes_and_values() -> None:
     message = {
         "b": torch.arange(6.0).reshape(2, 3).T,
         "a": torch.tensor([1.0, -2.5], dtype=torch.bfloat16),

@@ -17,7 +17,7 @@ def network() -> nn.ModuleDict:
 
 def test_a_part_of_a_message_replaces_the_values_and_keeps_layout_and_gradients() -> None:
     source, net = network(), network().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    source["a"][1](torch.randn(8, 4, 2, 2))
+    source["a"].get_submodule("1")(torch.randn(8, 4, 2, 2))
     before = {name: value.clone() for name, value in net["b"].state_dict().items()}
     strides = [value.stride() for value in net["a"].parameters()]
     load_parts(net, state_of(source, "a"))

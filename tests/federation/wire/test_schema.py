@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.federation.spoiling import NET, UPLOADS, honest, spoil
+from tests.federation.damaged_uploads import NET, UPLOADS, honest, spoil
 from tests.refusals import failed
 from tests.toy import SIZE, recipe_of, tree
 

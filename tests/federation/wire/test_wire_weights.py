@@ -1,4 +1,4 @@
-"""Weights that travel as bf16: half the bytes, right on average, float32 again before anything is done with them."""
+"""Weights that travel as bf16: half the bytes, unbiased, and float32 again before any use."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_rounding_picks_a_neighbour_and_is_right_on_average() -> None:
     assert set(got[:, 1].tolist()) == {-1.0, -1 - gap}
     error = 4 * gap * math.sqrt(0.1 * 0.9 / DRAWS)
     assert got.mean(dim=0)[:2].tolist() == pytest.approx([1 + gap / 10, -1 - gap / 10], abs=error)
-    assert set(got[:, 2].tolist()) == {1.5}, "what bf16 can say is said"
+    assert set(got[:, 2].tolist()) == {1.5}, "bf16 can represent it"
     assert set(got[:, 3].tolist()) == {0.0}
 
 
@@ -103,7 +103,8 @@ def test_methods_of_every_pattern_train_with_16_bit_weights(
 
 def test_clipping_measures_the_update_from_the_lent_weights(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """If sites change no convolution, clipping to almost zero must leave it as it was sent."""
-    changes = {"training__rounds": 1, "training__optimizer": {"name": "sgd", "lr": 1e-30}, "evaluation__every": 0}
+    optimizer = {"name": "sgd", "lr": 1e-30}
+    changes: dict[str, Any] = {"training__rounds": 1, "training__optimizer": optimizer, "evaluation__every": 0}
     bound = {"rule": "norm-clip", "bound": 1e-12}
     run_toy(tree(sets, federation__wire="bf16", federation__combine=bound, **changes), tmp_path / "clipped")
     run_toy(tree(sets, federation__wire="bf16", **changes), tmp_path / "free")

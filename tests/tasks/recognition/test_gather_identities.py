@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.federation.lending import site_of
+from tests.federation.lent_site import site_of
 from tests.refusals import refused
 from tests.toy import discard, make_people, make_sets, open_run_data, recipe_of, run_toy, set_of_task, tree
 

@@ -13,8 +13,8 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from fedvisage.base.errors import RunFailed
 
@@ -67,15 +67,6 @@ class Charge:
             f"{self.mechanism} × {self.times}, {noise}, ε {self.epsilon:.4g}, δ {self.delta:.3g} "
             f"({PROTECTED_UNIT[self.relation]})"
         )
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the record as plain values."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Charge:
-        """Return the charge of a record."""
-        return cls(**record)
 
 
 @dataclass(frozen=True)
@@ -135,40 +126,23 @@ def table_of(charges: Sequence[Charge], total: JointCost) -> list[list[float]]:
     """Return costs as rows of numbers: first the running total, then one row per charge."""
     relation = RELATIONS.index(charges[0].relation if charges else "paper")  # only this mechanism may have no charges
     first = [relation, total.epsilon, total.delta, total.tight_epsilon, total.at_delta, 0.0, 0.0]
-    return [
-        first,
-        *(
-            [
-                float(MECHANISMS.index(charge.mechanism)),
-                float(RELATIONS.index(charge.relation)),
-                charge.epsilon,
-                charge.delta,
-                charge.sensitivity,
-                charge.sigma,
-                float(charge.times),
-            ]
-            for charge in charges
-        ),
-    ]
+    rows = [first]
+    for charge in charges:
+        kinds = [float(MECHANISMS.index(charge.mechanism)), float(RELATIONS.index(charge.relation))]
+        rows.append([*kinds, charge.epsilon, charge.delta, charge.sensitivity, charge.sigma, float(charge.times)])
+    return rows
 
 
 def costs_from_table(rows: Sequence[Sequence[float]]) -> tuple[tuple[Charge, ...], JointCost]:
     """Return the charges and the total of a site's table of costs; raise an error for invalid numbers."""
+    charges = []
     try:
-        charges = tuple(
-            Charge(
-                f"release {number}",
-                MECHANISMS[_index(row[0])],
-                row[2],
-                row[3],
-                RELATIONS[_index(row[1])],
-                row[4],
-                row[5],
-                _index(row[6]),
-            )
-            for number, row in enumerate(rows[1:], start=1)
-        )
-        return charges, JointCost(*rows[0][1:5])
+        for number, row in enumerate(rows[1:], start=1):
+            mechanism, relation = MECHANISMS[_index(row[0])], RELATIONS[_index(row[1])]
+            epsilon, delta, sensitivity, sigma, times = *row[2:6], _index(row[6])
+            name = f"release {number}"
+            charges.append(Charge(name, mechanism, epsilon, delta, relation, sensitivity, sigma, times))
+        return tuple(charges), JointCost(*rows[0][1:5])
     except (IndexError, TypeError, ValueError) as error:
         raise ValueError("is not a table of costs") from error
 
@@ -190,30 +164,18 @@ def new_charges(written: Sequence[Charge], wanted: Sequence[Charge], total: Budg
             raise RunFailed(f"{charge.release}: was already charged at a different cost; its settings must not change")
     fresh = tuple(charge for charge in wanted if charge.release not in charged)
     cost = joint_cost([*written, *fresh], total.delta)
-    if fresh and not _is_within(cost, total, count):
+    slack = 1 + 1e-9  # ten tenths must not exceed the total by rounding
+    if count == "tight":
+        is_within = cost.tight_epsilon <= total.epsilon * slack
+    else:
+        is_within = cost.epsilon <= total.epsilon * slack and cost.delta <= total.delta * slack
+    if fresh and not is_within:
         figure = (cost.epsilon, cost.delta) if count == "sum" else (cost.tight_epsilon, cost.at_delta)
         raise BudgetSpent(
             f"{fresh[0].release}: would raise the cost to ε {figure[0]:.4g} at δ {figure[1]:.3g}, and the budget "
             f"of the run is ε {total.epsilon:.4g} at δ {total.delta:.3g}; nothing was released"
         )
     return fresh
-
-
-def _is_within(cost: JointCost, total: Budget, count: Count) -> bool:
-    slack = 1 + 1e-9  # ten tenths must not exceed the total by rounding
-    if count == "tight":
-        return cost.tight_epsilon <= total.epsilon * slack
-    return cost.epsilon <= total.epsilon * slack and cost.delta <= total.delta * slack
-
-
-def _step(multiplier: float, selections: Selections) -> float:
-    """Return the step of loss distributions; with very little noise they reach too far for the finest step.
-
-    Wider steps round losses up, so that the figure stays an upper bound.
-    """
-    shift = 1 / multiplier
-    reach = shift**2 / 2 + TAILS * shift + math.fsum(epsilon * times for epsilon, times in selections)
-    return max(FINEST_STEP, reach / MOST_STEPS)
 
 
 # The figure takes seconds, and the server and each site need the same one for every release.
@@ -223,7 +185,11 @@ def _by_loss_distributions(multiplier: float, selections: Selections, delta: flo
     from dp_accounting.pld import common
     from dp_accounting.pld import privacy_loss_distribution as losses
 
-    step = _step(multiplier, selections)
+    # With very little noise losses reach too far for the finest step. Wider steps round losses up, so that the figure
+    # stays an upper bound.
+    shift = 1 / multiplier
+    reach = shift**2 / 2 + TAILS * shift + math.fsum(epsilon * times for epsilon, times in selections)
+    step = max(FINEST_STEP, reach / MOST_STEPS)
     composed = losses.identity(step)
     if math.isfinite(multiplier):
         composed = losses.from_gaussian_mechanism(multiplier, value_discretization_interval=step)

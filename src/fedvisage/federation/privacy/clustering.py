@@ -67,29 +67,6 @@ def claimed_sensitivity(margin: float, size: int) -> float:
     return 2 * math.sin(margin) / size
 
 
-def weak_sensitivity(margin: float, size: int) -> float:
-    """Return the same distance bounded through the cluster's centre, which is looser (Theorem 3)."""
-    check_margin(margin)
-    return 4 * math.sin(margin / 2) / size
-
-
-def noise_within(radius: float, sigma: float, dimension: int) -> float:
-    """Return the probability that noise is within a radius: ‖v‖²/σ² is χ² with d degrees of freedom (Property 3).
-
-    The paper's d − 1 is an error: the noise has d independent coordinates.
-    """
-    from scipy.special import gammainc
-
-    return float(gammainc(dimension / 2, (radius / sigma) ** 2 / 2))
-
-
-def least_cosine(length: float, noise_length: float) -> float:
-    """Return the smallest cosine between a mean of some length and the same mean plus shorter noise (Property 4)."""
-    if noise_length > length:
-        raise UserError("noise", f"of length {noise_length} is longer than the mean, {length}; no estimate is possible")
-    return math.sqrt(1 - (noise_length / length) ** 2)
-
-
 # Counts of unit vectors within an angle of each other.
 
 BLOCK = 512
@@ -293,7 +270,7 @@ def sensitivity(asked: ClusteringSettings, how: BudgetSplit) -> float:
 
 def private_charges(asked: ClusteringSettings, how: BudgetSplit, candidates: int, release: str) -> tuple[Charge, ...]:
     """Return the cost of a round, which depends only on the settings; it must be written before any draw."""
-    share = how.selection if candidates > 1 else 0.0
+    share = how.selection if candidates > 1 else 0.0  # a single candidate is no choice, and costs nothing
     sums = Charge(
         release=f"{release}, sums",
         mechanism="gaussian",
@@ -349,8 +326,12 @@ def release(
         chosen = draw_exponential(scores.masked_fill(~available, -math.inf), draws) if share else 0
         available[chosen] = False
         members = remaining @ candidates[chosen] >= asked.cosine
-        row, number = _estimate(remaining[members], candidates[chosen], asked, how, _sigma(asked, how, share), draws)
-        rows.append(row)
+        noisy = statistics(remaining[members], candidates[chosen], asked, how)
+        noisy = noisy + noise(tuple(noisy.shape), _sigma(asked, how, share), draws)
+        number = float(noisy[-1]) / (how.count * cap_radius(asked))
+        # A noisy mean of the members, or zeros if their noisy number is below the minimum.
+        is_enough = number >= asked.minimum
+        rows.append(candidates[chosen].double() + noisy[:-1] / number if is_enough else torch.zeros_like(noisy[:-1]))
         numbers.append(number)
         counts = counts - counts_within(candidates, remaining[members], asked.cosine)
         remaining = remaining[~members]
@@ -379,18 +360,6 @@ def statistics(members: Tensor, centre: Tensor, asked: ClusteringSettings, how: 
     clipped = differences * (cap_radius(asked) / lengths.clamp(min=1e-12)).clamp(max=1.0)
     count = torch.tensor([len(members) * how.count * cap_radius(asked)], dtype=torch.float64)
     return torch.cat([clipped.sum(dim=0), count])
-
-
-def _estimate(
-    members: Tensor, centre: Tensor, asked: ClusteringSettings, how: BudgetSplit, sigma: float, draws: Draws
-) -> tuple[Tensor, float]:
-    """Return a noisy mean (zeros if the noisy count is below the minimum) and the noisy count."""
-    noisy = statistics(members, centre, asked, how)
-    noisy = noisy + noise(tuple(noisy.shape), sigma, draws)
-    number = float(noisy[-1]) / (how.count * cap_radius(asked))
-    if number < asked.minimum:
-        return torch.zeros(len(centre), dtype=torch.float64), number
-    return centre.double() + noisy[:-1] / number, number
 
 
 def _sigma(asked: ClusteringSettings, how: BudgetSplit, share: float) -> float:

@@ -143,14 +143,6 @@ def classic_standard_deviation(budget: Budget, sensitivity: float) -> float:
     return _check_sensitivity(sensitivity) * math.sqrt(2 * math.log(1.25 / budget.delta)) / budget.epsilon
 
 
-def delta_of(epsilon: float, sigma: float, sensitivity: float) -> float:
-    """Return the exact δ of noise at an ε (Balle and Wang, Eq. 6): Φ(Δ/2σ − εσ/Δ) − e^ε Φ(−Δ/2σ − εσ/Δ)."""
-    from scipy.special import log_ndtr
-
-    half, shift = _check_sensitivity(sensitivity) / (2 * sigma), epsilon * sigma / sensitivity
-    return float(math.exp(log_ndtr(half - shift)) - math.exp(epsilon + log_ndtr(-half - shift)))
-
-
 def noise(shape: tuple[int, ...], sigma: float, draws: Draws) -> Tensor:
     """Return independent Gaussian noise of a standard deviation in float64."""
     if not (math.isfinite(sigma) and sigma > 0):

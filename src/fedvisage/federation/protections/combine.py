@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from fedvisage.federation.wire.message import Message
-from fedvisage.recipe import Federation
+from fedvisage.recipe import Combine, Federation
 
 Tensors = Mapping[str, Tensor]
 
@@ -112,18 +111,6 @@ def trimmed_mean(stacked: Tensor, cut: int) -> Tensor:
     return stacked.sort(dim=0).values[cut : count - cut].mean(dim=0)
 
 
-class Combination(Protocol):
-    """An unfinished combination of uploads, which arrive in sorted order of sites."""
-
-    def add(self, message: Message, weight: float) -> None:
-        """Add one site's upload."""
-        ...
-
-    def exact(self) -> Message:
-        """Return the combined uploads in float64."""
-        ...
-
-
 class Mean:
     """A weighted mean of messages (Eq. 2–3 of FedPAD with equal weights), accumulated in float64.
 
@@ -159,9 +146,9 @@ class Mean:
 class RobustCombination:
     """A rule that compares all uploads of a round; all sites have the same weight."""
 
-    def __init__(self, rule: Callable[[list[Message]], Message]) -> None:
-        """Start without uploads."""
-        self._rule = rule
+    def __init__(self, settings: Combine, base: Callable[[], Message]) -> None:
+        """Start without uploads; ``base`` returns the lent weights."""
+        self._settings, self._base = settings, base
         self._messages: list[Message] = []
 
     def add(self, message: Message, weight: float) -> None:
@@ -170,41 +157,30 @@ class RobustCombination:
 
     def exact(self) -> Message:
         """Apply the rule to all uploads."""
-        return self._rule(self._messages)
+        settings, messages = self._settings, self._messages
+        if settings.rule in ("median", "trimmed-mean"):
+            stacked = {name: torch.stack([message[name].double() for message in messages]) for name in messages[0]}
+            if settings.rule == "median":
+                return {name: median(values) for name, values in stacked.items()}
+            return {name: trimmed_mean(values, settings.hostile) for name, values in stacked.items()}
+        if settings.rule == "krum":
+            messages = [messages[index] for index in krum_selection(messages, settings.hostile, settings.select)]
+        else:  # norm-clip to the median of the round's norms
+            base = self._base()
+            bound = statistics.median(norm_of_update(message, base) for message in messages)
+            messages = [clip_update(message, base, bound) for message in messages]
+        mean = Mean()
+        for message in messages:
+            mean.add(message, 1.0)
+        return mean.exact()
 
 
-def combination_of(federation: Federation, base: Callable[[], Message]) -> Combination:
-    """Return the combination that a recipe requests; ``base`` returns the lent weights."""
+def combination_of(federation: Federation, base: Callable[[], Message]) -> Mean | RobustCombination:
+    """Return the unfinished combination that a recipe requests; uploads arrive in sorted order of sites."""
     settings = federation.combine
     if settings.rule == "mean" or (settings.rule == "norm-clip" and settings.bound is not None):
         return Mean()  # clipping to a fixed bound is a step of its own, before the mean
-    rules: dict[str, Callable[[list[Message]], Message]] = {
-        "norm-clip": lambda messages: _clip_to_median(messages, base()),
-        "trimmed-mean": lambda messages: _by_coordinate(
-            messages, lambda values: trimmed_mean(values, settings.hostile)
-        ),
-        "median": lambda messages: _by_coordinate(messages, median),
-        "krum": lambda messages: _mean(
-            [messages[i] for i in krum_selection(messages, settings.hostile, settings.select)]
-        ),
-    }
-    return RobustCombination(rules[settings.rule])
-
-
-def _by_coordinate(messages: list[Message], rule: Callable[[Tensor], Tensor]) -> Message:
-    return {name: rule(torch.stack([message[name].double() for message in messages])) for name in messages[0]}
-
-
-def _clip_to_median(messages: list[Message], base: Mapping[str, Tensor]) -> Message:
-    bound = statistics.median(norm_of_update(message, base) for message in messages)
-    return _mean([clip_update(message, base, bound) for message in messages])
-
-
-def _mean(messages: list[Message]) -> Message:
-    mean = Mean()
-    for message in messages:
-        mean.add(message, 1.0)
-    return mean.exact()
+    return RobustCombination(settings, base)
 
 
 def cast(value: Tensor, dtype: torch.dtype) -> Tensor:

@@ -28,24 +28,32 @@ def check_protection(recipe: Recipe, method: Method) -> None:
                 "averaging method (`fedvisage methods NAME` shows which)",
             )
     if federation.wire != "fp32":
-        _check_wire(recipe)
+        place = "recipe.federation.wire"
+        if federation.secure is not None:
+            raise UserError(place, "bf16 compresses weights, but federation.secure sends masked integers; leave it out")
+        if federation.dp is not None:  # rounding must not change the norm of an update
+            raise UserError(place, "bf16 rounds an update after federation.dp has clipped it; leave it out")
     if recipe.training.statistics == "exact":
-        _check_statistics(recipe, method, {key for key, is_requested in requested.items() if is_requested})
+        # Exact statistics would bypass secure sums or noise, and a robust rule would weigh them.
+        fault, place = "exact statistics are sent", "recipe.training.statistics"
+        if protections := [key for key, is_requested in requested.items() if is_requested]:
+            conflict = f"conflicts with federation.{min(protections)}; use one of the two"
+            raise UserError(place, f"{fault} unprotected by each site, which {conflict}")
+        if method.noised(recipe) or method.releases:
+            remedy = f"although {method.name} adds noise to what it releases; leave it out"
+            raise UserError(place, f"{fault} without noise, {remedy}")
     if federation.secure is not None:
         _check_secure(recipe, federation.secure)
     if requested["combine"]:
-        _check_rule(recipe)
+        # Settings that hide uploads from a robust rule, or let a claimed weight outweigh it.
+        place, rule = "recipe.federation.combine", federation.combine.rule
+        if federation.secure is not None:
+            raise UserError(place, f"{rule} needs single uploads, which federation.secure hides; use one of the two")
+        if weighs_by_examples(recipe):
+            reason = "because a hostile site could inflate its number of examples; set method.weight: uniform"
+            raise UserError(place, f"{rule} weights all sites equally, {reason}")
     if requested["dp"]:
         _check_noise(recipe, method)
-
-
-def _check_wire(recipe: Recipe) -> None:
-    """Raise an error for bf16 with masked integers, or with updates whose norm rounding must not change."""
-    place = "recipe.federation.wire"
-    if recipe.federation.secure is not None:
-        raise UserError(place, "bf16 compresses weights, but federation.secure sends masked integers; leave it out")
-    if recipe.federation.dp is not None:
-        raise UserError(place, "bf16 rounds an update after federation.dp has clipped it; leave it out")
 
 
 def _check_secure(recipe: Recipe, secure: Secure) -> None:
@@ -66,36 +74,6 @@ def _check_secure(recipe: Recipe, secure: Secure) -> None:
             f"{place}.colluders",
             f"with {secure.colluders} of {site_count} sites colluding with the server, a sum hides nothing; set a "
             "lower number",
-        )
-
-
-def _check_statistics(recipe: Recipe, method: Method, protections: set[str]) -> None:
-    """Raise an error for exact statistics that bypass secure sums or noise, or that a robust rule would weigh."""
-    place = "recipe.training.statistics"
-    if protections:
-        raise UserError(
-            place,
-            "exact statistics are sent unprotected by each site, which conflicts with "
-            f"federation.{min(protections)}; use one of the two",
-        )
-    if method.noised(recipe) or method.releases:
-        raise UserError(
-            place,
-            f"exact statistics are sent without noise, although {method.name} adds noise to what it releases; "
-            "leave it out",
-        )
-
-
-def _check_rule(recipe: Recipe) -> None:
-    """Raise an error for settings that hide uploads from a robust rule, or let a claimed weight outweigh it."""
-    place, rule = "recipe.federation.combine", recipe.federation.combine.rule
-    if recipe.federation.secure is not None:
-        raise UserError(place, f"{rule} needs single uploads, which federation.secure hides; use one of the two")
-    if weighs_by_examples(recipe):
-        raise UserError(
-            place,
-            f"{rule} weights all sites equally, because a hostile site could inflate its number of examples; set "
-            "method.weight: uniform",
         )
 
 

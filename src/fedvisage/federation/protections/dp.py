@@ -102,21 +102,16 @@ def plan_of(recipe: Recipe) -> NoisePlan | None:
     if dp is None or dp.noise == 0:
         return None
     assert dp.delta is not None
-    paid = payments(recipe)
-    multiplier = dp.noise
-    if multiplier is None:
-        assert dp.epsilon is not None
-        multiplier = math.sqrt(paid[-1]) * standard_deviation(Budget(dp.epsilon, dp.delta), 1.0)
-    return NoisePlan(dp.clip, multiplier, dp.delta, paid)
-
-
-def payments(recipe: Recipe) -> tuple[int, ...]:
-    """Return for each round the largest number of rounds so far in which one site was selected."""
+    # For each round, the largest number of rounds so far in which one site was selected.
     names, counts, most = sorted(recipe.data.sites), Counter[str](), []
     for number in range(1, recipe.training.rounds + 1):
         counts.update(select_sites(names, recipe.federation, recipe.runtime.seed, number))
         most.append(max(counts.values()))
-    return tuple(most)
+    paid, multiplier = tuple(most), dp.noise
+    if multiplier is None:
+        assert dp.epsilon is not None
+        multiplier = math.sqrt(paid[-1]) * standard_deviation(Budget(dp.epsilon, dp.delta), 1.0)
+    return NoisePlan(dp.clip, multiplier, dp.delta, paid)
 
 
 def release_mean(
@@ -211,7 +206,7 @@ class Account:
             "site": "each",
             "relation": sorted({charge.relation for charge in charges}),
             "noise": self.entropy,
-            "account": [charge.as_json() for charge in charges],
+            "account": [asdict(charge) for charge in charges],
         }
 
     def guarantee(self, rounds: int) -> str:

@@ -32,8 +32,8 @@ def draw_offline(names: Sequence[str], settings: Federation, seed: int, round_nu
         drawn = {name: numpy_rng(seed, name, round_number, "offline").random() for name in names}
         return frozenset(name for name, value in drawn.items() if value < settings.offline)
     rng = numpy_rng(seed, round_number, "offline")
-    one_lost = rng.random() < settings.offline
-    return frozenset([names[int(rng.integers(len(names)))]] if one_lost else [])
+    drop_one = rng.random() < settings.offline
+    return frozenset([names[int(rng.integers(len(names)))]] if drop_one else [])
 
 
 NO_QUORUM = "no quorum"
@@ -78,7 +78,13 @@ def attendance_of(rows: Iterable[Mapping[str, Any]]) -> Attendance:
     uncommitted: dict[str, list[int]] = {}
     lost = []
     for row in rows:
-        number, names = int(row["round"]), _counted_sites(row)
+        number = int(row["round"])
+        if "counted" in row:
+            names = row["counted"]
+        else:  # lines of an earlier version list replies and failures
+            failed = row.get("failed") or {}
+            names = sorted(set(row.get("replied") or ()) - failed.keys())
+            names = None if NO_QUORUM in failed or (failed and not names) else names
         for name in row.get("uncommitted") or ():
             uncommitted.setdefault(name, []).append(number)
         if names is None:
@@ -92,15 +98,6 @@ def attendance_of(rows: Iterable[Mapping[str, Any]]) -> Attendance:
         {name: tuple(rounds[name]) for name in sorted(rounds)} for rounds in (missed, uncommitted)
     )
     return Attendance(counted, missed_rounds, tuple(lost), uncommitted_rounds)
-
-
-def _counted_sites(row: Mapping[str, Any]) -> list[str] | None:
-    """Return the sites that a round counted, or None without a result; older lines list replies and failures."""
-    if "counted" in row:
-        return row["counted"]  # type: ignore[no-any-return]
-    failed = row.get("failed") or {}
-    names = sorted(set(row.get("replied") or ()) - failed.keys())
-    return None if NO_QUORUM in failed or (failed and not names) else names
 
 
 def failures_of(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

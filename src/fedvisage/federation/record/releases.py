@@ -33,7 +33,7 @@ from fedvisage.federation.wire.schema import RefusedMessage
 
 CHARGES = "charges.jsonl"
 NAME = re.compile(r"[a-z0-9][a-z0-9 ,-]{0,99}")
-DAMAGED = "restore it; without it nobody knows what this site has released, and a new run needs a budget for both"
+DAMAGED = "restore it; without it the privacy budget already spent is unknown, and a new run needs a budget for both"
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,7 @@ def stated_cost(message: Message, noise: str) -> StatedCost | None:
     so_far = f"so far ε {total.epsilon:.4g}, δ {total.delta:.3g} by their sum, ε {total.tight_epsilon:.4g} tightly"
     simulated = ["noise from the run's seed, which protects nobody"] if noise == "derived" else []
     text = "; ".join([*(charge.guarantee() for charge in charges), so_far, *simulated])
-    return StatedCost(
-        text, {"releases": [charge.as_json() for charge in charges], "total": asdict(total), "noise": noise}
-    )
+    return StatedCost(text, {"releases": [*map(asdict, charges)], "total": asdict(total), "noise": noise})
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,13 @@ class Releases:
             # All charges exist but the value is missing: another draw would release a second value for one charge.
             if cost and not fresh and charges[-1] != cost[-1]:
                 raise RunFailed(f"{self._path(name)}: was released before but is missing; start a new run")
-            self._append(file, fresh)
+            # Durable before the draw.
+            file.seek(0, os.SEEK_END)
+            file.write("".join(json_line(asdict(charge)) for charge in fresh).encode())
+            file.flush()
+            os.fsync(file.fileno())
+            sync_directory(self.directory)
+            sync_directory(self.directory.parent)
             total = joint_cost([*charges, *fresh], allowance.total.delta)
             value = {key: plain(tensor) for key, tensor in mechanism(draws).items()}
             value |= {COST.name: torch.tensor(table_of(cost, total), dtype=torch.float64)}
@@ -159,18 +163,9 @@ class Releases:
         if rest:
             file.truncate(len(lines) + len(end))
         try:
-            return [Charge.from_json(parse_json(line)) for line in lines.splitlines()]
+            return [Charge(**parse_json(line)) for line in lines.splitlines()]
         except (ValueError, TypeError) as error:
             raise RunFailed(f"{self.directory / CHARGES}: is damaged; {DAMAGED}") from error
-
-    def _append(self, file: BinaryIO, charges: Sequence[Charge]) -> None:
-        """Append charges durably."""
-        file.seek(0, os.SEEK_END)
-        file.write("".join(json_line(charge.as_json()) for charge in charges).encode())
-        file.flush()
-        os.fsync(file.fileno())
-        sync_directory(self.directory)
-        sync_directory(self.directory.parent)
 
     def _read_value(self, name: str, written: Sequence[Charge]) -> Message:
         value, details = store.read_sealed(self._path(name), "its releases cannot be sent again: start a new run")

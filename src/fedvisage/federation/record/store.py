@@ -221,19 +221,17 @@ class StateCache:
             if used[device] + wanted[device] <= self.free_on_device(device) // SHARE
         }
         on_cpu = wanted.total() - sum(wanted[device] for device in gpus)
-        if not self._fits_on_cpu(on_cpu, used[CPU], wanted.total()):
+        total = used[CPU] + on_cpu
+        if self.room is not None:
+            fits_on_cpu = total <= self.room
+        else:
+            fits_on_cpu = total <= ROOM or (total <= SITES * wanted.total() and on_cpu <= self.free() // SHARE)
+        if not fits_on_cpu:
             return False
         self._states[owner] = {
             name: _copy(value) if value.device in gpus else plain(value) for name, value in state.items()
         }
         return True
-
-    def _fits_on_cpu(self, wanted: int, used: int, whole_state: int) -> bool:
-        """Return whether the CPU has room for a state's part of ``wanted`` bytes, beside the ``used`` bytes."""
-        total = used + wanted
-        if self.room is not None:
-            return total <= self.room
-        return total <= ROOM or (total <= SITES * whole_state and wanted <= self.free() // SHARE)
 
     def get(self, owner: Path, *, on_cpu: bool = False) -> dict[str, Tensor] | None:
         """Return copies, because the owner may change them, and a failed visit must find the old values.
@@ -319,7 +317,15 @@ class SiteStore:
         """Make the current state durable under a generation's number, and return the current generation."""
         if self._dirty:
             if self._working.exists():
-                self._number_working_file(generation)
+                # Write the generation's number into the file's header, whose length does not depend on it.
+                before, after = (
+                    json_key(self._metadata(self._working_digest, number)).encode() for number in (0, generation)
+                )
+                with self._working.open("rb+") as file:
+                    header = file.read(int.from_bytes(file.read(8), "little"))
+                    assert before in header
+                    file.seek(8)
+                    file.write(header.replace(before, after))
                 publish_file(self._working, self._path(generation))
             elif not self._stored_elsewhere:
                 write_atomically(self._path(generation), self._content_in_memory(generation))
@@ -335,15 +341,6 @@ class SiteStore:
         state = self.state_cache.get(self.directory, on_cpu=True)
         assert state is not None, "state without a file is in memory"
         return tensor_bytes(state, self._metadata(digest_of(state), generation))
-
-    def _number_working_file(self, generation: int) -> None:
-        """Write a generation's number into the header of the working file, whose length does not depend on it."""
-        before, after = (json_key(self._metadata(self._working_digest, number)).encode() for number in (0, generation))
-        with self._working.open("rb+") as file:
-            header = file.read(int.from_bytes(file.read(8), "little"))
-            assert before in header
-            file.seek(8)
-            file.write(header.replace(before, after))
 
     def _metadata(self, digest: str, generation: int) -> str:
         return _metadata_text(digest, self.owner.names(generation=f"{generation:06d}"))

@@ -115,12 +115,6 @@ def threshold_of(recipe: Recipe, round_number: int) -> int:
     return settings_of(recipe).sites_needed(len(names))
 
 
-def _weight(examples: int, recipe: Recipe) -> float:
-    """Return a site's weight: 1, or its number of images relative to the largest number that counts."""
-    most = settings_of(recipe).most_examples
-    return min(examples, most) / most if weighs_by_examples(recipe) else 1.0
-
-
 def _draw(site: Site, purpose: str) -> protocol.Draw:
     if settings_of(site.recipe).entropy == "system":
         return os.urandom
@@ -145,7 +139,12 @@ def _keys(site: Site, message: Message) -> Message:
 def _shares(site: Site, message: Message) -> Message:
     """Check the roster and its signatures, and share this site's secrets among its members."""
     state, roster = _state(site, KEYS), roster_of(message["roster"])
-    names, signatures = _names(site, message["members"]), rows_to_bytes(message["signatures"])
+    signatures, members = rows_to_bytes(message["signatures"]), message["members"].tolist()
+    # The roster's positions among the recipe's sites, in ascending order.
+    all_names = sorted(site.recipe.data.sites)
+    if members != sorted(set(members)) or not set(members) <= set(range(len(all_names))):
+        raise RefusedMessage("roster", "names a site twice, or one that is not among the recipe's")
+    names = tuple(all_names[member] for member in members)
     state.last = SHARES
     if len(roster) < threshold_of(site.recipe, site.round):
         raise RefusedMessage(
@@ -153,6 +152,7 @@ def _shares(site: Site, message: Message) -> Message:
         )
     if not len(names) == len(roster) == len(signatures):
         raise RefusedMessage("roster", "does not have one name and one signature per site")
+    # The server forwards the roster, so it could have replaced or repeated keys.
     position = names.index(site.name) if site.name in names else -1
     if position < 0 or roster[position] != state.secrets.public():
         raise RefusedMessage("roster", "does not contain this site's keys at its position")
@@ -167,14 +167,6 @@ def _shares(site: Site, message: Message) -> Message:
     except ValueError as error:
         raise RefusedMessage("roster", f"contains an unusable key ({error})") from error
     return {"sealed": bytes_to_rows(envelopes)}
-
-
-def _names(site: Site, members: Tensor) -> tuple[str, ...]:
-    """Return the names of a roster from its positions among the recipe's sites, in ascending order."""
-    names, positions = sorted(site.recipe.data.sites), members.tolist()
-    if positions != sorted(set(positions)) or not set(positions) <= set(range(len(names))):
-        raise RefusedMessage("roster", "names a site twice, or one that is not among the recipe's")
-    return tuple(names[position] for position in positions)
 
 
 def _mask_upload(site: Site, message: Message, plain: Call, schema: Schema) -> Message:
@@ -197,7 +189,10 @@ def _mask_upload(site: Site, message: Message, plain: Call, schema: Schema) -> M
     reply = plain.run(site, message)
     check({name: value.detach().cpu() for name, value in reply.items()}, schema)
     tensors = {name: reply[name].detach().cpu() for name in layout_of(schema)}
-    numbers = protocol.encode_all(tensors, _weight(int(reply["examples"]), site.recipe), reply["loss"].cpu())
+    # The site's weight: 1, or its number of images relative to the largest number that counts.
+    most = settings_of(site.recipe).most_examples
+    weight = min(int(reply["examples"]), most) / most if weighs_by_examples(site.recipe) else 1.0
+    numbers = protocol.encode_all(tensors, weight, reply["loss"].cpu())
     state.envelopes = dict(zip(present, envelopes, strict=True))
     protocol.mask_numbers(numbers, state.secrets, state.roster, state.own, present)
     site.trust.remember_use()  # before masked numbers leave

@@ -107,7 +107,12 @@ class RunMemory:
             self.check_use()
             former = self._path(self._roster)
             if self._settings and former.exists():
-                self._adopt_former_record(former)
+                # Replace a record of an earlier version, without settings, whose name depends on roster and images
+                # only, by one with the settings that the administrator allowed.
+                record = read_json(former)
+                self._write(record["run"], record["rounds"])
+                former.unlink()
+                former.with_suffix(".images").unlink()
             elif not self._own_path.exists():
                 self._write(self._run, {})
         self._is_bound = True
@@ -154,16 +159,6 @@ class RunMemory:
         else:
             return None
         return f"{reason}: together the two can reveal single uploads; {remedy}"
-
-    def _adopt_former_record(self, former: Path) -> None:
-        """Replace a record of an earlier version, without settings, by one with those that the administrator allowed.
-
-        Its name depends on roster and images only.
-        """
-        record = read_json(former)
-        self._write(record["run"], record["rounds"])
-        former.unlink()
-        former.with_suffix(".images").unlink()
 
     def _write(self, run: str, rounds: Mapping[str, Any]) -> None:
         write_atomically(self._own_path.with_suffix(".images"), self._images.tobytes())

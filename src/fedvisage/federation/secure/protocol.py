@@ -151,11 +151,6 @@ def add_stream(total: Words, key: bytes, *, subtract: bool = False) -> None:
         start += len(stretch)
 
 
-def seal_envelope(key: bytes, content: bytes) -> bytes:
-    """Return an envelope with this content."""
-    return ChaCha20Poly1305(key).encrypt(bytes(12), content, None)
-
-
 def open_envelope(key: bytes, envelope: bytes) -> bytes | None:
     """Return an envelope's content, or None if it was not sealed with this key."""
     try:
@@ -194,7 +189,9 @@ def split_secret(secret: bytes, threshold: int, count: int, draw: Draw) -> list[
     """
     if not 1 <= threshold <= count:
         raise ValueError(f"{count} holders cannot need {threshold} of their shares")
-    terms = [int.from_bytes(secret, "little"), *(_element(draw) for _ in range(threshold - 1))]
+    # A random number modulo the prime; the modulo favours small ones by less than 2^-128.
+    drawn = (int.from_bytes(draw(SHARE + 16), "little") % PRIME for _ in range(threshold - 1))
+    terms = [int.from_bytes(secret, "little"), *drawn]
     return [_value(terms, holder + 1).to_bytes(SHARE, "little") for holder in range(count)]
 
 
@@ -213,11 +210,6 @@ def join_shares(shares: Mapping[int, bytes], threshold: int) -> bytes:
         total += y * above * pow(below, -1, PRIME)
     # Wrong shares give a number that is not the secret; the truncated result fails the check of the caller.
     return int(total % PRIME % 2 ** (8 * SECRET)).to_bytes(SECRET, "little")
-
-
-def _element(draw: Draw) -> int:
-    """Return a random number below the prime; the modulo favours small ones by less than 2^-128."""
-    return int.from_bytes(draw(SHARE + 16), "little") % PRIME
 
 
 def _value(terms: list[int], x: int) -> int:
@@ -276,7 +268,8 @@ def shares_of(secrets: Secrets, roster: Roster, own: int, threshold: int, draw: 
         strict=True,
     )
     return [
-        seal_envelope(_envelope_key(secrets, roster, own, own, to), b"".join(pair)) for to, pair in enumerate(pairs)
+        ChaCha20Poly1305(_envelope_key(secrets, roster, own, own, to)).encrypt(bytes(12), b"".join(pair), None)
+        for to, pair in enumerate(pairs)
     ]
 
 
@@ -315,8 +308,12 @@ def unmask_sum(
     result = total.copy()
     # A survivor's own mask follows from its seed. A lost site's pairwise masks follow from its mask key.
     for site in sorted(present):
-        secret = _recover_secret({holder: rows[site] for holder, rows in shares.items()}, site, threshold)
+        usable = {holder: rows[site] for holder, rows in shares.items() if rows[site] != NOTHING}
+        if len(usable) < threshold:
+            raise CannotOpen(f"{len(usable)} shares for site {site + 1} in the roster, {threshold} needed")
+        secret = join_shares(usable, threshold)
         if site in survivors:
+            # Wrong shares give another number; without this check the sum would be wrong unnoticed.
             if hashlib.sha256(secret).digest() != roster[site].seed_hash:
                 raise CannotOpen(f"the shares of the seed of site {site + 1} in the roster are wrong")
             add_stream(result, secret, subtract=True)
@@ -326,13 +323,6 @@ def unmask_sum(
         for other in survivors:
             add_stream(result, derive_key(secret, roster[other].masking, b"mask"), subtract=other < site)
     return result
-
-
-def _recover_secret(shares: Mapping[int, bytes], site: int, threshold: int) -> bytes:
-    usable = {holder: share for holder, share in shares.items() if share != NOTHING}
-    if len(usable) < threshold:
-        raise CannotOpen(f"{len(usable)} shares for site {site + 1} in the roster, {threshold} needed")
-    return join_shares(usable, threshold)
 
 
 def _envelope_key(secrets: Secrets, roster: Roster, own: int, sender: int, receiver: int) -> bytes:

@@ -13,7 +13,6 @@ from fedvisage.base.errors import RunFailed
 from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.secure import protocol
 from fedvisage.federation.secure.calls import CONSISTENCY, KEYS, SHARES, UNMASK, Layout, roster_of, rows_to_bytes
-from fedvisage.federation.secure.protocol import Words
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import SUMMED
 
@@ -41,14 +40,27 @@ def sum_uploads(exchange: Exchange, message: Message, like: Layout, threshold: i
     names = tuple(keys)
     _require_sites(len(names), threshold, "published keys")
     roster = torch.stack([reply["public"] for reply in keys.values()])
-    signed = _signed_roster(exchange, keys) | {"roster": roster}
+    # The sites with keys, as positions among all sites, and their signatures.
+    everyone = sorted(exchange.transport.names)
+    members = torch.tensor([everyone.index(name) for name in names])
+    signatures = torch.stack([reply["signature"] for reply in keys.values()])
+    signed = {"members": members, "signatures": signatures, "roster": roster}
     # Round 1: shares of the secrets, as envelopes that the server forwards but cannot open.
     sealed = _tables(exchange, _ask(exchange, SHARES, signed, {name: {} for name in names}), "sealed", len(names))
     _require_sites(len(sealed), threshold, "shared their keys")
     present = [index for index, name in enumerate(names) if name in sealed]
-    envelopes = {names[to]: _envelopes_for(sealed, names, present, to) for to in present}
-    # Round 2: masked uploads.
-    total, survivors, failed = _sum(exchange, message, envelopes, protocol.size_of(like))
+    envelopes: dict[str, Message] = {}
+    for to in present:  # for each site its envelopes, in the order of the present sites
+        rows = torch.stack([sealed[names[sender]][to] for sender in present])
+        envelopes[names[to]] = {"present": torch.tensor(present), "sealed": rows}
+    # Round 2: masked uploads, added as they arrive, so that only the sum is in memory.
+    total, survivors, failed = np.zeros(protocol.size_of(like), dtype=np.uint64), list[str](), dict[str, str]()
+    for reply in exchange.run(SUMMED, message, each=envelopes, to=tuple(envelopes)):
+        if reply.message is None:
+            failed[reply.site] = reply.failure
+            continue
+        total += reply.message["masked"].numpy().view(np.uint64)
+        survivors.append(reply.site)
     _require_sites(len(survivors), threshold, "sent their numbers")
     kept = [index for index in present if names[index] in survivors]
     # Round 3: the survivors sign their list. Round 4: the signers reveal shares.
@@ -65,15 +77,7 @@ def sum_uploads(exchange: Exchange, message: Message, like: Layout, threshold: i
         raise TooFewSites(f"{wrong}: one of {', '.join(survivors)} sent numbers that cannot come from training")
     value, loss = protocol.decode_mean(opened, like, len(survivors))
     exchange.record.loss[ALL] = loss
-    return SecureMean(value, survivors, failed)
-
-
-def _signed_roster(exchange: Exchange, keys: Mapping[str, Message]) -> Message:
-    """Return the sites with keys, as positions among all sites, and their signatures."""
-    names = sorted(exchange.transport.names)
-    positions = [names.index(name) for name in keys]
-    signatures = torch.stack([reply["signature"] for reply in keys.values()])
-    return {"members": torch.tensor(positions), "signatures": signatures}
+    return SecureMean(value, tuple(survivors), failed)
 
 
 def _sign_survivors(exchange: Exchange, names: tuple[str, ...], survivors: list[int]) -> Message:
@@ -112,26 +116,6 @@ def _tables(exchange: Exchange, replies: Mapping[str, Message], field: str, rows
                 name, f"refused: {field}: has {len(reply[field])} rows, must have {rows}, one per site"
             )
     return tables
-
-
-def _envelopes_for(sealed: Mapping[str, Tensor], names: tuple[str, ...], present: list[int], to: int) -> Message:
-    """Return the envelopes for a site, in the order of the present sites."""
-    rows = torch.stack([sealed[names[sender]][to] for sender in present])
-    return {"present": torch.tensor(present), "sealed": rows}
-
-
-def _sum(
-    exchange: Exchange, message: Message, envelopes: Mapping[str, Message], size: int
-) -> tuple[Words, tuple[str, ...], dict[str, str]]:
-    """Return the sum of the masked uploads, added as they arrive, so that only the sum is in memory."""
-    total, survivors, failed = np.zeros(size, dtype=np.uint64), [], {}
-    for reply in exchange.run(SUMMED, message, each=envelopes, to=tuple(envelopes)):
-        if reply.message is None:
-            failed[reply.site] = reply.failure
-            continue
-        total += reply.message["masked"].numpy().view(np.uint64)
-        survivors.append(reply.site)
-    return total, tuple(survivors), failed
 
 
 def _require_sites(count: int, threshold: int, what: str) -> None:

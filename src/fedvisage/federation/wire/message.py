@@ -45,19 +45,16 @@ def load_parts(net: nn.ModuleDict, message: Mapping[str, Tensor]) -> None:
     """Load a message's tensors into the parts of a network; a part in the message must be complete."""
     for name, part in net.items():
         state = under(f"{name}.", message)
-        if state:
-            _load(part, state)
-
-
-def _load(part: nn.Module, state: Message) -> None:
-    """Copy values into a part; a state of other names or shapes is left to the part itself, which may refuse it."""
-    own = tensors_of(part)
-    if own.keys() != state.keys() or any(own[name].shape != value.shape for name, value in state.items()):
-        part.load_state_dict(state)
-        return
-    with torch.no_grad():  # load_state_dict takes several times as long for small networks
-        for name, value in state.items():
-            own[name].copy_(value)
+        if not state:
+            continue
+        own = tensors_of(part)
+        # A state of other names or shapes is left to the part itself, which may refuse it.
+        if own.keys() != state.keys() or any(own[key].shape != value.shape for key, value in state.items()):
+            part.load_state_dict(state)
+            continue
+        with torch.no_grad():  # load_state_dict takes several times as long for small networks
+            for key, value in state.items():
+                own[key].copy_(value)
 
 
 def tensors_of(module: nn.Module, place: str = "") -> Message:

@@ -70,7 +70,7 @@ COST = Upload(
     shape=(-1, COLUMNS),
     dtype="float64",
     most=64 * COLUMNS,
-    guarantee="what the release beside it cost, and all releases of this site so far",
+    guarantee="privacy cost of this release and in total",
 )
 LOSS = Upload("loss", "statistic", dtype="float64", guarantee="mean training loss of the turn")
 
@@ -162,7 +162,11 @@ def limits_of(tensors: Iterable[ExpectedTensor]) -> MessageLimits:
 def schema_of(declared: tuple[Upload, ...], recipe: Recipe, net: nn.ModuleDict, *, exact: bool = False) -> Schema:
     """Return the tensors that a call with these uploads may send."""
     tensors: dict[str, ExpectedTensor] = {}
-    uploads, narrow = _uploads(declared, recipe), recipe.federation.wire == "bf16" and not exact
+    narrow = recipe.federation.wire == "bf16" and not exact
+    uploads = tuple(upload for upload in declared if upload.left_out is None or not upload.left_out(recipe))
+    noised = [upload for upload in uploads if upload.noised is not None and upload.noised(recipe)]
+    if noised:  # a release with noise adds its cost
+        uploads = (*(replace(upload, kind="dp") if upload in noised else upload for upload in uploads), COST)
     for upload in uploads:
         for part in upload.parts:
             state = dict(net[part].named_parameters()) if upload.trained else net[part].state_dict()
@@ -175,15 +179,6 @@ def schema_of(declared: tuple[Upload, ...], recipe: Recipe, net: nn.ModuleDict, 
             encoded = fields(upload.name, shape, upload.form(recipe)) if upload.form else plain
             tensors |= {name: _expected_tensor(upload, *form) for name, form in encoded.items()}
     return Schema(tensors, uploads, narrow, exact)
-
-
-def _uploads(declared: tuple[Upload, ...], recipe: Recipe) -> tuple[Upload, ...]:
-    """Return a call's uploads under a recipe; a release with noise adds its cost."""
-    sent = tuple(upload for upload in declared if upload.left_out is None or not upload.left_out(recipe))
-    noised = [upload for upload in sent if upload.noised is not None and upload.noised(recipe)]
-    if not noised:
-        return sent
-    return (*(replace(upload, kind="dp") if upload in noised else upload for upload in sent), COST)
 
 
 def _expected_tensor(upload: Upload, shape: tuple[int, ...], dtype: torch.dtype) -> ExpectedTensor:
@@ -201,7 +196,18 @@ def check(message: Message, schema: Schema) -> None:
             raise RefusedMessage(name, "is missing")
         _check_tensor(name, message[name], expected)
     for name in (name for name, expected in schema.tensors.items() if expected.dtype == torch.int8):
-        _check_encoding(name, message)
+        # Codes whose values would not be valid for the same field in fp32.
+        codes, scale = message[name], message.get(f"{name}{SCALE}")
+        if scale is None:
+            raise RefusedMessage(f"{name}{SCALE}", "is missing")
+        if scale.shape[:-1] != codes.shape[:-1]:
+            shapes = f"has shape {tuple(scale.shape)}, the codes have {tuple(codes.shape)}"
+            raise RefusedMessage(f"{name}{SCALE}", shapes)
+        if int(codes.min()) < -LARGEST:
+            raise RefusedMessage(name, f"has a code below {-LARGEST}")
+        if float(scale.min()) < 0:
+            raise RefusedMessage(f"{name}{SCALE}", "is below zero")
+        _check_values(f"{name}{SCALE}", scale.double() * LARGEST)
     if "examples" in message and not 1 <= int(message["examples"]) <= MOST_EXAMPLES:
         raise RefusedMessage("examples", f"must be from 1 to {MOST_EXAMPLES}, got {int(message['examples'])}")
     schema.checked.remember(message)
@@ -224,7 +230,11 @@ def _check_tensor(name: str, tensor: Tensor, expected: ExpectedTensor) -> None:
     if tensor.is_floating_point():
         _check_values(name, tensor)
     elif tensor.dtype not in (torch.bool, torch.int8) and tensor.numel() and expected.kind != "masked":
-        _check_counts(name, tensor)
+        least, most = torch.aminmax(tensor)
+        if int(least) < 0:
+            raise RefusedMessage(name, "is a negative count")
+        if int(most) > EXACT:
+            raise RefusedMessage(name, f"is a count above {EXACT}")
 
 
 def _check_values(name: str, tensor: Tensor) -> None:
@@ -238,25 +248,3 @@ def _check_values(name: str, tensor: Tensor) -> None:
         raise RefusedMessage(name, f"contains {largest:.3g}, above the limit of {LARGEST_MAGNITUDE:.0g}")
     if name.endswith(VARIANCE) and float(low) < 0:
         raise RefusedMessage(name, "is a negative variance")
-
-
-def _check_encoding(name: str, message: Message) -> None:
-    """Raise an error for codes whose values would not be valid for the same field in fp32."""
-    codes, scale = message[name], message.get(f"{name}{SCALE}")
-    if scale is None:
-        raise RefusedMessage(f"{name}{SCALE}", "is missing")
-    if scale.shape[:-1] != codes.shape[:-1]:
-        raise RefusedMessage(f"{name}{SCALE}", f"has shape {tuple(scale.shape)}, the codes have {tuple(codes.shape)}")
-    if int(codes.min()) < -LARGEST:
-        raise RefusedMessage(name, f"has a code below {-LARGEST}")
-    if float(scale.min()) < 0:
-        raise RefusedMessage(f"{name}{SCALE}", "is below zero")
-    _check_values(f"{name}{SCALE}", scale.double() * LARGEST)
-
-
-def _check_counts(name: str, tensor: Tensor) -> None:
-    least, most = torch.aminmax(tensor)
-    if int(least) < 0:
-        raise RefusedMessage(name, "is a negative count")
-    if int(most) > EXACT:
-        raise RefusedMessage(name, f"is a count above {EXACT}")

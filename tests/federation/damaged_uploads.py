@@ -1,4 +1,4 @@
-"""Honest uploads, and every way in which tests spoil one."""
+"""Honest uploads, and the ways in which tests damage one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import LARGEST_MAGNITUDE
 
 Wrong = Callable[[Message, str, np.random.Generator], str]
-"""Spoils one tensor of a message and returns what the reason must say."""
+"""Damages one tensor of a message and returns a part of the expected reason."""
 
 NET = nn.ModuleDict({"model": nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))})
 UPLOADS = (
@@ -63,7 +63,7 @@ def other_type(message: Message, name: str, draws: np.random.Generator) -> str:
 
 
 def broadcastable(message: Message, name: str, draws: np.random.Generator) -> str:
-    """A shape that arithmetic would accept without a word."""
+    """A shape that arithmetic would accept."""
     value = message[name]
     smaller = value.reshape(-1)[:1] if value.shape != (1,) else value.reshape(())
     message[name] = value[None] if draws.random() < 0.5 else smaller
@@ -92,7 +92,7 @@ ANY: list[Wrong] = [drop_tensor, extra, other_type, broadcastable, empty]
 
 
 def spoil(message: Message, draws: np.random.Generator) -> tuple[str, str]:
-    """Spoil one tensor of a message in one way, and return the name and what the reason must say."""
+    """Damage one tensor of a message in one way, and return its name and a part of the expected reason."""
     name = str(draws.choice(sorted(message)))
     wrongs = ANY + (FLOATS if message[name].is_floating_point() else COUNTS)
     if name == "examples":

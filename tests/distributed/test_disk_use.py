@@ -1,4 +1,4 @@
-"""Kits do not grow with each job: what NVFlare leaves is deleted, but for the newest and for what still waits."""
+"""Kits do not grow with each job: folders of old jobs are deleted, but not the newest and waiting ones."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 from nvflare.fuel.sec.audit import Auditor
-from tests.distributed.papers import copy_of
+from tests.distributed.federations import copy_kit
 from tests.toy import make_set
 
 from fedvisage.nvflare.kits import open_kit
 from fedvisage.nvflare.node import KEPT, prepare_server, prepare_site, rotate_audit_log
 
 
-def leave(place: Path, status: str | None, age: int) -> Path:
+def make_job_folder(place: Path, status: str | None, age: int) -> Path:
     path = place / str(uuid.uuid5(uuid.NAMESPACE_DNS, f"{place} {status} {age}"))
     path.mkdir(parents=True)
     if status is not None:
@@ -27,9 +27,9 @@ def leave(place: Path, status: str | None, age: int) -> Path:
 
 
 @pytest.mark.parametrize("of", ["server", "sites/bank"])
-def test_what_old_jobs_left_is_deleted_at_the_start(own_kits: Path, tmp_path: Path, of: str) -> None:
-    place = copy_of(own_kits / of, tmp_path)
-    folders = [leave(place, None, age) for age in range(KEPT + 3)]
+def test_folders_of_old_jobs_are_deleted_at_the_start(own_kits: Path, tmp_path: Path, of: str) -> None:
+    place = copy_kit(own_kits / of, tmp_path)
+    folders = [make_job_folder(place, None, age) for age in range(KEPT + 3)]
     own = place / "not-a-job"
     own.mkdir()
     _prepare(place, of, tmp_path)
@@ -38,13 +38,13 @@ def test_what_old_jobs_left_is_deleted_at_the_start(own_kits: Path, tmp_path: Pa
     assert (place / "startup").is_dir()
 
 
-def test_a_job_that_waits_is_not_deleted_and_one_half_written_is(own_kits: Path, tmp_path: Path) -> None:
-    place = copy_of(own_kits / "server", tmp_path)
+def test_waiting_jobs_stay_and_incomplete_jobs_are_deleted(own_kits: Path, tmp_path: Path) -> None:
+    place = copy_kit(own_kits / "server", tmp_path)
     for age in range(KEPT):
-        leave(place / "jobs", "FINISHED:COMPLETED", age)
-    lost = leave(place / "jobs", "RUNNING", 30)
-    half = leave(place / "jobs", None, 31)
-    waiting = leave(place / "jobs", "SUBMITTED", 32)
+        make_job_folder(place / "jobs", "FINISHED:COMPLETED", age)
+    lost = make_job_folder(place / "jobs", "RUNNING", 30)
+    half = make_job_folder(place / "jobs", None, 31)
+    waiting = make_job_folder(place / "jobs", "SUBMITTED", 32)
     _prepare(place, "server", tmp_path)
     assert (lost.exists(), half.exists(), waiting.exists()) == (False, False, True)
     assert len(list((place / "jobs").iterdir())) == KEPT + 1
@@ -57,7 +57,7 @@ def _prepare(place: Path, of: str, scratch: Path) -> None:
         prepare_site(open_kit(place, "site"), str(make_set(scratch / "set", "bank", 1)))
 
 
-def test_an_audit_log_is_rotated_without_a_lost_line(tmp_path: Path) -> None:
+def test_audit_log_is_rotated_without_losing_lines(tmp_path: Path) -> None:
     """NVFlare writes a line per request from many threads, and the log has no other limit."""
     auditor = Auditor(str(tmp_path / "audit.log"))
 
@@ -76,7 +76,7 @@ def test_an_audit_log_is_rotated_without_a_lost_line(tmp_path: Path) -> None:
     auditor.close()
 
 
-def test_a_rotated_audit_log_keeps_a_number_of_older_files(tmp_path: Path) -> None:
+def test_rotation_keeps_a_number_of_older_files(tmp_path: Path) -> None:
     auditor = Auditor(str(tmp_path / "audit.log"))
     for number in range(6):
         auditor.add_event("operator", f"command-{number}")

@@ -1,4 +1,4 @@
-"""The console between a server and a browser: who may fetch it, and what the server tells it."""
+"""The console: requests that it answers, and the server's answer to it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def address() -> Iterator[tuple[str, int]]:
         yield str(urlsplit(url).hostname), int(urlsplit(url).port or 0)
 
 
-def fetched(address: tuple[str, int], path: str = "/", host: str = "", verb: str = "GET") -> tuple[int, str, str]:
+def fetch(address: tuple[str, int], path: str = "/", host: str = "", verb: str = "GET") -> tuple[int, str, str]:
     connection = http.client.HTTPConnection(*address, timeout=10)
     connection.request(verb, path, headers={"Host": host or f"127.0.0.1:{address[1]}"})
     reply = connection.getresponse()
@@ -40,9 +40,9 @@ def fetched(address: tuple[str, int], path: str = "/", host: str = "", verb: str
     return reply.status, body, policy
 
 
-def test_a_browser_on_this_machine_gets_the_page(address: tuple[str, int]) -> None:
+def test_browser_on_this_machine_gets_the_page(address: tuple[str, int]) -> None:
     for host in ("", f"localhost:{address[1]}"):
-        status, body, policy = fetched(address, host=host)
+        status, body, policy = fetch(address, host=host)
         assert status == 200
         assert "faces-0a1b2c3d4e5f" in body
         assert policy.startswith("default-src 'none'")
@@ -58,16 +58,16 @@ def test_a_browser_on_this_machine_gets_the_page(address: tuple[str, int]) -> No
         ("/", "", "POST", 501),
     ],
 )
-def test_another_name_path_or_verb_gets_none(
+def test_other_host_path_or_verb_does_not_get_the_page(
     address: tuple[str, int], path: str, host: str, verb: str, expected: int
 ) -> None:
     """A page elsewhere could make a browser ask by a name that points to this machine."""
-    status, body, _ = fetched(address, path, host, verb)
+    status, body, _ = fetch(address, path, host, verb)
     assert status == expected
     assert "faces-0a1b2c3d4e5f" not in body
 
 
-def test_it_listens_where_no_other_machine_reaches_it(address: tuple[str, int]) -> None:
+def test_console_listens_on_the_loopback_address_only(address: tuple[str, int]) -> None:
     assert address[0] == "127.0.0.1"
     others = {str(one[4][0]) for one in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}
     for other in others - {"127.0.0.1"}:
@@ -75,20 +75,18 @@ def test_it_listens_where_no_other_machine_reaches_it(address: tuple[str, int]) 
             socket.create_connection((other, address[1]), timeout=5).close()
 
 
-def test_a_taken_port_is_told_in_a_line(address: tuple[str, int]) -> None:
+def test_port_in_use_is_reported(address: tuple[str, int]) -> None:
     with refused("--serve", str(address[1])), serve_page(SharedState(""), address[1]):
         pass
 
 
-def test_a_status_is_given_in_one_way(tmp_path: Path) -> None:
+def test_json_and_serve_exclude_each_other(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["status", str(tmp_path), "--json", "--serve", "8080"])
     assert isinstance(done.exception, UserError)
     assert "--serve" in done.exception.message
 
 
-def test_the_server_tells_a_console_the_last_lines_of_the_runs_log_and_what_was_spent(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_console_gets_the_last_log_lines_and_the_spent_budget(sets: Mapping[str, Path], tmp_path: Path) -> None:
     recipe = recipe_of(tree(sets, "privacyface"))
     log = RunLog(tmp_path, "a-run")
     for number in range(1, 400):
@@ -99,11 +97,11 @@ def test_the_server_tells_a_console_the_last_lines_of_the_runs_log_and_what_was_
     entry = LedgerEntry(1, "A", "up", "release", "centres", "centres", 8, "", cost=cost)
     (tmp_path / "ledger.jsonl").write_text(json.dumps(entry.row()) + "\n")
     (tmp_path / "rounds.jsonl").write_text('{"round": 1}\n{"round": 2}\n')
-    told = progress(tmp_path, recipe, "", {"after": 1, "more": True}, None)
-    assert [row["round"] for row in told["rounds"]] == [2]
-    assert (told["spent"]["epsilon"], told["spent"]["site"]) == (1.5, "A")
-    assert told["budget"] == {"epsilon": 1000.0, "delta": 0.5}
-    lines = [line["message"] for line in told["log"]]
+    answer = progress(tmp_path, recipe, "", {"after": 1, "more": True}, None)
+    assert [row["round"] for row in answer["rounds"]] == [2]
+    assert (answer["spent"]["epsilon"], answer["spent"]["site"]) == (1.5, "A")
+    assert answer["budget"] == {"epsilon": 1000.0, "delta": 0.5}
+    lines = [line["message"] for line in answer["log"]]
     assert [line.split()[1] for line in lines] == [str(number) for number in range(400 - len(lines), 400)]
     assert 1 < len(lines) <= LAST
     assert max(map(len, lines)) <= 300

@@ -1,4 +1,4 @@
-"""Who is not of the federation stays out, and a job that brings code, or names it, runs nowhere."""
+"""Strangers are refused, and a job with foreign code runs nowhere."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fedvisage.nvflare.job import Job, without_local_parts, write_job
 from fedvisage.nvflare.kits import open_kit
 from fedvisage.nvflare.membership import provision
 from fedvisage.nvflare.node import end
-from fedvisage.nvflare.operator import Session, connect_to_server
+from fedvisage.nvflare.operator import connect_to_server
 from fedvisage.nvflare.rehearsal import Rehearsal
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
@@ -49,10 +49,10 @@ def stranger(port: int, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def greeting(port: int, authority: Path, certificate: Path | None) -> bytes:
+def first_byte_of_server(port: int, authority: Path, certificate: Path | None) -> bytes:
     """Shake hands with the server as a client that has a certificate, or none, and return its first bytes.
 
-    A server that refuses a certificate either says so, or hangs up: the handshake's last word is the server's.
+    A server that refuses a certificate sends an alert or closes the connection.
     """
     context = ssl.create_default_context(cafile=str(authority / "startup" / "rootCA.pem"))
     context.set_alpn_protocols(["h2"])
@@ -69,24 +69,24 @@ def greeting(port: int, authority: Path, certificate: Path | None) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def up(federation: Rehearsal) -> None:
+def running_server(federation: Rehearsal) -> None:
     """Wait until the server answers."""
     with connect_to_server(federation.operator, WAIT):
         pass
 
 
-@pytest.mark.usefixtures("up")
-def test_only_certificates_of_this_federation_are_let_in(federation: Rehearsal, stranger: Path, port: int) -> None:
+@pytest.mark.usefixtures("running_server")
+def test_only_certificates_of_this_federation_are_admitted(federation: Rehearsal, stranger: Path, port: int) -> None:
     own = federation.sites["A"].path
-    assert greeting(port, own, own), "a kit of this federation is greeted"
-    assert not greeting(port, own, None), "no certificate"
-    assert not greeting(port, own, stranger / "sites" / "A"), "a certificate of another authority"
+    assert first_byte_of_server(port, own, own), "a kit of this federation is greeted"
+    assert not first_byte_of_server(port, own, None), "no certificate"
+    assert not first_byte_of_server(port, own, stranger / "sites" / "A"), "a certificate of another authority"
     with pytest.raises(ssl.SSLCertVerificationError):
-        greeting(port, stranger / "sites" / "A", None)
+        first_byte_of_server(port, stranger / "sites" / "A", None)
 
 
-@pytest.mark.usefixtures("up")
-def test_a_foreign_operator_is_not_let_in(stranger: Path) -> None:
+@pytest.mark.usefixtures("running_server")
+def test_foreign_operator_is_refused(stranger: Path) -> None:
     with (
         refused("startup/rootCA.pem", "certificate", "signed"),
         connect_to_server(open_kit(stranger / "operator", "operator"), 5.0),
@@ -95,8 +95,8 @@ def test_a_foreign_operator_is_not_let_in(stranger: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("up")
-def test_a_site_cannot_take_another_name(federation: Rehearsal, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("running_server")
+def test_site_cannot_use_another_name(federation: Rehearsal, tmp_path: Path) -> None:
     kit = shutil.copytree(federation.sites["A"].path, tmp_path / "kit", ignore=shutil.ignore_patterns("socket"))
     path = kit / "startup" / "fed_client.json"
     tree = json.loads(path.read_text())
@@ -115,25 +115,25 @@ def test_a_site_cannot_take_another_name(federation: Rehearsal, tmp_path: Path) 
     assert process.wait() != 0, "it gave up by itself"
 
 
-def ended(session: Session, number: str) -> str:
+def wait_for_end(session: Any, number: str) -> str:
     """Wait for a job to end."""
     while not (status := str(session.get_job_meta(number).get("status"))).startswith("FINISHED"):
         time.sleep(0.2)
     return status
 
 
-def brings_code(job: Path, canary: Path) -> None:
+def bring_code(job: Path, canary: Path) -> None:
     custom = job / "app" / "custom"
     custom.mkdir()
     (custom / "own.py").write_text(f"open({str(canary)!r}, 'w').close()\n\n\nclass Site:\n    pass\n")
     name_class(job, "own.Site", {})
 
 
-def names_a_module(job: Path, canary: Path) -> None:
+def name_module(job: Path, canary: Path) -> None:
     name_class(job, "nvflare.collab.api.module_wrapper.ModuleWrapper", {"module_name": "os"})
 
 
-def nests_a_process(job: Path, canary: Path) -> None:
+def nest_process(job: Path, canary: Path) -> None:
     path = job / "app" / "config" / "config_fed_client.json"
     tree = json.loads(path.read_text())
     tree["components"][0]["args"] = {"anything": {"path": "subprocess.Popen", "args": {"args": ["touch", str(canary)]}}}
@@ -148,15 +148,17 @@ def name_class(job: Path, path: str, arguments: Mapping[str, Any]) -> None:
     file.write_text(json.dumps(tree))
 
 
-@pytest.mark.parametrize("deed", [brings_code, names_a_module, nests_a_process])
-def test_job_with_foreign_code(deed: Any, federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", [bring_code, name_module, nest_process])
+def test_job_with_foreign_code_is_refused(
+    change: Any, federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
     directory, canary = tmp_path / "refused", tmp_path / "canary"
     write_job(
         directory, Job("refused", without_local_parts(recipe_of(tree(sets, training__rounds=1)))), ("A", "B", "C")
     )
-    deed(directory, canary)
+    change(directory, canary)
     with connect_to_server(federation.operator, WAIT) as session:
-        status = ended(session, session.submit_job(str(directory)))
+        status = wait_for_end(session, session.submit_job(str(directory)))
     assert status != "FINISHED:COMPLETED"
     assert not canary.exists()
     assert not (federation.server.path.parents[1] / "runs" / "refused").exists(), "no training began"

@@ -1,4 +1,4 @@
-"""What a site says when something goes wrong there: a reason, and nothing that an exception quotes."""
+"""The reason that a site sends after a failure contains no text of an exception."""
 
 from __future__ import annotations
 
@@ -9,33 +9,29 @@ import pytest
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.federation.site import TrainingFailed
 from fedvisage.federation.wire.schema import RefusedMessage
-from fedvisage.nvflare.own_files import NotReady
+from fedvisage.nvflare.job import NotReady
 from fedvisage.nvflare.site_program import SiteProgram
 from fedvisage.nvflare.transport import unpack_reply
 
 SECRET = "/srv/secret-subject-A3.png"
 
 
-def raising(error: Exception) -> Callable[[], dict[str, object]]:
+def raise_in_call(error: Exception) -> Callable[[], dict[str, object]]:
     def work() -> dict[str, object]:
         raise error
 
     return work
 
 
-QUOTING = (
-    ValueError(SECRET),
-    OSError(2, "gone", SECRET),
-    KeyError(SECRET),
-    RunFailed(SECRET),
-    UserError("data.sites.A", SECRET),
-    UserError(SECRET, "is gone"),
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(ValueError(SECRET), OSError(2, "gone", SECRET), KeyError(SECRET), RunFailed(SECRET)),
+        *(UserError("data.sites.A", SECRET), UserError(SECRET, "is gone")),
+    ],
 )
-
-
-@pytest.mark.parametrize("error", QUOTING)
-def test_what_an_exception_quotes_stays_at_the_site(error: Exception) -> None:
-    reply = unpack_reply("A", SiteProgram()._answer(raising(error), "ticket"))  # type: ignore[arg-type]
+def test_text_of_an_exception_stays_at_the_site(error: Exception) -> None:
+    reply = unpack_reply("A", SiteProgram()._answer(raise_in_call(error), "ticket"))  # type: ignore[arg-type]
     assert reply.message is None
     assert "see its log" in reply.failure
     assert "secret" not in reply.failure
@@ -45,11 +41,11 @@ def test_what_an_exception_quotes_stays_at_the_site(error: Exception) -> None:
 @pytest.mark.parametrize(
     "error", [TrainingFailed("the loss is not finite"), RefusedMessage("a", "is missing"), NotReady("no set")]
 )
-def test_reasons_of_our_own_are_told(error: Exception) -> None:
-    reply = unpack_reply("A", SiteProgram()._answer(raising(error)))  # type: ignore[arg-type]
+def test_own_reasons_are_sent(error: Exception) -> None:
+    reply = unpack_reply("A", SiteProgram()._answer(raise_in_call(error)))  # type: ignore[arg-type]
     assert reply.failure == str(error)
 
 
-def test_an_order_before_the_beginning_is_answered_with_a_reason() -> None:
+def test_order_before_the_restore_gets_a_reason() -> None:
     parcel = SiteProgram().carry_out({"words": {"ticket": "first"}, "tensors": {}})
     assert "before its starting point" in unpack_reply("A", parcel).failure

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from nvflare.apis.workspace import Workspace
-from tests.distributed.papers import make_kits
+from tests.distributed.federations import make_kits
 from tests.refusals import failed
 from tests.toy import SITES, make_set, recipe_of, tree
 
@@ -25,16 +25,16 @@ from fedvisage.federation.record.store import SiteStore, write_sealed
 from fedvisage.federation.wire.transport import Order
 from fedvisage.nvflare.job import Job, without_local_parts, write_job
 from fedvisage.nvflare.kits import OWN, Kit
-from fedvisage.nvflare.run_record import RunRecord
 from fedvisage.nvflare.server_program import train_job
 from fedvisage.nvflare.site_program import SiteProgram
 from fedvisage.nvflare.transport import pack_order, unpack_reply
+from fedvisage.nvflare.watching import RunRecord
 
 NUMBER = "1234"
 
 
 class Context:
-    """What a job's process asks NVFlare for: the workspace of the kit, the site's name, the number of the job."""
+    """NVFlare's context of a job's process: the workspace of the kit, the site's name, the number of the job."""
 
     def __init__(self, kit: Path) -> None:
         self.kit = kit
@@ -56,19 +56,19 @@ class Context:
 
 
 @cache
-def site_papers() -> dict[str, bytes]:
+def site_credentials() -> dict[str, bytes]:
     """Return the key and certificates of a provisioned site, by file; every site reads them when it opens its data."""
     with TemporaryDirectory() as place:
         startup = make_kits(Path(place) / "kits") / "sites/bank/startup"
         return {name: (startup / name).read_bytes() for name in ("client.key", "client.crt", "rootCA.pem")}
 
 
-def started(sets: Mapping[str, Path], data: Path, place: Path) -> Context:
-    """Lay out a site's kit with a job in it, as NVFlare does."""
+def prepare_job(sets: Mapping[str, Path], data: Path, place: Path) -> Context:
+    """Write a site's kit with a job in it, as NVFlare does."""
     kit = place / "kit"
     for folder in (kit / "local", kit / "startup", place / "state"):
         folder.mkdir(parents=True)
-    for name, content in site_papers().items():
+    for name, content in site_credentials().items():
         (kit / "startup" / name).write_bytes(content)
     write_json(kit / "local" / OWN, {"data": str(data), "state": str(place / "state"), "rehearsal": "yes"})
     job = place / "job"
@@ -77,56 +77,54 @@ def started(sets: Mapping[str, Path], data: Path, place: Path) -> Context:
     return Context(kit)
 
 
-def restored(program: SiteProgram, context: Any) -> str:
-    """Have the site begin, as its published call does, and return why it could not."""
-    return unpack_reply("A", program._answer(lambda: program._restore(context, 0))).failure
+def restore_failure(program: SiteProgram, context: Any, generation: int = 0) -> str:
+    """Restore a generation, as the published call does, and return the reason for a failure."""
+    return unpack_reply("A", program._answer(lambda: program._restore(context, generation))).failure
 
 
-def test_a_site_with_a_wrong_set_says_so_every_time_and_rejoins_when_it_is_repaired(
+def test_site_with_a_wrong_set_reports_it_and_rejoins_after_a_repair(
     sets: Mapping[str, Path], tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("fedvisage.nvflare.site_program.PATIENCE", 0.0)  # nobody else holds the run
+    monkeypatch.setattr("fedvisage.nvflare.site_program.PATIENCE", 0.0)  # no other process holds the run
     data = make_set(tmp_path / "data", "A", 0, size=16)
-    context, program = started(sets, data, tmp_path), SiteProgram()
-    first = restored(program, context)
+    context, program = prepare_job(sets, data, tmp_path), SiteProgram()
+    first = restore_failure(program, context)
     assert first.startswith(("recipe", "data."))
-    assert restored(program, context) == first
+    assert restore_failure(program, context) == first
     shutil.rmtree(data)
     shutil.copytree(sets["A"], data)
-    assert restored(program, context) == ""
+    assert restore_failure(program, context) == ""
 
 
-def test_a_run_that_another_process_holds_is_named_as_such(
-    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_run_held_by_another_process_is_reported(sets: Mapping[str, Path], tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("fedvisage.nvflare.site_program.PATIENCE", 0.0)
-    context = started(sets, sets["A"], tmp_path)
+    context = prepare_job(sets, sets["A"], tmp_path)
     holder, late = SiteProgram(), SiteProgram()
-    assert restored(holder, context) == ""
-    assert "earlier job" in restored(late, context)
+    assert restore_failure(holder, context) == ""
+    assert "earlier job" in restore_failure(late, context)
     holder._held.close()
-    assert restored(late, context) == ""
+    assert restore_failure(late, context) == ""
 
 
-def ordered(program: SiteProgram, call: str, number: int) -> str:
-    """Send the site an order of a round, and return why it refused."""
+def order_failure(program: SiteProgram, call: str, number: int) -> str:
+    """Send the site an order of a round, and return the reason for a refusal."""
     assert program._worker is not None
     accepted = program._worker.workspace.accepted[call].tensors
     lent = {name: torch.full(tensor.shape, 0.1).to(tensor.dtype) for name, tensor in accepted.items()}
     return unpack_reply("A", program.carry_out(pack_order(Order(call, number, lent, 1, "ticket")))).failure
 
 
-def test_a_set_that_changes_during_a_job_ends_the_sites_part(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_change_of_the_set_during_a_job_ends_the_sites_part(sets: Mapping[str, Path], tmp_path: Path) -> None:
     data = Path(shutil.copytree(sets["A"], tmp_path / "data"))
-    context, program = started(sets, data, tmp_path), SiteProgram()
-    assert restored(program, context) == ""
-    assert ordered(program, "train", 1) == ""
+    context, program = prepare_job(sets, data, tmp_path), SiteProgram()
+    assert restore_failure(program, context) == ""
+    assert order_failure(program, "train", 1) == ""
     assert unpack_reply("A", program.commit(1)).failure == ""
     content = (data / "images.npy").read_bytes()
     (data / "images.npy").write_bytes(content[:-100] + bytes(100))
     for reason in (
-        ordered(program, "train", 2),
-        ordered(program, "heldout", 2),
+        order_failure(program, "train", 2),
+        order_failure(program, "heldout", 2),
         unpack_reply("A", program.commit(2)).failure,
     ):
         assert "images.npy" in reason
@@ -134,42 +132,40 @@ def test_a_set_that_changes_during_a_job_ends_the_sites_part(sets: Mapping[str, 
         assert str(tmp_path) not in reason
 
 
-def test_a_set_that_changes_during_a_round_is_detected_at_its_commit(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_change_of_the_set_during_a_round_is_detected_at_its_commit(sets: Mapping[str, Path], tmp_path: Path) -> None:
     data = Path(shutil.copytree(sets["A"], tmp_path / "data"))
-    context, program = started(sets, data, tmp_path), SiteProgram()
-    assert restored(program, context) == ""
-    assert ordered(program, "train", 1) == ""
+    context, program = prepare_job(sets, data, tmp_path), SiteProgram()
+    assert restore_failure(program, context) == ""
+    assert order_failure(program, "train", 1) == ""
     (data / "rows.csv").write_text((data / "rows.csv").read_text() + "\n")
     assert "rows.csv" in unpack_reply("A", program.commit(1)).failure
-    assert "rows.csv" in ordered(program, "heldout", 1)
+    assert "rows.csv" in order_failure(program, "heldout", 1)
 
 
-def test_a_site_records_the_start_and_end_of_a_run(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    context, program, said = started(sets, sets["A"], tmp_path), SiteProgram(), list[str]()
-    record = RunRecord(Kit(context.kit, "site", "A"), said.append)
+def test_site_records_the_start_and_end_of_a_run(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    context, program, lines = prepare_job(sets, sets["A"], tmp_path), SiteProgram(), list[str]()
+    record = RunRecord(Kit(context.kit, "site", "A"), lines.append)
     record.start({"job_id": NUMBER, "submitter_name": "operator@example.org"})
-    assert restored(program, context) == ""
-    assert ordered(program, "train", 1) == ""
+    assert restore_failure(program, context) == ""
+    assert order_failure(program, "train", 1) == ""
     record.end(NUMBER)
     shutil.rmtree(context.kit)  # as NVFlare's folders of old jobs are deleted
     first, last = map(json.loads, (tmp_path / "state" / "runs.jsonl").read_text().splitlines())
     assert (first["event"], first["run"], first["submitter"]) == ("started", "run-1", "operator@example.org")
     assert (first["method"], first["recipe"]["training"]["rounds"]) == ("fedpad", last["rounds"])
     assert (last["event"], last["run"], last["job"], last["round"]) == ("ended", "run-1", NUMBER, 1)
-    assert ["run-1" in line for line in said] == [True, True]
-    assert "operator@example.org" in said[0]
+    assert ["run-1" in line for line in lines] == [True, True]
+    assert "operator@example.org" in lines[0]
 
 
-def test_a_site_prints_once_why_it_left_a_run_and_not_why_it_left_an_earlier_job(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_site_prints_the_reason_for_a_failure_once_per_job(sets: Mapping[str, Path], tmp_path: Path) -> None:
     data, lines = Path(shutil.copytree(sets["A"], tmp_path / "data")), list[str]()
-    context, program = started(sets, data, tmp_path), SiteProgram()
-    assert restored(program, context) == ""
+    context, program = prepare_job(sets, data, tmp_path), SiteProgram()
+    assert restore_failure(program, context) == ""
     record = RunRecord(Kit(context.kit, "site", "A"), lines.append)
     record.start({"job_id": NUMBER})
     (data / "rows.csv").write_text((data / "rows.csv").read_text() + "\n")
-    assert "rows.csv" in ordered(program, "train", 1)
+    assert "rows.csv" in order_failure(program, "train", 1)
     for _ in range(2):
         record.report_failures()
     record.end(NUMBER)
@@ -179,15 +175,15 @@ def test_a_site_prints_once_why_it_left_a_run_and_not_why_it_left_an_earlier_job
     assert ["rows.csv" in line for line in lines[3:]] == [False, False]
 
 
-def test_site_without_room_for_a_commit_names_its_full_disk(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_site_without_space_for_a_commit_reports_a_full_disk(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """A limit of this process for the size of a file stands for a full disk; even the log has no room."""
     context, program, limits = (
-        started(sets, sets["A"], tmp_path),
+        prepare_job(sets, sets["A"], tmp_path),
         SiteProgram(),
         resource.getrlimit(resource.RLIMIT_FSIZE),
     )
-    assert restored(program, context) == ""
-    assert ordered(program, "train", 1) == ""
+    assert restore_failure(program, context) == ""
+    assert order_failure(program, "train", 1) == ""
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
     try:
         assert unpack_reply("A", program.commit(1)).failure == "its disk is full; see its log"
@@ -195,14 +191,14 @@ def test_site_without_room_for_a_commit_names_its_full_disk(sets: Mapping[str, P
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_a_damaged_job_is_not_recorded_and_harms_nothing(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    record = RunRecord(Kit(started(sets, sets["A"], tmp_path).kit, "site", "A"), lambda text: None)
+def test_damaged_job_is_not_recorded(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    record = RunRecord(Kit(prepare_job(sets, sets["A"], tmp_path).kit, "site", "A"), lambda text: None)
     record.start({"job_id": "another", "submitter_name": "operator@example.org"})
     record.end("another")
     assert not (tmp_path / "state" / "runs.jsonl").exists()
 
 
-def test_a_server_without_room_for_a_file_advises_to_resume(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_server_without_disk_space_advises_to_resume(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """A limit of this process for the size of a file stands for a full disk."""
     job, limits = Job("run-1", recipe_of(tree(sets, "fedpad"))), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
@@ -213,12 +209,12 @@ def test_a_server_without_room_for_a_file_advises_to_resume(sets: Mapping[str, P
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_the_state_of_another_run_or_round_is_refused_at_the_site(
+def test_state_of_another_run_or_round_is_refused_at_the_site(
     sets: Mapping[str, Path], tmp_path: Path, monkeypatch: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("fedvisage.nvflare.site_program.PATIENCE", 0.0)
-    context, program = started(sets, sets["A"], tmp_path), SiteProgram()
-    assert restored(program, context) == ""
+    context, program = prepare_job(sets, sets["A"], tmp_path), SiteProgram()
+    assert restore_failure(program, context) == ""
     assert program._worker is not None
     store = program._worker.store
     for number in (1, 2):
@@ -239,15 +235,15 @@ def test_the_state_of_another_run_or_round_is_refused_at_the_site(
         ((tmp_path / "unnamed").read_bytes(), "earlier version"),
     ):
         own.write_bytes(changed)
-        again = SiteProgram()
-        failure = unpack_reply("A", again._answer(lambda again=again: again._restore(context, 2))).failure
-        again._held.close()
+        resumed = SiteProgram()
+        failure = restore_failure(resumed, context, 2)
+        resumed._held.close()
         assert ("a file was refused at the site" in failure) == bool(keyword)
         assert own.name not in failure
         assert not keyword or (own.name in caplog.text and keyword in caplog.text)
 
-    started_with = json.loads((store.directory / "data.json").read_text())
-    del started_with["recipe"]
-    write_json(store.directory / "data.json", started_with)  # as an earlier version began the run, without names
+    data_file = json.loads((store.directory / "data.json").read_text())
+    del data_file["recipe"]
+    write_json(store.directory / "data.json", data_file)  # as an earlier version began the run, without names
     earlier = SiteProgram()
-    assert unpack_reply("A", earlier._answer(lambda: earlier._restore(context, 2))).failure == ""
+    assert restore_failure(earlier, context, 2) == ""

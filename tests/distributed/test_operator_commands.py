@@ -1,8 +1,7 @@
-"""What an operator sees of a federation that really runs: a run in the status, and a run that cannot go on."""
+"""The operator's commands with a running federation: status, stop, and runs that cannot continue."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -19,13 +18,11 @@ from typing import Any
 
 import psutil
 import pytest
-from rich.console import Console
-from tests.distributed.federations import WAIT, run_through
+from tests.distributed.federations import WAIT, LineReporter, run_through
 from tests.refusals import failed, refused
 from tests.toy import SITES, recipe_of, tree
 
 from fedvisage.base.errors import RunFailed
-from fedvisage.base.progress import Reporter
 from fedvisage.nvflare import operator
 from fedvisage.nvflare.job import write_job
 from fedvisage.nvflare.kits import Kit, own_settings
@@ -33,33 +30,28 @@ from fedvisage.nvflare.node import end
 from fedvisage.nvflare.operator import connect_to_server
 from fedvisage.nvflare.outcome import last_round
 from fedvisage.nvflare.rehearsal import Rehearsal
-from fedvisage.nvflare.server_runs import list_runs, stop_run
-from fedvisage.nvflare.status import Status, query_status, status_of, write_page
+from fedvisage.nvflare.status import Status, list_runs, query_status, status_of, stop_run, write_page
 from fedvisage.runs.directory import NAME
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 
 
 ROUNDS = 18
-"""So many that a busy machine can be asked twice, one after the other, while they go on."""
+"""Enough rounds for two queries of a busy machine during the run."""
 
 
-class Observer(Reporter):
-    """Looks at the federation when a round has ended, and remembers what is told."""
+class Observer(LineReporter):
+    """Queries the federation at the end of a round, and records the messages of the run."""
 
     def __init__(self, kit: Path) -> None:
-        super().__init__(Console(file=io.StringIO()), quiet=True)
-        self.kit, self.seen, self.told = kit, list[Status](), list[str]()
-        self.pages: list[str] = []
+        super().__init__()
+        self.kit, self.seen, self.pages = kit, list[Status](), list[str]()
 
     def advance(self, done: int, total: int, note: str) -> None:
         if not self.seen:
             self.seen.append(status_of(self.kit, WAIT))
             write_page(self.kit.parent / "console.html", self.kit, WAIT)
             self.pages.append((self.kit.parent / "console.html").read_text())
-
-    def say(self, text: str) -> None:
-        self.told.append(text)
 
 
 def test_status_shows_a_run_and_its_progress_while_it_runs(
@@ -75,24 +67,24 @@ def test_status_shows_a_run_and_its_progress_while_it_runs(
     assert run.bytes_up > 0 < run.bytes_down
     (page,) = observer.pages
     assert all(word in page for word in (run.run, "FedPAD", f"of {ROUNDS}", "log at the server", *SITES))
-    told = json.loads((tmp_path / "seen/tracking/told.json").read_text())
-    assert told == {"tensorboard": {"run": "tensorboard", "round": ROUNDS, "ended": True}}
+    trackers = json.loads((tmp_path / "seen/tracking/told.json").read_text())
+    assert trackers == {"tensorboard": {"run": "tensorboard", "round": ROUNDS, "ended": True}}
     assert list((tmp_path / "seen/tensorboard").glob("events.*"))
     assert "tracking" not in next(federation.server.path.parents[1].glob("runs/seen-*/recipe.yaml")).read_text()
-    words = " ".join(observer.told)
+    words = " ".join(observer.lines)
     assert words.index("submitted") < words.index("waiting for A, B, C to start") < words.index("started")
     assert not [one for one in status_of(federation.operator.path, WAIT).runs if one.run == run.run], "it is over"
     (listed,) = (entry for entry in list_runs(federation.operator.path, WAIT) if entry.run == run.run)
     assert (listed.state, listed.submitter) == ("ended", federation.operator.name)
     for kit in federation.sites.values():
-        first, last = recorded(kit, run.run)
+        first, last = read_records(kit, run.run)
         assert (first["event"], first["submitter"], first["method"]) == ("started", federation.operator.name, "fedpad")
         assert (last["event"], last["round"], last["rounds"]) == ("ended", ROUNDS, ROUNDS)
         lines = [line for line in (kit.path / "process.log").read_text().splitlines() if run.run in line]
         assert [line.partition(run.run)[2].split()[0].strip(";:") for line in lines] == ["started", "ended"]
 
 
-def recorded(kit: Kit, run: str) -> list[dict[str, Any]]:
+def read_records(kit: Kit, run: str) -> list[dict[str, Any]]:
     """Return the two entries of a run in a site's record; a site notices the end of its process within seconds."""
     path = Path(own_settings(kit.path)["state"]) / "runs.jsonl"
     while True:
@@ -117,7 +109,7 @@ def test_stopping_a_run_ends_its_operators_command_and_resume_continues_it(
     with failed(RunFailed, federation.operator.name, "stopped", "--resume"):
         run_through(federation, content, tmp_path / "stopped", reporter=observer)
     observer.stopping.join()
-    assert not any("submitting the run again" in text for text in observer.told)
+    assert not any("submitting the run again" in text for text in observer.lines)
     name = json.loads((tmp_path / "stopped" / NAME).read_text())["run"]
     with refused(name, "aborted"):
         stop_run(federation.operator.path, str(tmp_path / "stopped"), WAIT)
@@ -145,8 +137,8 @@ def wait_for_contact(federation: Rehearsal) -> None:
 
 
 @contextmanager
-def stopped(federation: Rehearsal, *names: str) -> Iterator[None]:
-    """Have sites, or all of them, be silent, though their connections stand."""
+def suspend(federation: Rehearsal, *names: str) -> Iterator[None]:
+    """Suspend sites, or all of them; their connections stay open."""
     sites = [federation.processes[name].pid for name in names or federation.sites]
     for pid in sites:
         os.kill(pid, signal.SIGSTOP)
@@ -165,26 +157,26 @@ def test_suspended_site_is_stale_and_the_waiting_run_names_it(
     (tmp_path / "waiting").mkdir()
     wait_for_contact(federation)
     kit = federation.operator.path
-    with stopped(federation, "B"):
+    with suspend(federation, "B"):
         while "B" not in {site.name for site in status_of(kit, WAIT).sites if site.stale}:
             time.sleep(0.2)
         with failed(RunFailed, "not connected", "B"):
             operator.train_in_federation(recipe, tmp_path / "waiting", observer, federation.operator, wait=5)
-    assert "waiting for B to connect" in observer.told
+    assert "waiting for B to connect" in observer.lines
 
 
 @pytest.mark.slow
-def test_run_whose_sites_do_not_answer_after_its_submission_ends_after_its_patience(
+def test_run_with_unresponsive_sites_ends_after_its_patience(
     federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sites are stopped by the submission, however long the command took to connect before it."""
+    """The sites are suspended at the submission, however long the command took to connect before it."""
     observer, recipe = Observer(federation.operator.path), recipe_of(tree(sets, training__rounds=1))
     (tmp_path / "dead").mkdir()
     wait_for_contact(federation)
     with ExitStack() as suspended:
 
         def stop_sites_and_write_job(*arguments: Any) -> None:
-            suspended.enter_context(stopped(federation))
+            suspended.enter_context(suspend(federation))
             write_job(*arguments)
 
         monkeypatch.setattr(operator, "write_job", stop_sites_and_write_job)
@@ -199,7 +191,7 @@ def test_run_whose_sites_do_not_answer_after_its_submission_ends_after_its_patie
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.slow
-def test_site_that_is_stopped_during_an_order_does_not_hold_the_round_until_its_deadline(
+def test_site_stopped_during_an_order_does_not_delay_the_round(
     number: signal.Signals, federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     """B's program of the run is suspended, so that its order is pending when B is stopped. The deadline is a day."""
@@ -224,25 +216,25 @@ def test_site_that_is_stopped_during_an_order_does_not_hold_the_round_until_its_
 
 
 @pytest.mark.slow
-def test_run_begins_again_at_once_when_a_site_dies_during_its_start(
+def test_run_restarts_at_once_when_a_site_dies_during_its_start(
     federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     """NVFlare waits five minutes for a site to start whose process is gone, though the site is up again."""
 
     class Striker(Observer):
         def say(self, text: str) -> None:
-            if "running at the server" in text and not any("running at the server" in one for one in self.told):
+            if "running at the server" in text and not any("running at the server" in one for one in self.lines):
                 federation.kill("B")
                 federation.start("B")
             super().say(text)
 
     observer = Striker(federation.operator.path)
     run_through(federation, tree(sets, training__rounds=2), tmp_path / "struck", reporter=observer)
-    assert any(text.startswith("B lost its part") for text in observer.told)
+    assert any(text.startswith("B lost its part") for text in observer.lines)
 
 
 @pytest.mark.slow
-def test_operator_asks_a_server_with_a_full_disk_again(
+def test_operator_retries_a_server_with_a_full_disk(
     federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     """NVFlare notes each request in a file before it answers; it says that it cannot, and the run goes on meanwhile."""
@@ -261,7 +253,7 @@ def test_operator_asks_a_server_with_a_full_disk_again(
 
     observer = Filler(federation.operator.path)
     run_through(federation, tree(sets, training__rounds=6), tmp_path / "filled", reporter=observer)
-    assert any("trying again" in text for text in observer.told)
+    assert any("trying again" in text for text in observer.lines)
     assert (tmp_path / "filled" / "metrics.json").exists()
 
 
@@ -290,5 +282,5 @@ def test_site_returns_when_a_process_with_a_copy_of_its_kit_dies(federation: Reh
 
 
 def _seen_since(status: Status, moment: float) -> bool:
-    """Return whether site A was heard of after a moment."""
+    """Return whether site A had contact after a moment."""
     return any(site.name == "A" and time.time() - site.seconds_ago > moment for site in status.sites)

@@ -1,4 +1,4 @@
-"""One process for each kit and port, and what a person sees of it."""
+"""One process per kit and port, and its lines on the terminal."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ with hold_directories(Path(sys.argv[1])), hold_port(int(sys.argv[2])):
 """
 
 
-def test_a_second_process_is_told_who_holds_it_and_a_killed_one_lets_go(tmp_path: Path) -> None:
-    """Nobody listens on the port: the state of things when two servers begin at one moment."""
+def test_second_process_names_the_holder_and_a_killed_holder_releases(tmp_path: Path) -> None:
+    """No process listens on the port, as when two servers start at the same moment."""
     port = free_port()
     command = [sys.executable, "-c", HOLDER, str(tmp_path), str(port)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
@@ -45,12 +45,12 @@ def test_a_second_process_is_told_who_holds_it_and_a_killed_one_lets_go(tmp_path
         pass
 
 
-def test_a_kit_and_its_state_may_be_one_directory(tmp_path: Path) -> None:
+def test_kit_and_state_may_be_the_same_directory(tmp_path: Path) -> None:
     with hold_directories(tmp_path, tmp_path / "state", tmp_path):
         assert (tmp_path / "state").is_dir()
 
 
-def test_a_port_on_which_somebody_listens_with_gRPCs_option_is_refused() -> None:
+def test_port_with_a_shared_listener_is_refused() -> None:
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         other.bind(("", 0))
@@ -62,7 +62,7 @@ def test_a_port_on_which_somebody_listens_with_gRPCs_option_is_refused() -> None
         pass
 
 
-def test_what_libraries_write_goes_to_the_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_of_libraries_goes_to_the_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with output_to_log(tmp_path, verbose=False):
         os.write(1, b"noise\n")
         os.write(2, b"more noise\n")

@@ -1,4 +1,4 @@
-"""What a campaign of spoilt kits found: each ends in one line that names the file."""
+"""Damaged kits: each is refused in one line that names the file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
-from tests.distributed.papers import copy_of
+from tests.distributed.federations import copy_kit
 from tests.refusals import refused
 
 from fedvisage.nvflare.admission import Admission
@@ -23,67 +23,69 @@ from fedvisage.nvflare.kits import open_kit
 from fedvisage.nvflare.node import prepare_server, prepare_site
 
 
-def a_pipe(path: Path) -> None:
+def replace_by_pipe(path: Path) -> None:
     path.unlink()
     os.mkfifo(path)
 
 
-def a_hole(path: Path) -> None:
+def make_huge(path: Path) -> None:
     os.truncate(path, 1 << 40)
 
 
-@pytest.mark.parametrize("deed", [a_pipe, a_hole])
+@pytest.mark.parametrize("damage", [replace_by_pipe, make_huge])
 @pytest.mark.parametrize("name", ["client.crt", "client.key", "rootCA.pem"])
-def test_papers_that_would_never_end(deed: Callable[[Path], None], name: str, own_kits: Path, tmp_path: Path) -> None:
-    kit = copy_of(own_kits / "sites" / "bank", tmp_path)
-    deed(kit / "startup" / name)
+def test_pipe_or_huge_file_as_credential_is_refused(
+    damage: Callable[[Path], None], name: str, own_kits: Path, tmp_path: Path
+) -> None:
+    kit = copy_kit(own_kits / "sites" / "bank", tmp_path)
+    damage(kit / "startup" / name)
     with refused(kit / "startup" / name):
         check(credentials_in(kit, at_server=False), "bank")
 
 
-def test_a_key_with_which_no_connection_comes_about(own_kits: Path, tmp_path: Path) -> None:
-    """Of 1,024 bits: its papers agree with each other, and TLS refuses them."""
-    kit, now = copy_of(own_kits / "sites" / "bank", tmp_path), datetime.now(UTC)
+def test_key_too_short_for_tls_is_refused(own_kits: Path, tmp_path: Path) -> None:
+    """A key of 1,024 bits: the files match each other, and TLS refuses them."""
+    kit, now = copy_kit(own_kits / "sites" / "bank", tmp_path), datetime.now(UTC)
     key = rsa.generate_private_key(65537, 1024)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "bank")])
-    made = x509.CertificateBuilder(name, name, key.public_key(), 7, now - timedelta(1), now + timedelta(90))
-    pem = made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    certificate = x509.CertificateBuilder(name, name, key.public_key(), 7, now - timedelta(1), now + timedelta(90))
+    pem = certificate.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
     for file in ("client.crt", "rootCA.pem"):
         (kit / "startup" / file).write_bytes(pem)
     plain = serialization.NoEncryption()
-    words = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
-    (kit / "startup" / "client.key").write_bytes(words)
+    key_bytes = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+    (kit / "startup" / "client.key").write_bytes(key_bytes)
     with refused("startup/client.crt", "key"):
         check(credentials_in(kit, at_server=False), "bank")
 
 
-def test_a_kit_without_its_local_directory(own_kits: Path, tmp_path: Path) -> None:
-    kit = copy_of(own_kits / "sites" / "bank", tmp_path)
+def test_kit_without_its_local_directory_is_refused(own_kits: Path, tmp_path: Path) -> None:
+    kit = copy_kit(own_kits / "sites" / "bank", tmp_path)
     (kit / "local").rename(tmp_path / "lost")
     with refused("kit/local", "missing"):
         open_kit(kit, "site")
 
 
-@pytest.mark.parametrize("spoilt", [{"components": None}, {"components": [7]}, {"components": [{}]}, {}])
-def test_resources_of_another_form(
-    spoilt: dict[str, object], own_kits: Path, tmp_path: Path, sets: Mapping[str, Path]
+@pytest.mark.parametrize("content", [{"components": None}, {"components": [7]}, {"components": [{}]}, {}])
+def test_malformed_resources_are_refused(
+    content: dict[str, object], own_kits: Path, tmp_path: Path, sets: Mapping[str, Path]
 ) -> None:
     for name in ("sites/bank", "server"):
-        kit = copy_of(own_kits / name, tmp_path / name.replace("/", "-"))
+        kit = copy_kit(own_kits / name, tmp_path / name.replace("/", "-"))
         path = kit / "local" / "resources.json"
-        path.write_text(json.dumps(spoilt))
+        path.write_text(json.dumps(content))
         opened = open_kit(kit, "server" if name == "server" else "site")
         start = partial(prepare_server, opened) if name == "server" else partial(prepare_site, opened, str(sets["A"]))
         with refused("local/resources.json", "damaged"):
             start()
 
 
-@pytest.mark.parametrize("deed", [a_pipe, a_hole])
-def test_a_list_of_the_revoked_that_would_never_end(
-    deed: Callable[[Path], None], own_kits: Path, tmp_path: Path
+@pytest.mark.parametrize("damage", [replace_by_pipe, make_huge])
+def test_pipe_or_huge_file_as_revocation_list_is_refused(
+    damage: Callable[[Path], None], own_kits: Path, tmp_path: Path
 ) -> None:
-    kit = copy_of(own_kits / "server", tmp_path)
+    kit = copy_kit(own_kits / "server", tmp_path)
     (kit / "startup" / REVOKED).touch()
-    deed(kit / "startup" / REVOKED)
+    damage(kit / "startup" / REVOKED)
     with refused(kit / "startup" / REVOKED):
         Admission(kit, lambda text: None).read()

@@ -1,8 +1,7 @@
-"""What the operator's end reads from NVFlare's answers; the shapes are those that NVFlare 2.9 gives."""
+"""The operator's side of a run, with answers in the form of NVFlare 2.9."""
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shutil
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 from nvflare.fuel.flare_api.api_spec import ClientInfo, InternalError, JobNotRunning, NoConnection
-from rich.console import Console
+from tests.distributed.federations import LineReporter
 from tests.refusals import check_keywords, failed
 from tests.toy import recipe_of, tree
 from typer.testing import CliRunner
@@ -50,23 +49,33 @@ SILENT = {"client_name": "D", "status": "no_reply"}
 CONFUSED = {"client_name": "E", "status": "error"}
 
 
-def test_a_site_without_a_process_says_so_itself() -> None:
-    """One that is silent may be at work: it is not a reason to begin a run again."""
+def test_silent_site_does_not_count_as_idle() -> None:
+    """A silent site may be at work."""
     assert sites_not_at_work([AT_WORK, ELSEWHERE, IDLE, SILENT, CONFUSED], "one") == ["B", "C"]
     assert sites_not_at_work([AT_WORK, ELSEWHERE | {"client_name": "A"}], "one") == [], "a site can be at two jobs"
 
 
-def test_only_the_newest_job_of_a_run_can_be_under_way() -> None:
-    """Jobs whose server died are RUNNING for ever; a command that followed each would lose 20 s with each."""
+def test_newest_job_of_a_run_counts() -> None:
+    """Jobs whose server died keep the status RUNNING."""
     old: dict[str, Any] = {"job_id": "old", "status": "RUNNING", "submit_time": "2026-11-21T10:00:00+00:00"}
     new = old | {"job_id": "new", "submit_time": "2026-11-21T10:05:00+00:00"}
     assert newest_job([new, old]) == newest_job([old, new]) == new
     assert newest_job([]) is None
 
 
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operator, "LOOK", 0.0)
+
+
 def course_of(sets: Mapping[str, Path], **values: Any) -> RunProgress:
-    reporter = Reporter(Console(file=io.StringIO()), quiet=True)
-    return RunProgress(Job("a-run", recipe_of(tree(sets, federation__quorum=2))), reporter, **values)
+    return RunProgress(Job("a-run", recipe_of(tree(sets, federation__quorum=2))), LineReporter(), **values)
+
+
+def lines_of(course: RunProgress) -> list[str]:
+    """Return the lines that the operator sees."""
+    assert isinstance(course.reporter, LineReporter)
+    return course.reporter.lines
 
 
 class Listing:
@@ -86,7 +95,7 @@ class Listing:
 
 
 @pytest.mark.parametrize("clock", [0.0, -3600.0, 86_400.0])
-def test_a_site_without_recent_contact_is_stale_by_the_servers_clock(clock: float) -> None:
+def test_site_without_recent_contact_is_stale_by_the_servers_clock(clock: float) -> None:
     now = time.time() + clock
     session: Any = Listing({"A": now - 1, "B": now - RECENT - 1, "C": now - 500})
     assert recent_sites(session, clock) == {"A"}
@@ -95,10 +104,10 @@ def test_a_site_without_recent_contact_is_stale_by_the_servers_clock(clock: floa
 
 
 @pytest.mark.parametrize("patience", [600.0, -1.0])
-def test_a_server_that_cannot_do_as_asked_is_asked_again_for_as_long_as_a_run_has(
+def test_internal_server_error_is_retried_within_the_patience_of_the_run(
     sets: Mapping[str, Path], patience: float
 ) -> None:
-    """Its disk may be full for a moment: the audit log of what it is asked cannot be written."""
+    """A full disk, where NVFlare cannot write its audit log, may be temporary."""
     course = course_of(sets, patience=patience)
     trouble = InternalError("error: Exception Occurred: OSError: [Errno 28] No space left on device")
     if patience < 0:
@@ -111,7 +120,7 @@ def test_a_server_that_cannot_do_as_asked_is_asked_again_for_as_long_as_a_run_ha
 
 
 class Ending(Listing):
-    """A job whose status NVFlare gives one after another, with or without a process at the server."""
+    """A job with a sequence of statuses, with or without a process at the server."""
 
     def __init__(self, *statuses: str, process: str = "") -> None:
         super().__init__({})
@@ -142,40 +151,37 @@ class Ending(Listing):
         (["RUNNING", "RUNNING"], {"another"}, "lost"),  # the server was started again
     ],
 )
-def test_a_job_is_lost_only_if_its_server_knows_nothing_of_it(
-    sets: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch, statuses: list[str], jobs: set[str], end: str
+def test_job_is_lost_only_if_its_server_does_not_know_it(
+    sets: Mapping[str, Path], statuses: list[str], jobs: set[str], end: str
 ) -> None:
-    monkeypatch.setattr("fedvisage.nvflare.operator.LOOK", 0.0)
     session: Any = Ending(*statuses)
     assert follow(session, course_of(sets), "one", lambda: jobs) == end
 
 
-def test_result_that_comes_late_is_waited_for_and_its_job_is_not_ended(
+def test_late_result_is_awaited_without_aborting_its_job(
     sets: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run's process at the server has ended, and its sites are idle, as when a site has yet to report its end.
 
     The command has no patience left, and the time for a start is over, as after ten minutes of waiting.
     """
-    monkeypatch.setattr("fedvisage.nvflare.operator.LOOK", 0.0)
     monkeypatch.setattr("fedvisage.nvflare.operator.STARTING", -1.0)
-    course, lines = course_of(sets, patience=-1.0), list[str]()
-    monkeypatch.setattr(course.reporter, "say", lines.append)
+    course = course_of(sets, patience=-1.0)
+    lines = lines_of(course)
     session: Any = Ending(*["RUNNING"] * 50, "FINISHED:COMPLETED")
-    monkeypatch.setattr(session, "get_job_meta", with_deployment(session.get_job_meta))
+    monkeypatch.setattr(session, "get_job_meta", add_deployment(session.get_job_meta))
     assert follow(session, course, "one", lambda: {"one"}) == "FINISHED:COMPLETED"
     assert session.aborted == []
     assert course.deaths == {}
     assert lines == ["the run has ended at the server; waiting for its result"]
 
 
-def with_deployment(meta: Any) -> Any:
+def add_deployment(meta: Any) -> Any:
     """Return NVFlare's description of a job that was deployed to all sites."""
     return lambda number: {**meta(number), "job_deploy_detail": [f"{name}: OK" for name in ("server", *"ABC")]}
 
 
-def test_run_that_nobody_answers_for_is_given_up(sets: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedvisage.nvflare.operator.LOOK", 0.0)
+def test_unanswered_run_is_aborted_after_its_patience(sets: Mapping[str, Path]) -> None:
     session: Any = Ending("SUBMITTED", process="one")
     with failed(RunFailed, "submitted", "fedvisage status", "--patience"):
         follow(session, course_of(sets, patience=-1.0), "one", lambda: {"one"})
@@ -202,7 +208,7 @@ class Federated:
         if self.failures:
             self.failures -= 1
             raise NoConnection("the server is cut off")
-        return shutil.copytree(self.results[number], Path(place) / number)
+        return str(shutil.copytree(self.results[number], Path(place) / number))
 
     def submit_job(self, directory: str) -> str:
         self.submitted += 1
@@ -216,32 +222,29 @@ class Federated:
 @pytest.fixture(scope="module")
 def results(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The results of a finished, a failed and an aborted job, as a server writes them."""
-    run, made = tmp_path_factory.mktemp("results") / "run", {}
+    run, results = tmp_path_factory.mktemp("results") / "run", {}
     run.mkdir()
     for name in FILES:
         (run / name).write_text(name)
     for how in ("finished", "failed"):
-        made[how] = run.parent / how
-        write_result(JobOutcome(how, "", "why"), run, made[how] / "fedvisage")
-    made["aborted"] = run.parent / "aborted"
-    note_death(made["aborted"] / "fedvisage", "B")
-    return made
+        results[how] = run.parent / how
+        write_result(JobOutcome(how, "", "why"), run, results[how] / "fedvisage")
+    results["aborted"] = run.parent / "aborted"
+    note_death(results["aborted"] / "fedvisage", "B")
+    return results
 
 
 def run_until_finished(
     session: Federated, course: RunProgress, kits: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> list[str]:
     """Run with NVFlare's session replaced, and return the lines that the operator sees."""
-    monkeypatch.setattr(operator, "LOOK", 0.0)
     monkeypatch.setattr(operator, "new_secure_session", lambda *_, **__: session)
     monkeypatch.setattr(operator, "wait_for_admission", lambda *_, **__: Admitted())
-    lines = list[str]()
-    monkeypatch.setattr(course.reporter, "say", lines.append)
     operator._run_until_finished(course, open_kit(kits / "operator", "operator"), out, 1e9)
-    return lines
+    return lines_of(course)
 
 
-def test_finished_run_whose_download_was_cut_off_is_fetched_and_not_submitted_again(
+def test_interrupted_download_is_repeated_without_another_submission(
     results: dict[str, Path], own_kits: Path, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = Federated({}, {"new 1": results["finished"]}, failures=2)
@@ -251,7 +254,7 @@ def test_finished_run_whose_download_was_cut_off_is_fetched_and_not_submitted_ag
 
 
 @pytest.mark.parametrize(("how", "submitted"), [("finished", 0), ("failed", 1), ("aborted", 1)])
-def test_resumed_command_fetches_a_run_that_finished_meanwhile_and_submits_others(
+def test_resumed_command_fetches_a_finished_run_and_submits_others(
     how: str,
     submitted: int,
     results: dict[str, Path],
@@ -268,7 +271,7 @@ def test_resumed_command_fetches_a_run_that_finished_meanwhile_and_submits_other
     assert course.deaths == {}, "deaths in an earlier job do not count"
 
 
-def test_end_of_a_job_is_explained_without_the_names_that_nvflare_gives(
+def test_end_of_a_job_is_explained_without_nvflares_terms(
     results: dict[str, Path], own_kits: Path, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B's process dies in the first job; the second one is aborted for another reason."""
@@ -281,8 +284,8 @@ def test_end_of_a_job_is_explained_without_the_names_that_nvflare_gives(
                 self.jobs[number] = "FINISHED:ABORTED"
             return number
 
-    given = {"new 1": results["aborted"], "new 2": tmp_path / "nothing", "new 3": results["finished"]}
-    session = Aborting({}, given)
+    results_by_job = {"new 1": results["aborted"], "new 2": tmp_path / "nothing", "new 3": results["finished"]}
+    session = Aborting({}, results_by_job)
     lines = run_until_finished(session, course_of(sets), own_kits, tmp_path, monkeypatch)
     first, second = (line for line in lines if "submitting the run again" in line)
     assert "the process of B ended" in first
@@ -290,12 +293,9 @@ def test_end_of_a_job_is_explained_without_the_names_that_nvflare_gives(
     assert not any("FINISHED" in line for line in lines)
 
 
-def test_run_names_a_revoked_site_and_does_not_wait_for_it(
-    sets: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fedvisage.nvflare.operator.LOOK", 0.0)
-    course, lines, now = course_of(sets), list[str](), time.time()
-    monkeypatch.setattr(course.reporter, "say", lines.append)
+def test_run_reports_a_revoked_site_and_does_not_wait_for_it(sets: Mapping[str, Path]) -> None:
+    course, now = course_of(sets), time.time()
+    lines = lines_of(course)
     session: Any = Listing({"A": now, "B": now})
     revoked = Admitted(revoked={"C": "2026-11-27", "Z": "2026-11-27"})
     assert wait_for_sites(session, course, 1e9, lambda: course.enter(revoked)) == ["A", "B"]
@@ -304,12 +304,9 @@ def test_run_names_a_revoked_site_and_does_not_wait_for_it(
     assert lines == ["C was revoked on 2026-11-27; `provision --renew C` readmits it", "starting without C"]
 
 
-def test_run_without_a_quorum_waits_for_a_renewed_certificate_and_then_names_the_revoked_site(
-    sets: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fedvisage.nvflare.operator.LOOK", 0.0)
-    course, lines = course_of(sets), list[str]()
-    monkeypatch.setattr(course.reporter, "say", lines.append)
+def test_run_without_a_quorum_waits_for_a_renewed_certificate(sets: Mapping[str, Path]) -> None:
+    course = course_of(sets)
+    lines = lines_of(course)
     course.enter(Admitted(revoked={"B": "2026-11-27", "C": "2026-11-27"}))
 
     class Returning(Listing):
@@ -318,19 +315,16 @@ def test_run_without_a_quorum_waits_for_a_renewed_certificate_and_then_names_the
             self.seen = {**self.seen, "C": time.time()}
             return clients
 
-    assert wait_for_sites(Returning({"A": time.time()}), course, 1e9) == ["A", "C"]  # type: ignore[arg-type]
+    assert wait_for_sites(Returning({"A": time.time()}), course, 1e9) == ["A", "C"]
     assert lines[2:] == ["waiting for B, C to connect with a renewed certificate", "starting without B"]
     session: Any = Listing({"A": time.time()})
     with failed(RunFailed, "B (revoked)", "C (revoked)", "quorum"):
         wait_for_sites(session, course, -1.0)
 
 
-def test_site_that_is_revoked_during_a_run_is_named_when_a_round_lacks_it(
-    sets: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fedvisage.nvflare.operator.LOOK", 0.0)
-    course, lines = course_of(sets), list[str]()
-    monkeypatch.setattr(course.reporter, "say", lines.append)
+def test_site_revoked_during_a_run_is_reported_when_a_round_lacks_it(sets: Mapping[str, Path]) -> None:
+    course = course_of(sets)
+    lines = lines_of(course)
     row = {"round": 1, "asked": list("ABC"), "replied": list("AB"), "failed": {"C": "left"}, "loss": {}, "seconds": 1.0}
 
     class Running(Ending):
@@ -349,17 +343,16 @@ def test_site_that_is_revoked_during_a_run_is_named_when_a_round_lacks_it(
 
 
 class Joining(Listing):
-    """Sites of which one more is connected at each look."""
+    """A list of clients that grows by one site per query."""
 
     def get_connected_client_list(self) -> list[ClientInfo]:
         self.seen = {**self.seen, "ABC"[len(self.seen)]: time.time()} if len(self.seen) < 3 else self.seen
         return super().get_connected_client_list()
 
 
-def test_a_run_that_begins_again_waits_for_no_site_that_it_had_continued_without(
-    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_restarted_run_does_not_wait_for_a_site_that_was_missing_before(
+    sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("fedvisage.nvflare.operator.LOOK", 0.0)
     session: Any = Joining({})
     assert wait_for_sites(session, course_of(sets), 1e9) == ["A", "B", "C"]
     session = Joining({})
@@ -372,7 +365,7 @@ def test_a_run_that_begins_again_waits_for_no_site_that_it_had_continued_without
     assert course.expected == {"A", "B", "C"}
 
 
-def test_a_site_that_is_missing_after_the_wait_is_not_waited_for_again(sets: Mapping[str, Path]) -> None:
+def test_site_missing_after_the_wait_is_recorded_as_missing(sets: Mapping[str, Path]) -> None:
     now = time.time()
     session: Any = Listing({"A": now, "B": now})
     course = course_of(sets)
@@ -383,10 +376,7 @@ def test_a_site_that_is_missing_after_the_wait_is_not_waited_for_again(sets: Map
         wait_for_sites(session, course, -1.0)
 
 
-def test_a_command_names_no_site_that_the_run_starts_without(
-    sets: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fedvisage.nvflare.operator.LOOK", 0.0)
+def test_waiting_lines_omit_sites_that_the_run_starts_without(sets: Mapping[str, Path]) -> None:
     lines, now = list[str](), time.time()
     for missing in ((), ("C",)):
         course, session = (
@@ -394,8 +384,8 @@ def test_a_command_names_no_site_that_the_run_starts_without(
             Ending("SUBMITTED", "RUNNING", "RUNNING", "FINISHED:ABORTED", process="one"),
         )
         session.seen = {"A": now, "B": now}
-        monkeypatch.setattr(course.reporter, "say", lines.append)
         follow(session, course, "one", lambda: {"one"})
+        lines += lines_of(course)
     assert all(re.search(r"\bC\b", line) for line in lines[:2]), lines
     assert len(lines) == 4
     assert not any(re.search(r"\bC\b", line) for line in lines[2:]), lines
@@ -409,11 +399,9 @@ class Training(Listing):
 
 
 @pytest.mark.parametrize(("seen", "named"), [("AB", True), ("ABC", False)])
-def test_the_line_about_a_long_round_names_the_sites_without_contact(
-    sets: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch, seen: str, named: bool
-) -> None:
-    course, lines = course_of(sets, answering="one", quiet=(time.monotonic() - 100, 60.0)), list[str]()
-    monkeypatch.setattr(course.reporter, "say", lines.append)
+def test_line_about_a_long_round_names_sites_without_contact(sets: Mapping[str, Path], seen: str, named: bool) -> None:
+    course = course_of(sets, answering="one", quiet=(time.monotonic() - 100, 60.0))
+    lines = lines_of(course)
     session: Any = Training(dict.fromkeys(seen, time.time()))
     report(session, course, "one")
     (line,) = lines
@@ -421,7 +409,7 @@ def test_the_line_about_a_long_round_names_the_sites_without_contact(
     assert ("no contact with C" in line) == named
 
 
-def test_a_stopped_job_ends_its_command_after_the_server_was_started_again_but_not_the_command_that_resumes_it(
+def test_stopped_job_ends_its_command_but_not_the_command_that_resumes_it(
     sets: Mapping[str, Path],
 ) -> None:
     follower, resumer = course_of(sets), course_of(sets)
@@ -434,7 +422,7 @@ def test_a_stopped_job_ends_its_command_after_the_server_was_started_again_but_n
     assert follower.over == set()
 
 
-def test_an_interrupted_command_explains_that_a_submitted_run_continues(
+def test_interrupted_command_explains_that_a_submitted_run_continues(
     own_kits: Path, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C comes with the first line, which reports that the server cannot be reached."""

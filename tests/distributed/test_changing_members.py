@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 FIRST, SECOND = "operator@localhost.org", "second@localhost.org"
 
 
-def described(members: Rehearsal) -> FederationFile:
+def federation_file(members: Rehearsal) -> FederationFile:
     """Return the file of a rehearsal of A and B, to which C and a second operator were added."""
     sites = {name: {"organisation": f"owner_of_{name}"} for name in "ABC"}
     server = {"host": "localhost", "port": address_in(members.operator).port}
@@ -38,8 +38,8 @@ def described(members: Rehearsal) -> FederationFile:
     return FederationFile.model_validate({"server": server, "sites": sites, "operator": operators})
 
 
-def given(kit: Path) -> dict[str, bytes]:
-    """Return what a kit's owner was given: at work a process adds logs, stores and settings of its own."""
+def startup_files(kit: Path) -> dict[str, bytes]:
+    """Return the files that a kit's owner received; a running process adds logs, stores and settings elsewhere."""
     return {path.name: path.read_bytes() for path in (kit / "startup").iterdir()}
 
 
@@ -47,84 +47,80 @@ def given(kit: Path) -> dict[str, bytes]:
 def members(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
     """Start a federation of two, and add a third and a second operator while it is up."""
     directory = tmp_path_factory.mktemp("members")
-    with rehearsal(directory, {name: str(sets[name]) for name in "AB"}) as found:
+    with rehearsal(directory, {name: str(sets[name]) for name in "AB"}) as first:
         kits = directory / "kits"
-        old = [found.server.path, found.operator.path, *(kit.path for kit in found.sites.values())]
-        before = [given(kit) for kit in old]
-        provision(described(found), kits)
-        assert [given(kit) for kit in old] == before
+        old = [first.server.path, first.operator.path, *(kit.path for kit in first.sites.values())]
+        before = [startup_files(kit) for kit in old]
+        provision(federation_file(first), kits)
+        assert [startup_files(kit) for kit in old] == before
         third = open_kit(kits / "sites" / "C", "site")
         prepare_site(third, str(sets["C"]), directory / "sites" / "C")
         second = open_kit(kits / "operators" / SECOND, "operator")
-        grown = replace(found, sites={**found.sites, "C": third}, operator=second)
+        grown = replace(first, sites={**first.sites, "C": third}, operator=second)
         grown.start("C")
         yield grown
 
 
-def until(true: Callable[[], bool], seconds: float = 150.0) -> None:
-    """Wait for something that other processes do."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not come to pass"
+def wait_until(is_true: Callable[[], bool]) -> None:
+    """Wait for an effect of other processes."""
+    while not is_true():
         time.sleep(0.5)
 
 
-def here(members: Rehearsal) -> set[str]:
+def connected_sites(members: Rehearsal) -> set[str]:
     return {site.name for site in status_of(members.operator.path, WAIT).sites}
 
 
-def replied(out: Path) -> list[set[str]]:
-    """Return who delivered in each round."""
+def sites_by_round(out: Path) -> list[set[str]]:
+    """Return the sites that replied in each round."""
     return [set(json.loads(line)["replied"]) for line in (out / "rounds.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.slow
-def test_a_third_site_and_a_second_operator_take_part(
-    members: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_new_site_and_second_operator_take_part(members: Rehearsal, sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_through(members, tree(sets, training__rounds=2), tmp_path / "three")
-    assert replied(tmp_path / "three") == [set("ABC")] * 2
+    assert sites_by_round(tmp_path / "three") == [set("ABC")] * 2
     seen = {one.name for one in status_of(members.operator.path, WAIT).certificates}
     assert {"A", "B", "C", "localhost", SECOND} <= seen
 
 
-def test_who_is_revoked_is_cut_off_and_a_renewed_site_comes_back(
+def test_revoked_members_are_cut_off_and_a_renewed_site_returns(
     members: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    until(lambda: here(members) == set("ABC"))
+    wait_until(lambda: connected_sites(members) == set("ABC"))
     kits = members.server.path.parent
-    provision(described(members), kits, revoke=["B", FIRST])
+    provision(federation_file(members), kits, revoke=["B", FIRST])
     shutil.copytree(kits / "updates/server", members.server.path, dirs_exist_ok=True)
-    until(lambda: here(members) == set("AC"), 30)
+    wait_until(lambda: connected_sites(members) == set("AC"))
 
     content = tree(sets, training__rounds=2)
     content["data"]["sites"].pop("B")
     run_through(members, content, tmp_path / "without")
-    assert replied(tmp_path / "without") == [set("AC")] * 2
+    assert sites_by_round(tmp_path / "without") == [set("AC")] * 2
     with refused("startup/client.crt", "revoked"):
         status_of(kits / "operator", WAIT)
-    until(lambda: "revoked" in (members.sites["B"].path / "process.log").read_text())
-    assert here(members) == set("AC"), "B tried all the time"
+    wait_until(lambda: "revoked" in (members.sites["B"].path / "process.log").read_text())
+    assert connected_sites(members) == set("AC"), "B does not return"
     assert refused_at_the_start(members, sets["B"])
 
     members.kill("B")
-    provision(described(members), kits, renew=["B"])
+    provision(federation_file(members), kits, renew=["B"])
     shutil.copytree(kits / "updates/B", members.sites["B"].path, dirs_exist_ok=True)
     members.start("B")
-    until(lambda: here(members) == set("ABC"))
+    wait_until(lambda: connected_sites(members) == set("ABC"))
     run_through(members, tree(sets, training__rounds=1), tmp_path / "again")
-    assert replied(tmp_path / "again") == [set("ABC")]
+    assert sites_by_round(tmp_path / "again") == [set("ABC")]
 
 
-def test_a_renewed_server_finds_its_sites_again(members: Rehearsal) -> None:
-    until(lambda: here(members) == set("ABC"))
+def test_sites_reconnect_to_a_renewed_server(members: Rehearsal) -> None:
+    wait_until(lambda: connected_sites(members) == set("ABC"))
     kits = members.server.path.parent
-    provision(described(members), kits, renew=["server"])
+    provision(federation_file(members), kits, renew=["server"])
     members.kill("server")
     shutil.copytree(kits / "updates/server", members.server.path, dirs_exist_ok=True)
     began = time.time()
     members.start("server")
-    until(lambda: here(members) == set("ABC"))
+    wait_until(lambda: connected_sites(members) == set("ABC"))
     seen = {
         site.name for site in status_of(members.operator.path, WAIT).sites if time.time() - site.seconds_ago > began
     }
