@@ -30,7 +30,7 @@ from fedvisage.methods.origin import check_name
 from fedvisage.metrics.scores import read_complete_rows
 from fedvisage.recipe import ADAPTATIONS, Recipe
 from fedvisage.recipe import load as load_recipe
-from fedvisage.recipe.former import rename_in_metrics, rename_in_recipe, rename_keys
+from fedvisage.recipe.former import rename_in_metrics
 from fedvisage.report.compare import Comparison, as_values
 from fedvisage.report.compare import compare as compared
 from fedvisage.report.compare_tables import as_text, in_form
@@ -508,20 +508,20 @@ def _tree_of(recipe: RecipeSource) -> dict[str, Any]:
     if isinstance(recipe, Recipe):
         return recipes.tree_of(recipe)
     if isinstance(recipe, str | Path):
-        return rename_in_recipe(recipes.read_tree(locate(Path(recipe), verb="run")), _warn)
-    return rename_in_recipe(_plain(recipe), _warn)
+        return recipes.read_tree(locate(Path(recipe), verb="run"))
+    return dict(_plain(recipe))
 
 
 def _apply(tree: dict[str, Any], changes: Changes) -> None:
     """Apply changes to a recipe's tree."""
     if isinstance(changes, Mapping):
         for key, value in changes.items():
-            recipes.set_value(tree, str(key), _plain(value), say=_warn)
+            recipes.set_value(tree, str(key), _plain(value))
         return
     for number, change in enumerate(changes):
         if not isinstance(change, str):
             raise wrong_argument(f"changes[{number}]", "a text such as 'training.rounds=4'", change)
-        recipes.apply_override(tree, change, _warn)
+        recipes.apply_override(tree, change)
 
 
 def _as_texts(changes: Changes) -> list[str]:
@@ -560,8 +560,6 @@ def _entries(data: Mapping[str, DatasetSource], recipe: Recipe) -> dict[str, str
     """Return the changes that replace data entries of a recipe with these sets."""
     fixed = {name: f"data.{name}" for name in ("target", "public") if getattr(recipe.data, name) is not None}
     keys = {name: f"data.sites.{name}" for name in recipe.data.sites} | fixed
-    if "user" not in keys:
-        data = rename_keys(data, {"user": "target"}, "data.", _warn)
     if unknown := [name for name in data if name not in keys]:
         names = ", ".join(map(repr, unknown))
         raise UserError(

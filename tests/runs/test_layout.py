@@ -33,7 +33,7 @@ from fedvisage.federation.record.store import CHECKPOINTS
 from fedvisage.methods import find
 from fedvisage.nn.compute import Compute, Layout, has_fast_bf16
 from fedvisage.nvflare.job import Job, read_job, without_local_parts, write_job
-from fedvisage.runs.directory import recorded_settings
+from fedvisage.runs.directory import RunDirectory
 from fedvisage.runs.layout import NetworkTraits, choose_layout, describe_network, with_chosen_settings
 from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
@@ -203,13 +203,13 @@ def leave_with_open_settings(begun: Path) -> None:
 
 
 def test_the_settings_of_a_stored_run_are_those_of_its_version() -> None:
-    assert recorded_settings(STORED / "faces") == {"layout": "last", "precision": "fp32"}
+    assert RunDirectory(STORED / "faces").settings == {"layout": "last", "precision": "fp32"}
 
 
 @pytest.mark.parametrize("damage", ["", "[1]", "runtime: 3", "runtime: {layout: sideways, precision: fp32}"])
 def test_a_damaged_recipe_has_no_settings(tmp_path: Path, damage: str) -> None:
     (tmp_path / "recipe.yaml").write_text(damage)
-    assert recorded_settings(tmp_path) == {}
+    assert RunDirectory(tmp_path).settings == {}
 
 
 @pytest.mark.whole

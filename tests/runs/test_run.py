@@ -36,9 +36,9 @@ from fedvisage.federation.record.store import CHECKPOINTS, read_sealed, write_se
 from fedvisage.methods import METHODS
 from fedvisage.nn.compute import resolve_compute
 from fedvisage.recipe import plain_yaml
-from fedvisage.runs.local_training import adoption
 from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
+from fedvisage.runs.train import adoption
 from fedvisage.tasks.heldout_counts import read_counts
 from fedvisage.tasks.scoring import Scorer
 

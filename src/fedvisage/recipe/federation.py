@@ -15,9 +15,6 @@ Entropy = Literal["system", "derived"]
 LEAST_SHARE = 2 / 3
 """Least share of the selected sites that a secure sum needs. A recipe cannot lower it: its writer may be hostile."""
 
-FORMER_SHARE = 0.6
-"""The default of earlier versions, which their resolved recipes contain."""
-
 Rule = Literal["mean", "norm-clip", "trimmed-mean", "median", "krum"]
 
 
@@ -73,11 +70,6 @@ class Secure(Section):
     entropy: Entropy = "system"
     """Masks come from the operating system, or are ``derived`` from the run's seed, which hides nothing, for
     simulations with reproducible ledgers."""
-
-    @field_validator("threshold")
-    @classmethod
-    def _former_default_is_unset(cls, value: float | None) -> float | None:
-        return None if value == FORMER_SHARE else value
 
     def sites_needed(self, asked: int) -> int:
         """Return how many of the selected sites must finish: two at least.

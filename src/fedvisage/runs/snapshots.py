@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,14 +67,10 @@ def snapshot_metrics(setup: Setup, out: Path, trained: TrainingResult, data: Run
     evaluation = setup.recipe.evaluation.model_copy(update={"resamples": 0, "published": None})
     scorer = replace(setup, recipe=setup.recipe.model_copy(update={"evaluation": evaluation})).scorer()
     figures = []
-    for number, path in _saved_rounds(out, every, trained.rounds):
+    for number in range(every, trained.rounds + 1, every):
+        path = snapshot_path(out, number)
+        if not path.exists():  # as in a run that adopted the model of another run
+            continue
         saved = replace(trained.saved, finished=read_tensors(path)[0])
         figures.append({"round": number, **setup.task.evaluate_snapshot(scorer, saved, data)})
     return {BY_ROUND: figures} if figures else {}
-
-
-def _saved_rounds(out: Path, every: int, rounds: int) -> Iterator[tuple[int, Path]]:
-    """Yield the number and the path of each saved round; a run that adopted the model of another run has none."""
-    for number in range(every, rounds + 1, every):
-        if (path := snapshot_path(out, number)).exists():
-            yield number, path
