@@ -71,7 +71,7 @@ def test_failed_write_keeps_the_old_file_and_leaves_no_temporary_file(tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["target"]
 
 
-def test_sweeping_removes_leftovers_only(tmp_path: Path) -> None:
+def test_remove_unfinished_removes_only_unfinished_files(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     for name in (".a.12.part", "deep/.b.safetensors.3.part", "a", "deep/b.part", ".lock"):
         (tmp_path / name).write_text("x")
@@ -99,7 +99,7 @@ def test_arrays_have_the_bytes_and_the_values_of_tensors(tmp_path: Path) -> None
     }
 
 
-def test_a_type_that_numpy_lacks_is_refused(tmp_path: Path) -> None:
+def test_tensor_type_unknown_to_numpy_is_refused(tmp_path: Path) -> None:
     """A process of its own, because NumPy knows bfloat16 after the import of ml_dtypes, which onnx needs."""
     write_tensors(tmp_path / "t.safetensors", TENSORS)
     program = "import sys, pathlib, fedvisage.base.files as files; files.read_arrays(pathlib.Path(sys.argv[1]))"
@@ -109,12 +109,12 @@ def test_a_type_that_numpy_lacks_is_refused(tmp_path: Path) -> None:
     assert "bfloat16" in last
 
 
-def test_a_missing_file_of_tensors_is_named(tmp_path: Path) -> None:
+def test_missing_tensor_file_is_named(tmp_path: Path) -> None:
     with refused("nowhere", "exist"):
         read_tensors(tmp_path / "nowhere")
 
 
-def test_a_sealed_file_notices_every_flipped_bit(tmp_path: Path) -> None:
+def test_sealed_file_detects_every_flipped_bit(tmp_path: Path) -> None:
     path = tmp_path / "sealed"
     store.write_sealed(path, TENSORS, {"round": 3, "generations": {"A": 2}})
     whole = path.read_bytes()
@@ -172,7 +172,7 @@ def test_file_without_json_is_named_with_advice(content: bytes, keyword: str, tm
         read_json(path, "write it anew")
 
 
-def test_a_file_of_lines_is_read_without_a_last_one_that_was_cut_off(tmp_path: Path) -> None:
+def test_truncated_last_line_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "lines.jsonl"
     path.write_text('{"a": 1}\n{"a": 2}\n{"a"')
     torn = list[bytes]()
@@ -198,7 +198,7 @@ def test_file_of_reported_size_zero_is_read_only_up_to_the_limit() -> None:
         read_text(Path("/proc/self/status"), 100)
 
 
-def test_a_full_disk_is_named_and_the_outermost_context_gives_the_advice() -> None:
+def test_full_disk_is_named_with_the_advice_of_the_outermost_context() -> None:
     with (
         failed(NoRoom, "/dev/full: the disk is full; free some space", "continue with --resume"),
         disk_full_is_failure(Path("run"), RESUME),

@@ -63,7 +63,7 @@ def test_durations_are_written_in_words(seconds: float, text: str) -> None:
     assert duration_in_words(seconds) == text
 
 
-def test_a_slow_round_shows_life_within_seconds_and_then_once_a_minute() -> None:
+def test_slow_round_reports_after_seconds_and_then_once_per_minute() -> None:
     watch = Watch()
     reporter, output = plain(watch)
     with training(reporter):
@@ -173,7 +173,7 @@ def test_terminal_bars_move_and_disappear_after_an_error() -> None:
     assert output.getvalue().count(hidden) == output.getvalue().count(shown_again) == 2
 
 
-def test_a_notebook_shows_lines_without_a_warning_or_a_further_package() -> None:
+def test_notebook_shows_lines_without_ipywidgets() -> None:
     """A kernel claims a terminal, and rich's own output for notebooks needs ipywidgets."""
     code = """
 from fedvisage.base.progress import reporter_on_stdout

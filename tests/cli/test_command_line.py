@@ -466,7 +466,7 @@ def test_an_interrupted_run_can_be_resumed(
     assert deterministic_files(tmp_path / "run") == deterministic_files(finished_run)
 
 
-def test_resume_starts_a_new_run_in_a_directory_without_one_and_prints_it(
+def test_resume_in_an_empty_directory_starts_the_run_and_prints_it(
     call: Call, recipe_file: Path, tmp_path: Path
 ) -> None:
     code, out, _ = call("run", recipe_file, "training.rounds=1", "--out", tmp_path / "typo", "--resume")
@@ -567,7 +567,7 @@ def test_quality_options_have_the_defaults_of_the_pipeline() -> None:
         ("--set", "KEY=VALUE"),
     ],
 )
-def test_recipe_key_as_option_suggests_set(call: Call, option: str, remedy: str) -> None:
+def test_recipe_key_as_option_suggests_an_override(call: Call, option: str, remedy: str) -> None:
     code, _, error = call("run", "demo/fedpad", option, "3")
     check_output(error, option, "not an option")
     assert (code, remedy in error) == (2, True), error
@@ -578,7 +578,7 @@ def test_unknown_option_keeps_the_usual_error(call: Call) -> None:
     assert (code, "--resume" in error) == (2, True)
 
 
-def test_the_list_of_shipped_recipes_is_filtered_by_a_text(call: Call) -> None:
+def test_list_of_shipped_recipes_is_filtered_by_a_text(call: Call) -> None:
     everything, demo = (json.loads(call("recipes", *words, "--json")[1]) for words in ((), ("DEMO",)))
     assert 0 < len(demo) < len(everything)
     assert all("demo" in f"{entry['name']} {entry['title']}".lower() for entry in demo)

@@ -94,5 +94,5 @@ def test_cores_are_limited_by_machine_and_container(tmp_path: Path, limit: str, 
     assert cores(tmp_path) == (most or everything)
 
 
-def test_this_machine_has_some_memory_left() -> None:
+def test_this_machine_has_free_memory() -> None:
     assert free_memory() > 1 << 20
