@@ -111,8 +111,7 @@ def pretend(
         int, typer.Option(help="Additional people, each with every kind of attack, for studies with many splits.")
     ] = 0,
     some_people: Annotated[
-        int,
-        typer.Option("--people", help="replay-attack: number of people who enrol, return and are attacked.", min=0),
+        int, typer.Option("--people", help="replay-attack: number of people who enrol, return and are attacked.", min=0)
     ] = 0,
 ) -> None:
     """Write a small copy of a dataset's layout with rendered faces, to show the expected files and to try an import."""

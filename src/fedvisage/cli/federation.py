@@ -46,7 +46,7 @@ Rosters = Annotated[
     list[str] | None,
     typer.Option(
         help="Allow, until the next start, secure sums of these sites (A,B,C) with any settings, or with `plain` runs"
-        " without secure sums, on data of other runs: together they can reveal single uploads.",
+        " without secure sums, on data of other runs: together they can reveal single uploads."
     ),
 ]
 
@@ -61,12 +61,7 @@ def provision(
         Path, typer.Argument(help="Output directory of the kits and of the authority that signs them.")
     ],
     revoke: Annotated[list[str] | None, typer.Option(help="Member whose certificates to revoke.")] = None,
-    renew: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Member (or 'server') whose certificate to renew.",
-        ),
-    ] = None,
+    renew: Annotated[list[str] | None, typer.Option(help="Member (or 'server') whose certificate to renew.")] = None,
 ) -> None:
     """Make a kit for the server, each site and each operator: keys, certificates and permissions.
 
@@ -140,8 +135,7 @@ def status(
     ] = False,
     html: Annotated[Path | None, typer.Option("--html", help="Write an HTML page to this file instead.")] = None,
     serve: Annotated[
-        int | None,
-        typer.Option(help="Serve that page on this port of this machine until stopped.", min=1, max=65535),
+        int | None, typer.Option(help="Serve that page on this port of this machine until stopped.", min=1, max=65535)
     ] = None,
     wait: Wait = 20.0,
 ) -> None:

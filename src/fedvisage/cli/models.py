@@ -63,8 +63,7 @@ def export_model(
     at: At = None,
     int8: Annotated[bool, typer.Option("--int8", help="Also write an int8 graph.")] = False,
     calibrate: Annotated[
-        str | None,
-        typer.Option(help="With --int8: a training set of a site, to calibrate the ranges."),
+        str | None, typer.Option(help="With --int8: a training set of a site, to calibrate the ranges.")
     ] = None,
     cache: Cache = CACHE,
     as_json: AsJson = False,
@@ -136,8 +135,7 @@ def show_threshold(
     model: Annotated[Path, typer.Argument(help="The directory of a finished run, or of an export.")],
     at: At = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", help="Also draw the error rates: .svg or .png."),
+        Path | None, typer.Option("--out", metavar="FILE", help="Also draw the error rates: .svg or .png.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -214,12 +212,10 @@ def predict_images(
         typer.Argument(metavar="PATH", help="Images and folders of images; - is an image on standard input."),
     ] = None,
     paths_from: Annotated[
-        Path | None,
-        typer.Option(help="A file with one path per line, or NUL-separated; - is standard input."),
+        Path | None, typer.Option(help="A file with one path per line, or NUL-separated; - is standard input.")
     ] = None,
     against: Annotated[
-        Path | None,
-        typer.Option(help="Recognition: the face, or the folder of faces, to compare with."),
+        Path | None, typer.Option(help="Recognition: the face, or the folder of faces, to compare with.")
     ] = None,
     member: Member = "",
     crop: Crop = "face",
@@ -357,8 +353,7 @@ def adapt_model(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="New directory for the adapted export.")],
     member: Member = "",
     enlarge: Annotated[
-        bool,
-        typer.Option("--enlarge", help="For an export: also use faces that are smaller than the model's crops."),
+        bool, typer.Option("--enlarge", help="For an export: also use faces that are smaller than the model's crops.")
     ] = False,
     cache: Cache = CACHE,
     *,

@@ -91,8 +91,7 @@ def run(
         Path, typer.Argument(help="A recipe file (YAML), or the name of a shipped one.", autocompletion=recipe_files)
     ],
     overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Changes to the recipe, such as training.rounds=5."),
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Changes to the recipe, such as training.rounds=5.")
     ] = None,
     out: Annotated[Path | None, out_option("runs/RECIPE-seedSEED")] = None,
     on: Annotated[
@@ -281,8 +280,7 @@ def audit(
 @app.command()
 def methods(
     name: Annotated[
-        str | None,
-        typer.Argument(help="A method, such as fedpad: print its details.", metavar="NAME"),
+        str | None, typer.Argument(help="A method, such as fedpad: print its details.", metavar="NAME")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
