@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -10,9 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from rich.console import Console
 from tests.refusals import refused
-from tests.toy import deterministic_files, leave_as_earlier_version, quiet_reporter, run_toy, tree
+from tests.toy import deterministic_files, quiet_reporter, run_toy, tree
 
 from fedvisage.base.progress import Reporter
 from fedvisage.federation.record.store import read_sealed, write_sealed
@@ -132,11 +130,6 @@ def add_start(runs: Runs) -> None:
     (runs.own / "start.json").write_text("{}")
 
 
-def copy_state_of_earlier_version(runs: Runs) -> None:
-    leave_as_earlier_version(runs.other)
-    copy("other", GENERATION.format("A"))(runs)
-
-
 CHECKPOINT, GENERATION = "checkpoints/000002.safetensors", "sites/{}/generation-000002.safetensors"
 STATE_A, STATE_B = GENERATION.format("A"), GENERATION.format("B")
 FIRST, SECOND = "snapshots/round-1.safetensors", "snapshots/round-2.safetensors"
@@ -166,7 +159,6 @@ ATTACKS: dict[str, tuple[Callable[[Runs], None], str, str]] = {
     "exchanged directories of sites": (exchange_sites, STATE_A, "site C"),
     "the state of another run": (copy("other", STATE_B), STATE_B, "run"),
     "the state of a run of the same recipe": (copy("twin", STATE_B), STATE_B, "run"),
-    "the state of a run of an earlier version": (copy_state_of_earlier_version, STATE_A, "earlier version"),
     "the state of a later round": (copy("own", "sites/B/generation-000003.safetensors", STATE_B), STATE_B, "000003"),
     "the checkpoint of round 1": (copy("own", "checkpoints/000001.safetensors", CHECKPOINT), CHECKPOINT, "round 1"),
     "the checkpoint of another run": (copy("other", CHECKPOINT), CHECKPOINT, "recipe"),
@@ -197,23 +189,6 @@ def test_workers_refuse_the_state_of_another_site(runs: Runs, sets: Mapping[str,
     copy("own", STATE_B, STATE_A)(runs)
     with refused(f"own/{STATE_A}", "site B"):
         run_toy(content, runs.own, resume=True)
-
-
-def test_run_without_digests_resumes_with_a_note_and_is_checked_afterwards(
-    runs: Runs, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
-    run_toy(content_of(sets), tmp_path / "whole")
-    leave_as_earlier_version(runs.own)
-    console = Console(file=io.StringIO(), width=400)
-    run_toy(content_of(sets), runs.own, resume=True, reporter=Reporter(console))
-    output = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "note: an earlier version wrote the checkpoint of round 2, without digests" in output
-    assert deterministic_files(runs.own) == deterministic_files(tmp_path / "whole")
-
-    (runs.own / "metrics.json").unlink()
-    edit_lines(LEDGER, change_digit)(runs)
-    with refused("own/ledger.jsonl", "digest"):
-        run_toy(content_of(sets), runs.own, resume=True)
 
 
 def test_run_without_a_checkpoint_records_its_environment_again(sets: Mapping[str, Path], tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -18,18 +17,15 @@ from safetensors.torch import load_file
 from tests.refusals import refused
 from tests.toy import (
     SITES,
-    leave_as_earlier_version,
     make_set,
     quiet_reporter,
     recipe_of,
-    remove_seal,
     run_toy,
     tree,
     weights,
 )
 
 from fedvisage.base.files import cache_directory
-from fedvisage.federation.record.store import CHECKPOINTS
 from fedvisage.methods import find
 from fedvisage.nn.compute import Compute, Layout, has_fast_bf16
 from fedvisage.nvflare.job import Job, read_job, without_local_parts, write_job
@@ -167,41 +163,6 @@ def test_resume_accepts_an_open_layout_and_refuses_another_one(
     other["runtime"]["layout"] = "first"
     with refused("run", "recipe", "--out"):
         run_toy(other, chosen_run, resume=True)
-
-
-def test_run_of_an_earlier_version_resumes_with_the_recorded_settings(
-    large_sets: Mapping[str, Path], tmp_path: Path
-) -> None:
-    """Earlier versions wrote open settings into the recipe; the rule would choose otherwise here on any processor."""
-    settings = {"layout": "first", "precision": "fp32" if has_fast_bf16(CPU) else "bf16"}
-    content = open_recipe(large_sets)
-    content["runtime"] |= settings
-    whole, unfinished = tmp_path / "whole", tmp_path / "unfinished"
-    run_toy(content, whole)
-    shutil.copytree(whole, unfinished)
-    leave_with_open_settings(unfinished)
-
-    with refused("unfinished", "recipe", "--out"):
-        run_toy({**content, "runtime": {**content["runtime"], "layout": "last"}}, unfinished, resume=True)
-    run_toy(open_recipe(large_sets), unfinished, resume=True)
-    assert weights(unfinished) == weights(whole)
-
-
-def leave_with_open_settings(unfinished: Path) -> None:
-    """Turn a finished run into one that an earlier version left after its second round."""
-    remove_seal(unfinished)
-    (unfinished / "metrics.json").unlink()
-    recipe = yaml.safe_load((unfinished / "recipe.yaml").read_text())
-    del recipe["runtime"]["layout"]
-    recipe["runtime"]["precision"] = "auto"
-    (unfinished / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
-    environment = json.loads((unfinished / "environment.json").read_text())
-    environment["seconds_of_a_step"] = {"channels last, fp32": 0.5}
-    (unfinished / "environment.json").write_text(json.dumps(environment))
-
-    *_, last = sorted((unfinished / CHECKPOINTS).glob("*.safetensors"))
-    last.unlink()
-    leave_as_earlier_version(unfinished)
 
 
 def test_settings_of_a_stored_run_are_those_of_its_version() -> None:

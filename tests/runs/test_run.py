@@ -20,7 +20,6 @@ from tests.toy import (
     ROUNDS,
     SITES,
     deterministic_files,
-    leave_as_earlier_version,
     make_set,
     quiet_reporter,
     recipe_of,
@@ -35,7 +34,6 @@ from fedvisage.base.progress import Reporter
 from fedvisage.federation.record.store import CHECKPOINTS, read_sealed, write_sealed
 from fedvisage.methods import METHODS
 from fedvisage.nn.compute import resolve_compute
-from fedvisage.recipe import plain_yaml
 from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
 from fedvisage.runs.train import adoption
@@ -149,33 +147,6 @@ def test_run_interrupted_after_every_round_resumes_to_the_same_bytes(
             run_toy(content, tmp_path / "run", resume=True, reporter=InterruptingReporter(number))
     run_toy(content, tmp_path / "run", resume=True)
     assert deterministic_files(tmp_path / "run") == deterministic_files(tmp_path / "whole")
-
-
-def test_interrupted_run_with_former_keys_is_resumed(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    content = tree(sets, training__rounds=3)
-    run_toy(content, tmp_path / "whole")
-    out = tmp_path / "run"
-    with pytest.raises(KeyboardInterrupt):
-        run_toy(content, out, reporter=InterruptingReporter(3))
-    rewrite_with_former_keys(out)
-    assert "user: " in (out / "recipe.yaml").read_text()
-    assert "data.user" in (out / "data.json").read_text()
-    run_toy(content, out, resume=True)
-    resumed, whole = deterministic_files(out), deterministic_files(tmp_path / "whole")
-    for files in (resumed, whole):
-        del files["recipe.yaml"]  # a resumed run keeps the text that it began with
-    assert resumed == whole
-
-
-def rewrite_with_former_keys(out: Path) -> None:
-    """Rewrite the files of an interrupted run as an earlier version wrote them."""
-    recipe = plain_yaml.read_file(out / "recipe.yaml")
-    former = {"target": "user", "target_name": "user_name", "target_split": "user_split"}
-    recipe["data"] = {former.get(key, key): value for key, value in recipe["data"].items()}
-    (out / "recipe.yaml").write_text(plain_yaml.write(recipe))
-    for file in ("data.json", "overlap.json"):
-        (out / file).write_text((out / file).read_text().replace("data.target", "data.user"))
-    leave_as_earlier_version(out)
 
 
 def test_checkpoint_without_one_of_the_sites_is_refused(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -243,7 +242,9 @@ def predict_images(
     from fedvisage.device.predict import list_input_pictures
     from fedvisage.faces.pictures import BYTES_LIMIT
 
-    read_stdin = partial(sys.stdin.buffer.read, BYTES_LIMIT + 1)  # one byte more than the largest picture
+    def read_stdin() -> bytes:
+        return sys.stdin.buffer.read(BYTES_LIMIT + 1)  # one byte more than the largest picture
+
     images = list_input_pictures(paths or [], _read_list(paths_from, paths or []), read_stdin)
     references = None if against is None else list_input_pictures([against])
     if references is not None and len(images.pictures) > 1:

@@ -39,7 +39,7 @@ from fedvisage.federation.wire.message import digest_of
 from fedvisage.methods.origin import origin_of
 from fedvisage.nn.compute import LAYOUTS, Compute
 from fedvisage.recipe import Recipe
-from fedvisage.recipe.former import rename_in_metrics, rename_places
+from fedvisage.recipe.former import rename_in_metrics
 from fedvisage.tasks.catalogue import Setup
 from fedvisage.tasks.opened import RunData
 
@@ -237,7 +237,7 @@ class RunDirectory:
         has_checkpoint = any((self / CHECKPOINTS).glob("*.safetensors"))
         if not has_checkpoint:
             self.write_once(DATA, json_text(digests))
-        recorded = rename_places(read_json(self / DATA))
+        recorded = read_json(self / DATA)
         changed = sorted(name for name in recorded.keys() | digests.keys() if recorded.get(name) != digests.get(name))
         if changed:
             raise UserError(
@@ -264,7 +264,7 @@ class RunDirectory:
 
     @property
     def name(self) -> str:
-        """The random name of the run in the directory; empty if an earlier version began it, or at a server."""
+        """The random name of the run in the directory; empty at a server."""
         path = self / ENVIRONMENT
         return str(read_json(path).get("run", "")) if path.exists() else ""
 

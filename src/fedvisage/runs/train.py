@@ -183,12 +183,9 @@ class TrainingLoop:
         """Refuse files that are not those of the checkpoint, and keep the digests of the others for the next one."""
         out, recorded = self.checkpoints.directory.parent, dict(progress.digests)
         for lines, length in ((self.ledger, progress.ledger), (self.rounds, progress.rounds)):
-            lines.check(length, recorded.pop(lines.path.name, "") if progress.digests else None)
+            lines.check(length, recorded.pop(lines.path.name, "") if progress.round else None)
         self.digests = RunDirectory(out).digests()
-        if not progress.digests:
-            if progress.round:
-                written = f"an earlier version wrote the checkpoint of round {progress.round}, without digests"
-                self.reporter.say(f"note: {written}: whether files were changed since is not checked")
+        if not progress.round:  # training begins
             return
         for name in sorted(self.digests.keys() - recorded.keys()):
             if not name.startswith(SNAPSHOTS):
@@ -280,9 +277,8 @@ def train_over_transport(
         server = Server(method, recipe, net, exchange, setup.compute, releases, setup.files)
         _load_start_weights(server, directory, reporter)
         if adopted is None:
-            # The run's own text: a run that an earlier version began lacks newer keys, and may have former names.
-            digest, ours = recipe_digest(read_text(directory / RECIPE)), bool(directory.name)
-            checkpoints = Checkpoints(out / CHECKPOINTS, digest, with_digests=ours)
+            digest = recipe_digest(read_text(directory / RECIPE))
+            checkpoints = Checkpoints(out / CHECKPOINTS, digest, with_digests=True)
             keep = snapshot_saver(out, recipe)
             finished = TrainingLoop(method, server, checkpoints, ledger, rounds, reporter, keep).train()
         else:

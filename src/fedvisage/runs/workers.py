@@ -160,9 +160,8 @@ def recipe_of_worker(recipe: Recipe, number: int) -> Recipe:
 
 
 def remove_scratch(out: Path) -> None:
-    """Remove the files that the workers of a killed run left; earlier versions used another name."""
-    for name in (SCRATCH, ".handed"):
-        shutil.rmtree(out / name, ignore_errors=True)
+    """Remove the files that the workers of a killed run left."""
+    shutil.rmtree(out / SCRATCH, ignore_errors=True)
 
 
 class WorkerPool:

@@ -177,9 +177,9 @@ def fuse(
         )
         config = _with_thresholds(directory, config, terms, sets, threads)
         # The AUC of each member and of the sum; both classes are held out, so all have one.
-        fused, aucs = Fused.open(directory), {}
+        aucs = {}
         for scored in sets:
-            values = [*scored.logits, score_set(fused, scored.view)]
+            values = [*scored.logits, score_set(Fused.open(directory), scored.view)]
             figures = [auc_from_histogram(histogram(logits, scored.labels)) for logits in values]
             aucs[scored.entry] = tuple(auc for auc in figures if auc is not None)
         result = FusionResult(out, config, tuple(term.name for term in terms), aucs)
