@@ -65,7 +65,9 @@ def run_closed(work: Callable[[], None]) -> str:
         process.join()
 
 
-def test_sandboxed_process_has_no_network_processes_files_or_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sandboxed_process_has_no_network_processes_files_or_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CLOSED_FILE", str(tmp_path / "written"))
     actual = {work.__name__: run_closed(work) for work in (connect, begin_a_process, fork, write, take_memory, compute)}
     assert actual == {

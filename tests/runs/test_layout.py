@@ -15,15 +15,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 from tests.refusals import refused
-from tests.toy import (
-    SITES,
-    make_set,
-    quiet_reporter,
-    recipe_of,
-    run_toy,
-    tree,
-    weights,
-)
+from tests.toy import SITES, make_set, quiet_reporter, recipe_of, run_toy, tree, weights
 
 from fedvisage.base.files import cache_directory
 from fedvisage.methods import find

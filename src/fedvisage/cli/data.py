@@ -82,9 +82,7 @@ def import_set(
 
 
 @app.command()
-def kinds(
-    kind: Annotated[str, typer.Argument(help="One of them.")] = "",
-) -> None:
+def kinds(kind: Annotated[str, typer.Argument(help="One of them.")] = "") -> None:
     """List the datasets and layouts that can be imported, with the files that each expects."""
     from fedvisage.datasets.catalogue import describe_kinds
 

@@ -80,9 +80,7 @@ def provision(
 @app.command()
 @with_options()
 def server(
-    kit: Annotated[Path, typer.Argument(help="The server's kit.")],
-    options: MemberOptions,
-    progress: ProgressOptions,
+    kit: Annotated[Path, typer.Argument(help="The server's kit.")], options: MemberOptions, progress: ProgressOptions
 ) -> None:
     """Run the server of a federation, until stopped."""
     from fedvisage.nvflare.commands import start_server
@@ -165,11 +163,7 @@ def status(
 
 
 @app.command()
-def runs(
-    kit: OperatorKit,
-    as_json: AsJson = False,
-    wait: Wait = 20.0,
-) -> None:
+def runs(kit: OperatorKit, as_json: AsJson = False, wait: Wait = 20.0) -> None:
     """List the runs on a federation's server: name, state, submitter and start."""
     from rich.table import Table
 

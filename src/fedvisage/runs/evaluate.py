@@ -86,13 +86,7 @@ def evaluate(
         # A named set is evaluated as a whole; the recipe's split applies to the run's own target.
         split = model.recipe.data.target_split if data is None else "all"
         target = open_named(
-            entry,
-            cache,
-            model=model,
-            split=None if split == "all" else split,
-            checks=checks,
-            say=say,
-            course=course,
+            entry, cache, model=model, split=None if split == "all" else split, checks=checks, say=say, course=course
         )
     if target is not None and data is not None:  # training has already checked the run's own target
         check_for_model(model.saved.crops, target.prepared.crop, target.entry, checks.allow_mixed_crops)

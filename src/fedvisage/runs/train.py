@@ -37,15 +37,7 @@ from fedvisage.federation.wire.schema import Schema
 from fedvisage.federation.wire.transport import Transport
 from fedvisage.methods import find, read_method
 from fedvisage.methods.models.frozen_backbone import load_constant
-from fedvisage.runs.directory import (
-    METRICS,
-    RECIPE,
-    SITES,
-    SNAPSHOTS,
-    START,
-    RunDirectory,
-    close_settings,
-)
+from fedvisage.runs.directory import METRICS, RECIPE, SITES, SNAPSHOTS, START, RunDirectory, close_settings
 from fedvisage.runs.request import Training
 from fedvisage.runs.snapshots import snapshot_saver, with_constant_weights
 from fedvisage.starts.start import read_start
@@ -218,11 +210,7 @@ class TrainingLoop:
         return summary
 
     def _record(
-        self,
-        seconds: float,
-        counted: list[str] | None,
-        heldout: dict[str, float],
-        uncommitted: Mapping[str, str],
+        self, seconds: float, counted: list[str] | None, heldout: dict[str, float], uncommitted: Mapping[str, str]
     ) -> None:
         record = self.server.exchange.record
         row: dict[str, Any] = {

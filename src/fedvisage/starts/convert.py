@@ -185,11 +185,7 @@ def metadata_of(done: Conversion) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "network": dict(result.network),
-        "input": {
-            "size": result.size,
-            "colour": "rgb",
-            **({} if result.margin is None else {"margin": result.margin}),
-        },
+        "input": {"size": result.size, "colour": "rgb", **({} if result.margin is None else {"margin": result.margin})},
         "source": {"name": done.source.path.name, "sha256": done.source.sha256, "project": result.project},
         "licence": done.licence,
     }
