@@ -1,4 +1,4 @@
-"""A mistake in a recipe is named with its place, before anything runs."""
+"""Mistakes in recipes are reported with their place before a run starts."""
 
 from __future__ import annotations
 

@@ -52,10 +52,10 @@ def run_and_find_round(prints: Mapping[str, Path], out: Path, **changes: Any) ->
 def test_keep_selects_the_first_best_or_the_last_round(
     keep: str, number: int, prints: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    _, kept = run_and_find_round(prints, tmp_path / "run", evaluation__keep=keep)
+    _, kept_round = run_and_find_round(prints, tmp_path / "run", evaluation__keep=keep)
     errors = [row["heldout"]["eer"] for row in read_lines(tmp_path / "run" / "rounds.jsonl")]
     assert errors == pytest.approx(ERRORS)
-    assert kept == number
+    assert kept_round == number
 
 
 @pytest.mark.parametrize(("patience", "rounds", "best"), [(1, 3, 2), (2, 6, 4), (3, 7, 4)])
@@ -63,7 +63,7 @@ def test_training_stops_after_patience_rounds_without_a_lower_error(
     patience: int, rounds: int, best: int, prints: Mapping[str, Path], tmp_path: Path
 ) -> None:
     changes = {"evaluation__keep": "best", "training__early_stop": {"patience": patience}}
-    metrics, kept = run_and_find_round(prints, tmp_path / "run", **changes)
+    metrics, kept_round = run_and_find_round(prints, tmp_path / "run", **changes)
     assert metrics["rounds"] == len(read_lines(tmp_path / "run" / "rounds.jsonl")) == rounds
     assert metrics["ended"]["cause"] == "early-stop"
-    assert kept == best
+    assert kept_round == best

@@ -10,7 +10,7 @@ import pytest
 from tests.toy import run_toy, tree, weights
 
 from fedvisage.report.page import write_report
-from fedvisage.runs.snapshots import snapshot_path
+from fedvisage.runs.directory import snapshot_path
 
 
 @pytest.mark.parametrize("name", ["fedpad", "fedavg"])

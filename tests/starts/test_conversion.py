@@ -73,18 +73,18 @@ def features_of(net: nn.Module, images: Tensor) -> Tensor:
     return features
 
 
-def check_features(done: Conversion, name: str, expected: Callable[[Tensor], Tensor]) -> None:
+def check_features(conversion: Conversion, name: str, expected: Callable[[Tensor], Tensor]) -> None:
     """Check that the converted network gives the expected features of pictures."""
     images = make_pictures(SIZE)
     features = expected(images)
     assert features.std() > 0.1, "the features differ between pictures"
-    torch.testing.assert_close(features_of(build_converted(done, name), images), features, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(features_of(build_converted(conversion, name), images), features, rtol=1e-3, atol=1e-3)
 
 
-def build_converted(done: Conversion, name: str) -> nn.Module:
+def build_converted(conversion: Conversion, name: str) -> nn.Module:
     """Return the network that a recipe with the printed lines would build, with the file in it."""
     net = face_network(FaceNetwork(name=name, width=WIDTH, embedding=LENGTH), SIZE)
-    net.load_state_dict({key.removeprefix("model."): value for key, value in load_file(done.destination).items()})
+    net.load_state_dict({key.removeprefix("model."): value for key, value in load_file(conversion.destination).items()})
     return net.eval()
 
 
@@ -94,9 +94,9 @@ def build_converted(done: Conversion, name: str) -> nn.Module:
 def test_converted_file_gives_the_features_of_its_source(layout: str, tmp_path: Path) -> None:
     build, name, prefix, normalise = NETWORKS[layout]
     net = randomise(build())
-    done = convert(write_weights(net, tmp_path / "a.safetensors", prefix), name, tmp_path / "b.safetensors")
-    check_features(done, name, lambda images: features_of(net, normalise(images)))
-    assert done.result.size == SIZE
+    conversion = convert(write_weights(net, tmp_path / "a.safetensors", prefix), name, tmp_path / "b.safetensors")
+    check_features(conversion, name, lambda images: features_of(net, normalise(images)))
+    assert conversion.result.size == SIZE
 
 
 def test_converted_file_states_source_and_licence(tmp_path: Path) -> None:
@@ -131,9 +131,9 @@ def test_mismatched_tensors_are_refused_by_name(tmp_path: Path) -> None:
 def test_class_centres_are_left_out_and_named(tmp_path: Path) -> None:
     state = {f"model.{key}": value for key, value in randomise(NETWORKS["adaface"][0]()).state_dict().items()}
     save_file({**state, "head.kernel": torch.zeros(LENGTH, 5)}, tmp_path / "a.safetensors")
-    done = convert(tmp_path / "a.safetensors", "iresnet18", tmp_path / "b.safetensors")
-    assert done.result.left_out == ["head.kernel"]
-    assert any("head.kernel" in line and "left out" in line for line in done.lines())
+    conversion = convert(tmp_path / "a.safetensors", "iresnet18", tmp_path / "b.safetensors")
+    assert conversion.result.left_out == ["head.kernel"]
+    assert any("head.kernel" in line and "left out" in line for line in conversion.lines())
 
 
 def test_ambiguous_colour_order_must_be_given(tmp_path: Path) -> None:
@@ -141,8 +141,8 @@ def test_ambiguous_colour_order_must_be_given(tmp_path: Path) -> None:
     path = write_weights(net, tmp_path / "a.safetensors")
     with refused("--colour", "rgb", "bgr"):
         convert(path, "iresnet18", tmp_path / "b.safetensors")
-    done = convert(path, "iresnet18", tmp_path / "b.safetensors", colour="bgr")
-    check_features(done, "iresnet18", lambda images: features_of(net, centre_bgr(images)))
+    conversion = convert(path, "iresnet18", tmp_path / "b.safetensors", colour="bgr")
+    check_features(conversion, "iresnet18", lambda images: features_of(net, centre_bgr(images)))
 
 
 def test_convert_command_prints_a_valid_recipe_and_lists_tensors_as_json(tmp_path: Path) -> None:
@@ -189,8 +189,8 @@ def test_checkpoint_weights_are_read_from_their_key(tmp_path: Path) -> None:
     net = randomise(NETWORKS["adaface"][0]())
     state = {f"model.{key}": value for key, value in net.state_dict().items()}
     torch.save({"epoch": 3, "state_dict": state, "optimizer_states": [{"lr": 0.1}]}, tmp_path / "a.ckpt")
-    done = convert(tmp_path / "a.ckpt", "iresnet18", tmp_path / "b.safetensors")
-    check_features(done, "iresnet18", lambda images: features_of(net, centre_bgr(images)))
+    conversion = convert(tmp_path / "a.ckpt", "iresnet18", tmp_path / "b.safetensors")
+    check_features(conversion, "iresnet18", lambda images: features_of(net, centre_bgr(images)))
 
 
 class Harmful:
@@ -237,10 +237,10 @@ def test_graph_is_converted_and_compared_with_itself(layout: str, folded: bool, 
     net = randomise(build())
     colour: Any = "bgr" if layout == "adaface" else None
     path = export_graph(net, tmp_path / "a.onnx", folded=folded)
-    done = convert(path, name, tmp_path / "b.safetensors", colour=colour)
-    assert done.agreement is not None
-    assert done.agreement.furthest < 1e-4
-    check_features(done, name, lambda images: features_of(net, normalise(images)))
+    conversion = convert(path, name, tmp_path / "b.safetensors", colour=colour)
+    assert conversion.agreement is not None
+    assert conversion.agreement.furthest < 1e-4
+    check_features(conversion, name, lambda images: features_of(net, normalise(images)))
 
 
 def test_reference_with_other_weights_is_refused(tmp_path: Path) -> None:
@@ -286,11 +286,13 @@ def test_timm_file_is_converted_without_its_last_layer(tmp_path: Path) -> None:
 
     net, state = timm_state("test_vit")
     save_file(state, tmp_path / "a.safetensors")
-    done = convert(tmp_path / "a.safetensors", "test_vit", tmp_path / "b.safetensors")
-    assert done.result.left_out == ["head.bias", "head.weight"]
-    whole = timm_network(TimmNetwork(arch="test_vit"), Input(size=done.result.size, colour="rgb"), outputs=1).eval()
+    conversion = convert(tmp_path / "a.safetensors", "test_vit", tmp_path / "b.safetensors")
+    assert conversion.result.left_out == ["head.bias", "head.weight"]
+    whole = timm_network(
+        TimmNetwork(arch="test_vit"), Input(size=conversion.result.size, colour="rgb"), outputs=1
+    ).eval()
     load_weights(whole, tmp_path / "b.safetensors")
-    images = make_pictures(done.result.size)
+    images = make_pictures(conversion.result.size)
     normalised = (images - whole.mean) / whole.std
     with torch.no_grad():
         expected = net.forward_head(net.forward_features(normalised), pre_logits=True)  # type: ignore[operator]
@@ -300,9 +302,9 @@ def test_timm_file_is_converted_without_its_last_layer(tmp_path: Path) -> None:
 def test_position_embeddings_are_interpolated_to_the_size(tmp_path: Path) -> None:
     _, state = timm_state("test_vit")
     save_file(state, tmp_path / "a.safetensors")
-    done = convert(tmp_path / "a.safetensors", "test_vit", tmp_path / "b.safetensors", size=96)
+    conversion = convert(tmp_path / "a.safetensors", "test_vit", tmp_path / "b.safetensors", size=96)
     tokens = state["pos_embed"].shape[1] - 1
-    assert done.result.weights["pos_embed"].shape[1] == 36 + 1 != tokens + 1
+    assert conversion.result.weights["pos_embed"].shape[1] == 36 + 1 != tokens + 1
 
 
 def clip_tower(net: nn.Module) -> dict[str, Tensor]:
@@ -356,13 +358,13 @@ def test_resnet18_is_converted_to_fedpads_network_without_its_last_layer(tmp_pat
     """The outputs of the first layer are equal, except at the border of the picture."""
     net, state = timm_state("resnet18")
     save_file(state, tmp_path / "a.safetensors")
-    done = convert(tmp_path / "a.safetensors", "resnet18", tmp_path / "b.safetensors")
-    assert not any(name.startswith("model.fc") for name in done.result.weights)
+    conversion = convert(tmp_path / "a.safetensors", "resnet18", tmp_path / "b.safetensors")
+    assert not any(name.startswith("model.fc") for name in conversion.result.weights)
     images = make_pictures(64)
     six = torch.cat([images, torch.rand(4, 3, 64, 64)], dim=1)
-    here = done.result.net.get_submodule("net")
+    here = conversion.result.net.get_submodule("net")
     with torch.no_grad():
         expected = net.bn1(net.conv1(normalise_imagenet(images)))  # type: ignore[operator]
         actual = here.bn1(here.conv1(six))  # type: ignore[operator]
     torch.testing.assert_close(actual[..., 2:-2, 2:-2], expected[..., 2:-2, 2:-2], rtol=1e-3, atol=1e-4)
-    assert done.result.note
+    assert conversion.result.note

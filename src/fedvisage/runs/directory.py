@@ -288,3 +288,8 @@ def close_settings(recipe: Recipe, settings: Mapping[str, str]) -> Recipe:
     """Return a recipe whose layout and number format have these values where it leaves them to ``auto``."""
     closed = {key: value for key, value in settings.items() if getattr(recipe.runtime, key) == "auto"}
     return recipe.model_copy(update={"runtime": recipe.runtime.model_copy(update=closed)})
+
+
+def snapshot_path(out: Path, number: int) -> Path:
+    """Return the path of the model of a round."""
+    return out / SNAPSHOTS / f"round-{number}.safetensors"

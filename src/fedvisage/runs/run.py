@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedvisage.base.files import read_json
+from fedvisage.base.files import read_json, read_tensors
 from fedvisage.base.imports import pause_garbage_collection
 from fedvisage.base.processes import use_threads
 from fedvisage.base.progress import Reporter, Say
@@ -20,12 +20,11 @@ from fedvisage.federation.record.ledger import LEDGER, REPEATED, ROUNDS, LedgerT
 from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.nn.compute import report_nondeterminism
 from fedvisage.report.tracking.reporting import report_to_trackers
-from fedvisage.runs.directory import METRICS, REPORT, RunDirectory, peak_rss_mb
+from fedvisage.runs.directory import METRICS, REPORT, RunDirectory, peak_rss_mb, snapshot_path
 from fedvisage.runs.layout import with_chosen_settings
 from fedvisage.runs.request import Request
-from fedvisage.runs.snapshots import snapshot_metrics
 from fedvisage.runs.train import open_site_workers, train_over_transport
-from fedvisage.runs.workers import WorkerPool, remove_scratch, without_workers
+from fedvisage.runs.workers import WorkerPool, remove_scratch
 from fedvisage.tasks import saved_model
 from fedvisage.tasks.catalogue import Setup, set_up, task_of
 from fedvisage.tasks.opened import RunData
@@ -40,7 +39,8 @@ def run(request: Request, reporter: Reporter) -> dict[str, Any]:
     """
     directory, pool = RunDirectory(request.out), WorkerPool(request.recipe.runtime.workers, request.out)
     # No byte of the result depends on the number of workers, so the run's files do not mention it.
-    recipe = directory.with_recorded_values(without_workers(request.recipe))
+    runtime = request.recipe.runtime.model_copy(update={"workers": None})
+    recipe = directory.with_recorded_values(request.recipe.model_copy(update={"runtime": runtime}))
     request = replace(request, recipe=recipe)
     with report_to_trackers(recipe, request.out, reporter) as trackers:
         metrics = directory.finished_metrics(recipe, request.resume)
@@ -116,7 +116,7 @@ def evaluate(
     metrics = {
         **_training_metrics(setup, out, data, trained, totals),
         **setup.task.evaluate(setup.scorer(), trained, data, out),
-        **snapshot_metrics(setup, out, trained, data),
+        **_snapshot_metrics(setup, out, trained, data),
         **bytes_sent,
         "seconds": round(sum(row["seconds"] for row in stream_lines(out / ROUNDS)), 3),
         "peak_rss_mb": peak_rss_mb(pool.peaks_kb),
@@ -147,3 +147,23 @@ def _training_metrics(
     if privacy := figures_of(recipe, method, trained.rounds, totals.privacy):
         metrics["privacy"] = privacy
     return metrics
+
+
+def _snapshot_metrics(setup: Setup, out: Path, trained: TrainingResult, data: RunData) -> dict[str, Any]:
+    """Return the target metrics of each saved round; there are none without a target and benchmarks.
+
+    Only simulations can evaluate snapshots, because a federation does not see its target. The metrics select nothing,
+    and they need no threshold, because the sites choose thresholds only for the finished model.
+    """
+    every = setup.recipe.evaluation.snapshots
+    if every is None or (data.target is None and not data.benchmarks):
+        return {}
+    evaluation = setup.recipe.evaluation.model_copy(update={"resamples": 0, "published": None})
+    scorer = replace(setup, recipe=setup.recipe.model_copy(update={"evaluation": evaluation})).scorer()
+    figures = []
+    for number in range(every, trained.rounds + 1, every):
+        path = snapshot_path(out, number)
+        if path.exists():  # a run that adopted the model of another run has none
+            saved = replace(trained.saved, finished=read_tensors(path)[0])
+            figures.append({"round": number, **setup.task.evaluate_snapshot(scorer, saved, data)})
+    return {"by_round": figures} if figures else {}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 from fedvisage import recipe as recipes
 from fedvisage.base.errors import RunFailed, UserError, plain_line
-from fedvisage.base.files import json_text, read_json, read_text
+from fedvisage.base.files import json_text, read_json, read_text, tensor_bytes, write_atomically
 from fedvisage.base.progress import Reporter
 from fedvisage.base.streams import seed_global_rng
 from fedvisage.federation.exchange import LONGEST_REASON, Exchange
@@ -32,14 +33,22 @@ from fedvisage.federation.record.store import (
 )
 from fedvisage.federation.server import NoQuorum, Server
 from fedvisage.federation.site_worker import LocalTransport, SiteWorker
-from fedvisage.federation.wire.message import Message, load_parts, under
+from fedvisage.federation.wire.message import Message, load_parts, plain, under
 from fedvisage.federation.wire.schema import Schema
 from fedvisage.federation.wire.transport import Transport
 from fedvisage.methods import find, read_method
-from fedvisage.methods.models.frozen_backbone import load_constant
-from fedvisage.runs.directory import METRICS, RECIPE, SITES, SNAPSHOTS, START, RunDirectory, close_settings
+from fedvisage.methods.models.frozen_backbone import constant_weights, load_constant
+from fedvisage.runs.directory import (
+    METRICS,
+    RECIPE,
+    SITES,
+    SNAPSHOTS,
+    START,
+    RunDirectory,
+    close_settings,
+    snapshot_path,
+)
 from fedvisage.runs.request import Training
-from fedvisage.runs.snapshots import snapshot_saver, with_constant_weights
 from fedvisage.starts.start import read_start
 from fedvisage.tasks import saved_model, scoring
 from fedvisage.tasks.asking import collect_histograms, source_summary
@@ -78,8 +87,6 @@ class TrainingLoop:
     ledger: JsonLines
     rounds: JsonLines
     reporter: Reporter
-    keep: Callable[[Server], Mapping[str, str]]
-    """Saves a snapshot of the round's model, if the recipe asks for it, and returns its digest by file name."""
     digests: dict[str, str] = field(default_factory=dict)
     """The digests of the run's other files."""
     watch: BestRound = field(default_factory=BestRound)
@@ -111,7 +118,7 @@ class TrainingLoop:
                 self._record(
                     seconds, counted, heldout, server.exchange.transport.uncommitted if is_checkpointed else {}
                 )
-                self.digests |= self.keep(server)
+                self._save_snapshot()
                 if generations is not None:
                     # The server's checkpoint names the sites' generations.
                     progress = Progress(
@@ -189,6 +196,23 @@ class TrainingLoop:
                 fault = CHANGED if name in self.digests else "is missing; restore it to resume"
                 raise UserError(str(out / name), fault)
 
+    def _save_snapshot(self) -> None:
+        """Save the model of the round if the recipe selects it.
+
+        Papers plot metrics by round (PrivacyFace's Figure 5, FedPAD's curves) and start from models of earlier rounds.
+        Each file equals the ``model.safetensors`` of a run that ends at that round, except for exact statistics, which
+        the server collects only once. ``training.start`` accepts such a file. A round that is trained again overwrites
+        its snapshot.
+        """
+        every, server = self.server.recipe.evaluation.snapshots, self.server
+        if every is None or server.round % every:
+            return
+        out = self.checkpoints.directory.parent
+        path, content = snapshot_path(out, server.round), tensor_bytes(with_constant_weights(server, server.finished()))
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, content)
+        self.digests[str(path.relative_to(out))] = hashlib.sha256(content).hexdigest()
+
     def _evaluate(self) -> dict[str, float]:
         recipe, server = self.server.recipe, self.server
         every = recipe.evaluation.every
@@ -234,6 +258,11 @@ class TrainingLoop:
         self.reporter.ended_round(row, self.server.recipe.training.rounds)
 
 
+def with_constant_weights(server: Server, finished: Message) -> Message:
+    """Add the constant weights, which are never sent, to a finished model, so that it needs no other file."""
+    return {**finished, **{name: plain(value) for name, value in constant_weights(server.net).items()}}
+
+
 EVALUATION_KEYS = ("threshold", "level", "batch", "resamples", "features", "adapt", "recognition", "snapshots")
 
 
@@ -267,8 +296,7 @@ def train_over_transport(
         if adopted is None:
             digest = recipe_digest(read_text(directory / RECIPE))
             checkpoints = Checkpoints(out / CHECKPOINTS, digest, with_digests=True)
-            keep = snapshot_saver(out, recipe)
-            finished = TrainingLoop(method, server, checkpoints, ledger, rounds, reporter, keep).train()
+            finished = TrainingLoop(method, server, checkpoints, ledger, rounds, reporter).train()
         else:
             finished = _adopt(adopted, setup, server)
         # The sites' last calls are about the finished model: its statistics come before its thresholds.

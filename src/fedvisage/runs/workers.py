@@ -146,13 +146,6 @@ Workers = Literal["auto"] | int | None
 """The values of ``runtime.workers``."""
 
 
-def without_workers(recipe: Recipe) -> Recipe:
-    """Return a recipe without its number of workers, because no byte of the result depends on it."""
-    if recipe.runtime.workers is None:
-        return recipe
-    return recipe.model_copy(update={"runtime": recipe.runtime.model_copy(update={"workers": None})})
-
-
 def recipe_of_worker(recipe: Recipe, number: int) -> Recipe:
     """Return a recipe with the device of one worker."""
     device = {"device": device_of_worker(recipe.runtime.device, number)}
