@@ -178,7 +178,7 @@ _STARTING = threading.RLock()
 
 
 @contextmanager
-def worker_processes(count: int, begin: Callable[[], None] | None = None) -> Iterator[ProcessPoolExecutor]:
+def worker_processes(count: int, begin: Callable[[], object] | None = None) -> Iterator[ProcessPoolExecutor]:
     """Yield a pool of fresh processes, each initialised by ``begin``; no process is left, whatever goes wrong.
 
     Use ``submit``, not ``map``: ``map`` cancels its unfinished work, and a pool that is shutting down fails on that.
@@ -231,7 +231,7 @@ def block_signals() -> Iterator[None]:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def begin_worker(begin: Callable[[], None] | None) -> None:
+def begin_worker(begin: Callable[[], object] | None) -> None:
     """Initialise a worker, inside its process: it ends with the process that started it."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if begin is not None:

@@ -203,9 +203,9 @@ def match_in_order(layers: Sequence[GraphLayer], layout: WeightsLayout, net: nn.
         if not remaining or not isinstance(layer, KINDS[remaining[0].kind]):
             return None
         weights = remaining.pop(0).weights
-        names = ("weight", "bias", "running_mean", "running_var")
-        if not isinstance(layer, _BatchNorm):
-            names = names[:2]
+        names: tuple[str, ...] = ("weight", "bias")
+        if isinstance(layer, _BatchNorm):
+            names = (*names, "running_mean", "running_var")
         tensors |= {f"{source}.{name}": value for name, value in zip(names, weights, strict=False)}
         folded = isinstance(layer, nn.Conv2d) and layer.bias is None and len(weights) > 1
         if folded:

@@ -168,8 +168,9 @@ def write_graph(graph: Graph, path: Path, size: int) -> None:
         raise RunFailed(f"the network of {name} cannot be written as a graph: {reason}") from error
     assert program is not None
     # The source locations of operations contain paths of this machine.
-    program.model.graph.metadata_props.clear()
-    for node in program.model.graph.all_nodes():
+    model: Any = program.model
+    model.graph.metadata_props.clear()
+    for node in model.graph.all_nodes():
         for annotated in (node, *node.outputs):
             annotated.metadata_props.clear()
             annotated.doc_string = None
