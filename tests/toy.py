@@ -20,7 +20,7 @@ from fedvisage import recipe as recipes
 from fedvisage.base.progress import Reporter
 from fedvisage.data.writer import Writer
 from fedvisage.federation.method import Method
-from fedvisage.federation.record.store import CHECKPOINTS, read_sealed, recipe_digest, write_sealed
+from fedvisage.federation.record.store import CHECKPOINTS, read_sealed, write_sealed
 from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.methods import METHODS, read_method
 from fedvisage.recipe import Recipe
@@ -244,20 +244,6 @@ def forget_method(out: Path) -> None:
             tensors, values = read_sealed(checkpoint, "")
             values["digests"][path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
             write_sealed(checkpoint, tensors, values)
-
-
-def leave_as_earlier_version(out: Path) -> None:
-    """Turn an interrupted run into one of a version without digests in checkpoints and names in private state."""
-    environment = json.loads((out / "environment.json").read_text())
-    del environment["run"]
-    (out / "environment.json").write_text(json.dumps(environment))
-    recipe = recipe_digest((out / "recipe.yaml").read_text())
-    for path in (out / CHECKPOINTS).glob("*.safetensors"):
-        tensors, values = read_sealed(path, "")
-        del values["digests"]
-        write_sealed(path, tensors, {**values, "recipe": recipe})
-    for path in out.glob("sites/*/generation-*.safetensors"):
-        write_sealed(path, read_sealed(path, "")[0], {})
 
 
 def run_toy_once(content: Mapping[str, Any], out: Path) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from fedvisage.methods.origin import check_name
 from fedvisage.metrics.scores import read_complete_rows
 from fedvisage.recipe import ADAPTATIONS, Recipe
 from fedvisage.recipe import load as load_recipe
-from fedvisage.recipe.former import rename_in_metrics, rename_in_recipe, rename_keys
+from fedvisage.recipe.former import rename_in_metrics
 from fedvisage.report.compare import Comparison, as_values
 from fedvisage.report.compare import compare as compared
 from fedvisage.report.compare_tables import as_text, in_form
@@ -56,24 +56,6 @@ def table(rows: Sequence[dict[str, Any]]) -> Any:
     from pandas import DataFrame
 
     return DataFrame(rows)
-
-
-def lines_of(path: Path) -> Any:
-    """Return a file of JSON lines as a table, without an incomplete last line."""
-    return table(read_lines(path))
-
-
-def columns_of(path: Path) -> Any:
-    """Return a CSV file as a table, with a column as numbers if all its values are numbers."""
-    rows: list[dict[str, Any]] = list(read_complete_rows(path)[1])
-    for column in rows[0] if rows else ():
-        for kind in (int, float):
-            with suppress(ValueError):
-                numbers = [kind(row[column]) for row in rows]
-                for row, number in zip(rows, numbers, strict=True):
-                    row[column] = number
-                break
-    return table(rows)
 
 
 SCORES = "scores.csv"
@@ -117,17 +99,26 @@ class Run:
     @property
     def rounds(self) -> Any:
         """One row per round: seconds, losses, sites that replied, bytes; a DataFrame if pandas is installed."""
-        return lines_of(self._file(ROUNDS))
+        return table(read_lines(self._file(ROUNDS)))
 
     @property
     def ledger(self) -> Any:
         """One row per field that a site or the server sent."""
-        return lines_of(self._file(LEDGER))
+        return table(read_lines(self._file(LEDGER)))
 
     @property
     def scores(self) -> Any:
         """One row per scored frame; for recognition, one row per pair of the benchmark."""
-        return columns_of(self._file(SCORES))
+        rows: list[dict[str, Any]] = list(read_complete_rows(self._file(SCORES))[1])
+        # A column becomes numbers if all its values are numbers.
+        for column in rows[0] if rows else ():
+            for kind in (int, float):
+                with suppress(ValueError):
+                    numbers = [kind(row[column]) for row in rows]
+                    for row, number in zip(rows, numbers, strict=True):
+                        row[column] = number
+                    break
+        return table(rows)
 
     @cached_property
     def model(self) -> FinishedModel:
@@ -241,7 +232,7 @@ def open(directory: Run | str | Path, *, method: Method | None = None, at: str |
             _warn(line)
         return exported if at is None else exported.at(at)
     if isinstance(directory, Run):
-        return _warn_of_crops(open_model(directory.directory, method=method or directory.method, at=at))
+        method, directory = method or directory.method, directory.directory
     return _warn_of_crops(open_model(Path(directory), method=method, at=at))
 
 
@@ -276,44 +267,23 @@ def evaluate(
     data raise an error unless ``allow_overlap`` is set. ``verify`` reads every byte of the set and compares it with the
     set's digest.
     """
-    checks = Checks(allow_mixed_crops, allow_overlap, verify)
-    if isinstance(model, Exported | Fused):
-        return _evaluate_export(model, data, adapt or pairs or benchmarks, out, Path(cache), checks)
-    directory = model.directory if isinstance(model, FinishedModel | Run) else Path(model)
-    if is_export(directory):
-        exported = open_export(directory)
-        return _evaluate_export(exported, data, adapt or pairs or benchmarks, out, Path(cache), checks)
-    opened = _warn_of_crops(open_model(directory, adapt, None if pairs is None else Path(pairs), _method_of(model)))
+    checks, out_directory = Checks(allow_mixed_crops, allow_overlap, verify), None if out is None else Path(out)
+    entry = None if data is None else _entry(data, "data")
+    directory = Path(model) if isinstance(model, str | Path) else model.directory
+    if isinstance(model, Exported | Fused) or is_export(directory):
+        exported = model if isinstance(model, Exported | Fused) else open_export(directory)
+        if adapt or pairs or benchmarks:
+            raise UserError("adapt", "and pairs and benchmarks apply to a run; leave them out, or name the run")
+        if entry is None:
+            raise UserError("data", "is missing; an export has no target, so name a prepared set")
+        return evaluate_export(exported, entry, Path(cache), out_directory, checks=checks, say=_warn)
+    method = model.setup.method if isinstance(model, FinishedModel) else None
+    method = model.method if isinstance(model, Run) else method
+    opened = _warn_of_crops(open_model(directory, adapt, None if pairs is None else Path(pairs), method))
     if isinstance(model, FinishedModel):  # its thresholds may be those of an operating point
         opened = replace(opened, saved=replace(opened.saved, thresholds=model.thresholds))
-    entry, out_directory = None if data is None else _entry(data, "data"), None if out is None else Path(out)
     sets = {name: _entry(dataset, f"benchmarks.{name}") for name, dataset in (benchmarks or {}).items()}
-    return evaluate_model(
-        opened,
-        entry,
-        Path(cache),
-        out_directory,
-        benchmarks=sets,
-        checks=checks,
-        say=_warn,
-    )
-
-
-def _evaluate_export(
-    model: Exported | Fused,
-    data: DatasetSource | None,
-    of_run: object,
-    out: str | Path | None,
-    cache: Path,
-    checks: Checks,
-) -> dict[str, Any]:
-    """Evaluate an exported or fused detector; ``of_run`` are options that only runs have."""
-    if of_run:
-        raise UserError("adapt", "and pairs and benchmarks apply to a run; leave them out, or name the run")
-    if data is None:
-        raise UserError("data", "is missing; an export has no target, so name a prepared set")
-    out_directory = None if out is None else Path(out)
-    return evaluate_export(model, _entry(data, "data"), cache, out_directory, checks=checks, say=_warn)
+    return evaluate_model(opened, entry, Path(cache), out_directory, benchmarks=sets, checks=checks, say=_warn)
 
 
 def _warn_of_crops(model: FinishedModel) -> FinishedModel:
@@ -325,13 +295,6 @@ def _warn_of_crops(model: FinishedModel) -> FinishedModel:
 
 def _warn(line: str) -> None:
     warnings.warn(line, stacklevel=3)
-
-
-def _method_of(model: FinishedModel | Run | str | Path) -> Method | None:
-    """Return the method of an open model or run; None for a path, whose files name the method."""
-    if isinstance(model, FinishedModel):
-        return model.setup.method
-    return model.method if isinstance(model, Run) else None
 
 
 @check_arguments()
@@ -403,6 +366,8 @@ def study(
     if workers < 1:
         raise wrong_argument("workers", "1 or more", workers)
     directory = Path(out) if out is not None else Path("runs") / f"{Path(path).stem}{'-smoke' if smoke else ''}"
+    if isinstance(changes, Mapping):
+        changes = [f"{key}={json_key(_plain(value))}" for key, value in changes.items()]
     say = reporter_on_stdout(quiet).say
     file = locate(Path(path), verb="study")
     table = run_study(
@@ -410,7 +375,7 @@ def study(
         directory,
         Path(cache),
         say,
-        changes=_as_texts(changes),
+        changes=changes,
         smoke=smoke,
         workers=workers,
         root=None if root is None else Path(root),
@@ -435,11 +400,23 @@ def load(recipe: RecipeSource, changes: Changes | None = None, *, method: Method
     the recipe's section ``method``. Options that only the recipe's own method has are dropped; any other unknown key is
     an error.
     """
-    tree = _tree_of(recipe)
+    if isinstance(recipe, Recipe):
+        tree = recipes.tree_of(recipe)
+    elif isinstance(recipe, Mapping):
+        tree = dict(_plain(recipe))
+    else:
+        tree = recipes.read_tree(locate(Path(recipe), verb="run"))
     if method is not None:
         check_name(method)
         tree["method"] = _shared_options(tree.get("method"), method)
-    _apply(tree, changes or ())
+    if isinstance(changes, Mapping):
+        for key, value in changes.items():
+            recipes.set_value(tree, str(key), _plain(value))
+    else:
+        for number, change in enumerate(changes or ()):
+            if not isinstance(change, str):
+                raise wrong_argument(f"changes[{number}]", "a text such as 'training.rounds=4'", change)
+            recipes.apply_override(tree, change)
     if method is None:
         return recipes.validate(tree, read_method)
     section = tree["method"]
@@ -504,33 +481,6 @@ def recount(run: Run | str | Path, out: str | Path, *, cache: str | Path = CACHE
     return Run(Path(out))
 
 
-def _tree_of(recipe: RecipeSource) -> dict[str, Any]:
-    if isinstance(recipe, Recipe):
-        return recipes.tree_of(recipe)
-    if isinstance(recipe, str | Path):
-        return rename_in_recipe(recipes.read_tree(locate(Path(recipe), verb="run")), _warn)
-    return rename_in_recipe(_plain(recipe), _warn)
-
-
-def _apply(tree: dict[str, Any], changes: Changes) -> None:
-    """Apply changes to a recipe's tree."""
-    if isinstance(changes, Mapping):
-        for key, value in changes.items():
-            recipes.set_value(tree, str(key), _plain(value), say=_warn)
-        return
-    for number, change in enumerate(changes):
-        if not isinstance(change, str):
-            raise wrong_argument(f"changes[{number}]", "a text such as 'training.rounds=4'", change)
-        recipes.apply_override(tree, change, _warn)
-
-
-def _as_texts(changes: Changes) -> list[str]:
-    """Return changes as texts of the form ``key=value``."""
-    if isinstance(changes, Mapping):
-        return [f"{key}={json_key(_plain(value))}" for key, value in changes.items()]
-    return [*changes]
-
-
 def _plain(value: Any) -> Any:
     """Return a copy of a value without types that no recipe has: paths, tuples, and numbers of NumPy or torch."""
     if isinstance(value, Mapping):
@@ -560,8 +510,6 @@ def _entries(data: Mapping[str, DatasetSource], recipe: Recipe) -> dict[str, str
     """Return the changes that replace data entries of a recipe with these sets."""
     fixed = {name: f"data.{name}" for name in ("target", "public") if getattr(recipe.data, name) is not None}
     keys = {name: f"data.sites.{name}" for name in recipe.data.sites} | fixed
-    if "user" not in keys:
-        data = rename_keys(data, {"user": "target"}, "data.", _warn)
     if unknown := [name for name in data if name not in keys]:
         names = ", ".join(map(repr, unknown))
         raise UserError(

@@ -86,7 +86,7 @@ def test_unknown_argument_suggests_the_nearest_or_changes() -> None:
     with refused("run(change=)", "changes"):
         fv.run("demo/fedpad", change={})  # type: ignore[call-arg]
     with refused("run()", "positional", "out"):
-        fv.run("demo/fedpad", "runs/a")  # type: ignore[misc]
+        fv.run("demo/fedpad", "runs/a")  # type: ignore[call-arg]
 
 
 def test_errors_name_python_arguments_instead_of_options(tmp_path: Path) -> None:

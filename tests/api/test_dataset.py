@@ -18,6 +18,7 @@ from fedvisage.data.prepared import PreparedSet
 
 LABELS = [1, 0] * 12
 SUBJECTS = [f"person {number // 4}" for number in range(24)]
+MISSPELT: Any = {"subject": SUBJECTS}
 
 
 def pictures(seed: int = 0, count: int = 24) -> NDArray[np.uint8]:
@@ -110,7 +111,7 @@ def test_run_trains_and_evaluates_on_arrays(sets: Mapping[str, Path], tmp_path: 
             ("two splits",),
         ),
         (lambda **kw: fv.dataset(pictures(), LABELS, subjects=SUBJECTS, heldout=1, **kw), "heldout", ("share",)),
-        (lambda **kw: fv.dataset(pictures(), LABELS, subject=SUBJECTS, **kw), "dataset(subject=)", ("subjects",)),
+        (lambda **kw: fv.dataset(pictures(), LABELS, **MISSPELT, **kw), "dataset(subject=)", ("subjects",)),
         (
             lambda **kw: fv.dataset([pictures()[0], pictures()[0][:9, :9]], [1, 0], subjects=["ab"], **kw),
             "subjects",

@@ -36,12 +36,12 @@ def run_python(code: str) -> str:
 
 @pytest.fixture(scope="module")
 def run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> fv.Run:
-    return fv.run(tree(sets, training__rounds=2), out=tmp_path_factory.mktemp("door") / "run", quiet=True)
+    return fv.run(tree(sets, training__rounds=2), out=tmp_path_factory.mktemp("api") / "run", quiet=True)
 
 
 @pytest.fixture(scope="module")
 def people(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> fv.Run:
-    return fv.run(tree(sets, "fedavg", training__rounds=1), out=tmp_path_factory.mktemp("door") / "people", quiet=True)
+    return fv.run(tree(sets, "fedavg", training__rounds=1), out=tmp_path_factory.mktemp("api") / "people", quiet=True)
 
 
 def test_import_loads_no_torch_and_offers_every_name() -> None:
@@ -74,9 +74,9 @@ def test_run_returns_its_files_as_values(run: fv.Run) -> None:
 
 
 def test_notebook_shows_the_report_and_redraws_a_missing_one(run: fv.Run) -> None:
-    shown = run._repr_html_()
-    assert shown.startswith("<iframe srcdoc=")
-    assert "<script" not in shown  # it is escaped, within the frame's attribute
+    page = run._repr_html_()
+    assert page.startswith("<iframe srcdoc=")
+    assert "<script" not in page  # it is escaped, within the frame's attribute
     run.report().unlink()
     assert run.report().stat().st_size > 10_000
 
@@ -136,8 +136,8 @@ def test_opened_model_is_evaluated_like_the_run(run: fv.Run, tmp_path: Path) -> 
     for name in ("hter", "eer", "auc"):
         assert again[name] == run.metrics[name]
     other = make_set(tmp_path / "other", "other", 77)
-    assert fv.evaluate(run, other, out=tmp_path / "judged")["target"] == "other"
-    assert (tmp_path / "judged" / "scores.csv").exists()
+    assert fv.evaluate(run, other, out=tmp_path / "evaluated")["target"] == "other"
+    assert (tmp_path / "evaluated" / "scores.csv").exists()
 
 
 def test_method_transport_and_sets_can_be_passed_in(sets: Mapping[str, Path], tmp_path: Path) -> None:
@@ -204,7 +204,8 @@ def test_changed_method_cannot_take_a_listed_name() -> None:
 
 def zero_loss(site: fv.Site, batch: fv.Batch) -> torch.Tensor:
     """Return a loss without gradient."""
-    return site.net["model"](batch.images).float().sum() * 0
+    loss: torch.Tensor = site.net["model"](batch.images).float().sum() * 0
+    return loss
 
 
 def test_run_records_the_source_of_a_passed_method(run: fv.Run, sets: Mapping[str, Path], tmp_path: Path) -> None:
@@ -261,9 +262,9 @@ def test_objects_print_in_a_few_lines(run: fv.Run, people: fv.Run, sets: Mapping
 
 
 def test_notebook_shows_a_model_as_a_table(run: fv.Run) -> None:
-    shown = run.model._repr_html_()
-    assert shown.startswith("<table><tr><th>model</th><td>FedPAD (pad)</td></tr>")
-    assert len(shown) < 1000
+    page = run.model._repr_html_()
+    assert page.startswith("<table><tr><th>model</th><td>FedPAD (pad)</td></tr>")
+    assert len(page) < 1000
 
 
 def test_unknown_method_or_model_suggests_the_nearest() -> None:

@@ -30,5 +30,5 @@ def test_error_text_is_one_printable_line(text: str) -> None:
         assert len(str(error).encode()) < 3 * 2001
 
 
-def test_letters_of_all_languages_are_kept() -> None:
+def test_error_text_keeps_letters_of_all_languages() -> None:
     assert str(UserError("Fotos/Jürgen 王.jpg", "fehlt – “nichts”")) == "Fotos/Jürgen 王.jpg: fehlt – “nichts”"

@@ -89,8 +89,8 @@ def test_an_installed_method_and_model_are_run_by_their_names(
 
 
 def test_an_installed_package_is_not_loaded_for_help(installed_package: dict[str, str]) -> None:
-    shown = "from fedvisage.cli import app; app(['--help'], standalone_mode=False)"
-    code = f"import sys; {shown}; print('tiny' in sys.modules)"
+    show_help = "from fedvisage.cli import app; app(['--help'], standalone_mode=False)"
+    code = f"import sys; {show_help}; print('tiny' in sys.modules)"
     actual = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=installed_package)
     assert actual.stdout.splitlines()[-1] == "False"
 

@@ -1,4 +1,4 @@
-"""Files are whole or not there, and a file of tensors is read back as it was written or refused."""
+"""Atomic files, and tensor files that are read back as written or refused."""
 
 import json
 import math
@@ -71,7 +71,7 @@ def test_failed_write_keeps_the_old_file_and_leaves_no_temporary_file(tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["target"]
 
 
-def test_sweeping_removes_leftovers_only(tmp_path: Path) -> None:
+def test_remove_unfinished_removes_only_unfinished_files(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     for name in (".a.12.part", "deep/.b.safetensors.3.part", "a", "deep/b.part", ".lock"):
         (tmp_path / name).write_text("x")
@@ -99,7 +99,7 @@ def test_arrays_have_the_bytes_and_the_values_of_tensors(tmp_path: Path) -> None
     }
 
 
-def test_a_type_that_numpy_lacks_is_refused(tmp_path: Path) -> None:
+def test_tensor_type_unknown_to_numpy_is_refused(tmp_path: Path) -> None:
     """A process of its own, because NumPy knows bfloat16 after the import of ml_dtypes, which onnx needs."""
     write_tensors(tmp_path / "t.safetensors", TENSORS)
     program = "import sys, pathlib, fedvisage.base.files as files; files.read_arrays(pathlib.Path(sys.argv[1]))"
@@ -109,12 +109,12 @@ def test_a_type_that_numpy_lacks_is_refused(tmp_path: Path) -> None:
     assert "bfloat16" in last
 
 
-def test_a_missing_file_of_tensors_is_named(tmp_path: Path) -> None:
+def test_missing_tensor_file_is_named(tmp_path: Path) -> None:
     with refused("nowhere", "exist"):
         read_tensors(tmp_path / "nowhere")
 
 
-def test_a_sealed_file_notices_every_flipped_bit(tmp_path: Path) -> None:
+def test_sealed_file_detects_every_flipped_bit(tmp_path: Path) -> None:
     path = tmp_path / "sealed"
     store.write_sealed(path, TENSORS, {"round": 3, "generations": {"A": 2}})
     whole = path.read_bytes()
@@ -123,8 +123,8 @@ def test_a_sealed_file_notices_every_flipped_bit(tmp_path: Path) -> None:
         damaged = bytearray(whole)
         damaged[position] ^= 1 << (position % 8)
         path.write_bytes(damaged)
-        with refused("sealed", "mend it"):
-            store.read_sealed(path, "mend it")
+        with refused("sealed", "restore it"):
+            store.read_sealed(path, "restore it")
 
 
 def test_a_file_without_a_seal_is_refused(tmp_path: Path) -> None:
@@ -136,8 +136,8 @@ def test_a_file_without_a_seal_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("write", [json_text, json_line, json_key])
 def test_written_json_is_standard_json(write: Callable[[object], str]) -> None:
     text = write({"rate": math.nan, "all": [math.inf, (1.5, -math.inf)], "né": np.float64("nan")})
-    known = json.loads(text, parse_constant=pytest.fail)
-    assert known == {"rate": None, "all": [None, [1.5, None]], "né": None}
+    value = json.loads(text, parse_constant=pytest.fail)
+    assert value == {"rate": None, "all": [None, [1.5, None]], "né": None}
 
 
 def test_valid_json_is_written_unchanged() -> None:
@@ -166,18 +166,18 @@ def test_nan_in_foreign_json_is_read_as_null() -> None:
 
 @pytest.mark.parametrize(("content", "keyword"), [(b"[]", "object"), (b"{", "JSON"), (b"\xff", "UTF-8")])
 def test_file_without_json_is_named_with_advice(content: bytes, keyword: str, tmp_path: Path) -> None:
-    path = tmp_path / "some.json"
+    path = tmp_path / "file.json"
     path.write_bytes(content)
     with refused(path, keyword):
-        read_json(path, "write it anew")
+        read_json(path, "write it again")
 
 
-def test_a_file_of_lines_is_read_without_a_last_one_that_was_cut_off(tmp_path: Path) -> None:
+def test_truncated_last_line_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "lines.jsonl"
     path.write_text('{"a": 1}\n{"a": 2}\n{"a"')
-    torn = list[bytes]()
-    assert list(stream_lines(path, torn)) == [{"a": 1}, {"a": 2}]
-    assert torn == [b'{"a"']
+    truncated = list[bytes]()
+    assert list(stream_lines(path, truncated)) == [{"a": 1}, {"a": 2}]
+    assert truncated == [b'{"a"']
     path.write_text('{"a": 1}\n{"a"\n{"a": 3}\n')
     with refused(path, "line 2"):
         list(stream_lines(path))
@@ -193,12 +193,12 @@ def test_pipes_and_devices_are_refused(read: Callable[[Path], object], tmp_path:
 
 
 def test_file_of_reported_size_zero_is_read_only_up_to_the_limit() -> None:
-    """As those that the system makes while they are read: their size is nought."""
+    """Files of /proc have size zero and are created while they are read."""
     with refused("status", "100"):
         read_text(Path("/proc/self/status"), 100)
 
 
-def test_a_full_disk_is_named_and_the_outermost_context_gives_the_advice() -> None:
+def test_full_disk_is_named_with_the_advice_of_the_outermost_context() -> None:
     with (
         failed(NoRoom, "/dev/full: the disk is full; free some space", "continue with --resume"),
         disk_full_is_failure(Path("run"), RESUME),
@@ -209,7 +209,7 @@ def test_a_full_disk_is_named_and_the_outermost_context_gives_the_advice() -> No
 
 
 def test_tensors_beyond_the_memory_limit_are_refused_in_one_line(tmp_path: Path) -> None:
-    """In a process whose memory is bounded, as in containers."""
+    """The process has a memory limit, as in containers."""
     write_tensors(tmp_path / "t.safetensors", TENSORS)
     os.truncate(tmp_path / "t.safetensors", 1 << 33)
     words = f"""
@@ -223,6 +223,6 @@ try:
 except UserError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith(str(tmp_path / "t.safetensors"))
-    assert len(done.stdout.splitlines()) == 1
+    process = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
+    assert process.stdout.startswith(str(tmp_path / "t.safetensors"))
+    assert len(process.stdout.splitlines()) == 1

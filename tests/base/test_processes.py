@@ -1,4 +1,4 @@
-"""Worker processes: what the process that started them does on signals, and that they never outlive it."""
+"""Worker processes: signals to the process that started them, and their end with it."""
 
 from __future__ import annotations
 
@@ -112,16 +112,16 @@ def test_a_script_without_a_guard_can_use_workers_and_runs_once(tmp_path: Path) 
         "from fedvisage.base.parallel import map_in_order\n"
         "print(list(map_in_order(sqrt, [4.0, 9.0], 2, torch=False)), __file__)\n"
     )
-    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=600, check=False)
-    assert (ended.returncode, ended.stdout) == (0, f"[2.0, 3.0] {script}\n"), ended.stderr
+    process = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=600, check=False)
+    assert (process.returncode, process.stdout) == (0, f"[2.0, 3.0] {script}\n"), process.stderr
 
 
 SIZE = 1 << 28
 """Bytes of a result that takes long enough to be interrupted."""
 
 
-def send_much(started: Path) -> bytes:
-    """Say that the job has started, and return much."""
+def return_large_result(started: Path) -> bytes:
+    """Mark the job as started, and return a large result."""
     started.touch()
     return bytes(SIZE)
 
@@ -140,11 +140,11 @@ def wait_for_a_part(started: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the counters of Linux")
 def test_processes_killed_while_sending_a_result_end(tmp_path: Path) -> None:
     with suppress(KeyboardInterrupt), worker_processes(1) as pool:
-        pool.submit(send_much, tmp_path / "pool")
+        pool.submit(return_large_result, tmp_path / "pool")
         wait_for_a_part(tmp_path / "pool")
         raise KeyboardInterrupt
     process = LastingProcess()
-    result = process.submit(send_much, tmp_path / "lasting")
+    result = process.submit(return_large_result, tmp_path / "lasting")
     wait_for_a_part(tmp_path / "lasting")
     process.end()
     with pytest.raises(BrokenProcessPool):

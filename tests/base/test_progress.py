@@ -1,4 +1,4 @@
-"""Signs of life, and numbers in words, as they are printed."""
+"""Progress messages, and numbers in words."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rich.console import Console
 from fedvisage.base.progress import EVERY, FIRST, JsonReporter, Reporter, duration_in_words, format_count, in_steps
 
 
-class Watch:
-    """A clock that stands still until it is set."""
+class ManualClock:
+    """A clock that tests set."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -25,9 +25,9 @@ class Watch:
         return self.now
 
 
-def plain(watch: Watch, *, quiet: bool = False) -> tuple[Reporter, io.StringIO]:
+def make_reporter(clock: ManualClock, *, quiet: bool = False) -> tuple[Reporter, io.StringIO]:
     output = io.StringIO()
-    return Reporter(Console(file=output, width=200), quiet, clock=watch), output
+    return Reporter(Console(file=output, width=200), quiet, clock=clock), output
 
 
 @contextmanager
@@ -36,10 +36,10 @@ def training(reporter: Reporter, rounds: int = 4) -> Iterator[None]:
         yield
 
 
-def train(reporter: Reporter, watch: Watch, site: str, batches: int, seconds: float) -> None:
+def train(reporter: Reporter, clock: ManualClock, site: str, batches: int, seconds: float) -> None:
     for done in range(batches):
         reporter.batch(site, done, batches)
-        watch.now += seconds
+        clock.now += seconds
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,11 @@ def test_durations_are_written_in_words(seconds: float, text: str) -> None:
     assert duration_in_words(seconds) == text
 
 
-def test_a_slow_round_shows_life_within_seconds_and_then_once_a_minute() -> None:
-    watch = Watch()
-    reporter, output = plain(watch)
+def test_slow_round_reports_after_seconds_and_then_once_per_minute() -> None:
+    clock = ManualClock()
+    reporter, output = make_reporter(clock)
     with training(reporter):
-        train(reporter, watch, "A", 150, 1.0)
+        train(reporter, clock, "A", 150, 1.0)
     first, second, third = output.getvalue().splitlines()
     for line, done in ((first, FIRST), (second, FIRST + EVERY), (third, FIRST + 2 * EVERY)):
         for word in ("round 1", "site A", f"batch {done:.0f} of 150", "1.0 per second", "left"):
@@ -76,37 +76,37 @@ def test_a_slow_round_shows_life_within_seconds_and_then_once_a_minute() -> None
 
 
 def test_quick_rounds_print_one_line_each() -> None:
-    watch = Watch()
-    reporter, output = plain(watch)
+    clock = ManualClock()
+    reporter, output = make_reporter(clock)
     with training(reporter):
         for number in (1, 2, 3):
-            train(reporter, watch, "A", 10, 0.2)
+            train(reporter, clock, "A", 10, 0.2)
             reporter.advance(number, 4, "loss 0.5")
     assert [line.split("  ")[0] for line in output.getvalue().splitlines()] == ["round 1/4", "round 2/4", "round 3/4"]
 
 
 def test_alternating_sites_have_separate_rates() -> None:
-    watch, output = Watch(), io.StringIO()
-    reporter = JsonReporter(output, clock=watch)
+    clock, output = ManualClock(), io.StringIO()
+    reporter = JsonReporter(output, clock=clock)
     with training(reporter):
         for done in range(100):
             reporter.batch("A", done, 100)
             reporter.batch("B", done, 200)
-            watch.now += 2.0
+            clock.now += 2.0
     last = json.loads(output.getvalue().splitlines()[-1])
     assert last["per_second"] == pytest.approx(0.5)
     assert last["seconds_left"] == pytest.approx((last["of"] - last["done"]) * 2.0)
 
 
 def test_json_progress_has_one_object_per_line() -> None:
-    watch, output = Watch(), io.StringIO()
-    reporter = JsonReporter(output, clock=watch)
+    clock, output = ManualClock(), io.StringIO()
+    reporter = JsonReporter(output, clock=clock)
     with training(reporter):
-        train(reporter, watch, "A", 5, 1.0)
+        train(reporter, clock, "A", 5, 1.0)
         reporter.advance(1, 4, "loss 0.5")
     reporter.say("two\nlines")
     with in_steps("rendering O", reporter) as steps:
-        watch.now += 10
+        clock.now += 10
         steps(24, 576)
     rows = [json.loads(line) for line in output.getvalue().splitlines()]
     assert [row["event"] for row in rows] == ["batch", "round", "said", "progress"]
@@ -118,10 +118,10 @@ def test_json_progress_has_one_object_per_line() -> None:
 
 
 def test_quiet_reporter_prints_nothing() -> None:
-    watch = Watch()
-    reporter, output = plain(watch, quiet=True)
+    clock = ManualClock()
+    reporter, output = make_reporter(clock, quiet=True)
     with training(reporter), in_steps("rendering O", reporter) as steps:
-        train(reporter, watch, "A", 150, 1.0)
+        train(reporter, clock, "A", 150, 1.0)
         reporter.advance(1, 4, "")
         steps(1, 2)
         reporter.part("cell").batch("A", 1, 2)
@@ -129,11 +129,11 @@ def test_quiet_reporter_prints_nothing() -> None:
 
 
 def test_work_before_a_resume_does_not_count_as_speed() -> None:
-    watch = Watch()
-    reporter, output = plain(watch)
+    clock = ManualClock()
+    reporter, output = make_reporter(clock)
     with in_steps("importing", reporter) as steps:
-        for done in range(501, 505):  # an earlier attempt did 500; now one in 20 seconds
-            watch.now += 20
+        for done in range(501, 505):  # an earlier attempt completed 500; this one completes one in 20 seconds
+            clock.now += 20
             steps(done, 10_000)
     first, second = output.getvalue().splitlines()
     assert first == "importing: 501 of 10000"
@@ -141,12 +141,12 @@ def test_work_before_a_resume_does_not_count_as_speed() -> None:
 
 
 def test_parallel_runs_report_progress_once_a_minute() -> None:
-    watch = Watch()
-    reporter, output = plain(watch)
+    clock = ManualClock()
+    reporter, output = make_reporter(clock)
     for name in ("fedpad M 0", "pooled M 0", "fedpad M 1"):
         part = reporter.part(name)
         with training(part):
-            train(part, watch, "A", 30, 1.0)
+            train(part, clock, "A", 30, 1.0)
             part.advance(1, 4, "loss 0.5")
     lines = output.getvalue().splitlines()
     assert len(lines) == 2
@@ -155,17 +155,17 @@ def test_parallel_runs_report_progress_once_a_minute() -> None:
 
 
 def test_terminal_bars_move_and_disappear_after_an_error() -> None:
-    watch, output = Watch(), io.StringIO()
-    reporter = Reporter(Console(file=output, force_terminal=True, width=120), clock=watch)
+    clock, output = ManualClock(), io.StringIO()
+    reporter = Reporter(Console(file=output, force_terminal=True, width=120), clock=clock)
     with suppress(ValueError), in_steps("reading", reporter) as first:
         first(1, 2)
         with in_steps("rendering", reporter) as second:
             second(2, 2)
             raise ValueError
     with training(reporter):
-        watch.now += 9
+        clock.now += 9
         reporter.advance(1, 4, "loss 0.5")
-        watch.now += 1
+        clock.now += 1
         reporter.batch("A", 3, 10)
     for shown in ("reading", "rendering", "27 s left", "loss 0.5", "site A", " 3/10"):
         assert shown in output.getvalue()
@@ -173,7 +173,7 @@ def test_terminal_bars_move_and_disappear_after_an_error() -> None:
     assert output.getvalue().count(hidden) == output.getvalue().count(shown_again) == 2
 
 
-def test_a_notebook_shows_lines_without_a_warning_or_a_further_package() -> None:
+def test_notebook_shows_lines_without_ipywidgets() -> None:
     """A kernel claims a terminal, and rich's own output for notebooks needs ipywidgets."""
     code = """
 from fedvisage.base.progress import reporter_on_stdout
@@ -182,9 +182,10 @@ with reporter.course("training", 0, 2):
     for number in (1, 2):
         reporter.advance(number, 2, "loss 0.5")
 reporter.say("done")
-reporter_on_stdout(quiet=True).say("unheard")
+reporter_on_stdout(quiet=True).say("quiet")
 """
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+    cell = nbformat.v4.new_code_cell(code)  # type: ignore[no-untyped-call]
+    notebook = nbformat.v4.new_notebook(cells=[cell])  # type: ignore[no-untyped-call]
     NotebookClient(notebook, timeout=600, kernel_name="python3").execute()
     outputs = notebook.cells[0].outputs
     assert {(output.output_type, output.get("name")) for output in outputs} == {("stream", "stdout")}

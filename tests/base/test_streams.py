@@ -1,4 +1,4 @@
-"""Random streams: named, independent of each other, and no trace in the global generators."""
+"""Random streams are named and independent, and leave the global generators unchanged."""
 
 import itertools
 
@@ -31,8 +31,8 @@ def test_seeds_fit_into_63_bits_and_use_them() -> None:
 
 def test_streams_of_neighbouring_names_are_uncorrelated() -> None:
     draws = np.stack([numpy_rng(0, "site", number).normal(size=20_000) for number in range(6)])
-    for one, other in itertools.combinations(draws, 2):
-        assert abs(np.corrcoef(one, other)[0, 1]) < 0.03
+    for first, second in itertools.combinations(draws, 2):
+        assert abs(np.corrcoef(first, second)[0, 1]) < 0.03
 
 
 def test_derivation_is_stable_across_versions() -> None:

@@ -183,8 +183,6 @@ def test_page_states_all_figures_and_no_names(assessment: Assessment, tmp_path: 
         (("--pad", "PAD", "--data", "COPY", "--split", "dev"), "--split"),
         (("--pad", "PAD", "--data", "COPY", "--kind", "nothing"), "--kind"),
         (("--pad", "PAD", "--data", "COPY", "--out", "COPY"), "copy"),
-        (("RUN", "--pad", "PAD", "--data", "COPY"), "RUN"),
-        (("--pad", "PAD", "--data", "COPY", "--adapt", "gated"), "--adapt"),
     ],
 )
 def test_wrong_assessment_calls_name_the_place(copy: Path, pad: Path, words: tuple[str, ...], place: str) -> None:
@@ -194,10 +192,10 @@ def test_wrong_assessment_calls_name_the_place(copy: Path, pad: Path, words: tup
     assert place in str(result.exception)
 
 
-@pytest.mark.parametrize("words", [("--pad", "PAD"), ("--frames", "10"), ("RUN", "--frames", "3")])
-def test_pipeline_options_need_the_pipeline_option(words: tuple[str, ...]) -> None:
-    result = CliRunner().invoke(app, ["evaluate", *words])
-    assert isinstance(result.exception, UserError)
-    assert words[-2] in str(result.exception)
-    assert "--pipeline" in str(result.exception)
-    assert "RUN" in str(CliRunner().invoke(app, ["evaluate"]).exception)
+@pytest.mark.parametrize(
+    "words", [("evaluate", "RUN", "--frames", "3"), ("evaluate-pipeline", "--adapt", "gated"), ("evaluate",)]
+)
+def test_options_of_the_other_evaluation_are_refused(words: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2
+    assert (words[-2] if len(words) > 1 else "RUN") in result.output

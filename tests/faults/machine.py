@@ -1,4 +1,4 @@
-"""A process that runs recipes in children which can be killed, and the tests' end of it.
+"""A process that runs recipes in children that tests can kill.
 
 Importing everything and a first run take seconds, so one process does it once and forks a child, with a process group
 of its own, for each run. A child can be told to kill itself at its n-th operation on a file of the run, which makes
@@ -27,14 +27,14 @@ OPERATIONS = {"open", "os.rename", "os.remove", "os.truncate", "os.mkdir"}
 
 @dataclass(frozen=True)
 class End:
-    """How a child ended, and what it said."""
+    """The outcome of a child, and its error message."""
 
     how: str
     message: str = ""
 
 
 class Machine:
-    """The tests' end: starts runs, kills them, tells how they ended."""
+    """The side of the tests: starts runs, kills them, and returns their outcomes."""
 
     def __enter__(self) -> Machine:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
@@ -86,6 +86,7 @@ class Machine:
         self.pid = int(self._line())
 
     def wait(self, kill_after: float | None = None) -> End:
+        assert self._process.stdout is not None
         if kill_after is not None and not select.select([self._process.stdout], [], [], kill_after)[0]:
             os.killpg(self.pid, signal.SIGKILL)
         return End(**json.loads(self._line()))
@@ -93,25 +94,25 @@ class Machine:
     def _line(self) -> bytes:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        assert line, "the machine is gone"
+        assert line, "the process has ended"
         return line
 
 
 def main() -> None:
-    """Take orders, one a line, until the input ends."""
+    """Execute one order per line until the input ends."""
     sys.stdout = sys.stderr
     _warm_up()
     with os.fdopen(1, "wb", buffering=0) as answers:
         for line in sys.stdin:
             order = json.loads(line)
-            said, says = os.pipe()
+            reader, writer = os.pipe()
             pid = os.fork()
             if pid == 0:
-                os.close(said)
-                _child(order, says)
-            os.close(says)
+                os.close(reader)
+                _child(order, writer)
+            os.close(writer)
             answers.write(f"{pid}\n".encode())
-            with os.fdopen(said, "rb") as file:
+            with os.fdopen(reader, "rb") as file:
                 text = file.read()
             _, status = os.waitpid(pid, 0)
             end = json.loads(text) if text and os.WIFEXITED(status) else {"how": KILLED}
@@ -128,10 +129,10 @@ def _warm_up() -> None:
         run_toy(tree(sets, training__rounds=1), Path(scratch) / "run")
 
 
-def _child(order: Mapping[str, Any], says: int) -> None:
+def _child(order: Mapping[str, Any], writer: int) -> None:
     os.setsid()
     end = _run(order)
-    os.write(says, json.dumps({"how": end.how, "message": end.message}).encode())
+    os.write(writer, json.dumps({"how": end.how, "message": end.message}).encode())
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""Damaged, missing, half-written and unwritable files of a run: refused by name or survived, never believed."""
+"""Damaged, missing, unfinished and unwritable files of a run are refused by name or ignored."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from fedvisage.base.errors import RunFailed
 @pytest.fixture(scope="module")
 def half(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory, machine: Machine) -> Path:
     """A run with private state that was killed right after the checkpoint of its round before the last."""
-    found, least, most = Path(), 0, 256
+    half_run, least, most = Path(), 0, 256
     while most - least > 1:
         out, number = tmp_path_factory.mktemp("half") / "run", (least + most) // 2
         machine.run(tree(sets, training__optimizer__state="kept"), out, kill_at=number)
         if (out / "checkpoints" / "000002.safetensors").exists():
-            found, most = out, number
+            half_run, most = out, number
         else:
             least = number
-    return found
+    return half_run
 
 
 @pytest.fixture
@@ -46,14 +46,14 @@ def flip(path: Path, position: int) -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.0005, 0.002, 0.01, 0.05, 0.2, 0.5, 0.9, 1.0])
-def test_a_damaged_checkpoint_is_refused(share: float, stopped: Path, sets: Mapping[str, Path]) -> None:
+def test_damaged_checkpoint_is_refused(share: float, stopped: Path, sets: Mapping[str, Path]) -> None:
     newest = max(stopped.glob("checkpoints/*.safetensors"))
     flip(newest, int(share * (newest.stat().st_size - 1)))
     with refused("checkpoints/000002.safetensors", "delete"):
         run_toy(tree(sets, training__optimizer__state="kept"), stopped, resume=True)
 
 
-def test_without_the_damaged_checkpoint_the_one_before_leads_to_the_same_end(
+def test_resume_from_the_earlier_checkpoint_gives_the_same_files(
     stopped: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     content = tree(sets, training__optimizer__state="kept")
@@ -63,20 +63,20 @@ def test_without_the_damaged_checkpoint_the_one_before_leads_to_the_same_end(
     assert deterministic_files(stopped) == deterministic_files(tmp_path / "whole")
 
 
-def test_a_sites_damaged_private_state_is_refused(stopped: Path, sets: Mapping[str, Path]) -> None:
+def test_damaged_private_state_is_refused(stopped: Path, sets: Mapping[str, Path]) -> None:
     newest = stopped / "sites" / "B" / "generation-000002.safetensors"
     flip(newest, newest.stat().st_size // 2)
     with refused("sites/B/generation-000002.safetensors", "private state"):
         run_toy(tree(sets, training__optimizer__state="kept"), stopped, resume=True)
 
 
-def test_a_sites_missing_private_state_ends_the_run(stopped: Path, sets: Mapping[str, Path]) -> None:
+def test_missing_private_state_ends_the_run(stopped: Path, sets: Mapping[str, Path]) -> None:
     (stopped / "sites" / "B" / "generation-000002.safetensors").unlink()
     with failed(RunFailed, "generation 2", "private state"):
         run_toy(tree(sets, training__optimizer__state="kept"), stopped, resume=True)
 
 
-def test_half_written_files_are_ignored_and_removed(stopped: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_unfinished_files_are_ignored_and_removed(stopped: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, training__optimizer__state="kept")
     newest = max(stopped.glob("checkpoints/*.safetensors"))
     leftover = newest.with_name(".000003.safetensors.123.part")
@@ -88,13 +88,13 @@ def test_half_written_files_are_ignored_and_removed(stopped: Path, sets: Mapping
 
 
 @pytest.mark.parametrize("name", ["ledger.jsonl", "rounds.jsonl"])
-def test_a_ledger_that_lost_lines_is_refused(name: str, stopped: Path, sets: Mapping[str, Path]) -> None:
+def test_shortened_ledger_is_refused(name: str, stopped: Path, sets: Mapping[str, Path]) -> None:
     (stopped / name).write_bytes((stopped / name).read_bytes()[:100])
     with refused(stopped / name, "checkpoint"):
         run_toy(tree(sets, training__optimizer__state="kept"), stopped, resume=True)
 
 
-def test_a_file_size_limit_ends_the_run_with_a_plain_message_and_it_can_be_resumed(
+def test_run_beyond_the_file_size_limit_fails_and_can_be_resumed(
     machine: Machine, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     content = tree(sets)
@@ -111,7 +111,7 @@ def test_a_file_size_limit_ends_the_run_with_a_plain_message_and_it_can_be_resum
     assert deterministic_files(tmp_path / "run") == deterministic_files(tmp_path / "whole")
 
 
-def test_two_processes_cannot_work_in_one_directory(machine: Machine, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_second_process_in_a_directory_is_refused(machine: Machine, sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, training__rounds=1000)
     machine.start(content, tmp_path / "run")
     while not (tmp_path / "run" / "ledger.jsonl").exists():
@@ -122,7 +122,7 @@ def test_two_processes_cannot_work_in_one_directory(machine: Machine, sets: Mapp
     assert machine.wait().how == KILLED
 
 
-def test_a_run_is_not_resumed_with_a_changed_recipe(stopped: Path, sets: Mapping[str, Path], machine: Machine) -> None:
+def test_resume_with_a_changed_recipe_is_refused(stopped: Path, sets: Mapping[str, Path], machine: Machine) -> None:
     changed = tree(sets, training__optimizer__state="kept", training__optimizer__lr=0.02)
     before = inventory(stopped)
     end = machine.run(changed, stopped)

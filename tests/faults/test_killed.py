@@ -1,4 +1,4 @@
-"""A run that is killed, however often and wherever, ends in the same bytes as one that was left alone."""
+"""A killed and resumed run ends in the bytes of an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from fedvisage.methods.pad import fedpad, single
 
 METHODS = (fedpad.METHOD, single.METHOD, split.METHOD, released.METHOD)
 KILLS = 5
-"""At least so many for each method and way of killing: 40 in all."""
+"""The least number of kills per method and kind of kill: 40 in total."""
 PATIENCE = 8
-"""After so many kills a run is left alone, lest it never ends on a machine that has become slow."""
+"""The largest number of kills of a run, so that it also ends on a slow machine."""
 
 
 @dataclass(frozen=True)
 class Whole:
-    """A run that was left alone."""
+    """An uninterrupted run."""
 
     content: dict[str, Any]
     files: dict[str, bytes]
@@ -44,34 +44,28 @@ def whole(
     return Whole(content, deterministic_files(out), time.monotonic() - began)
 
 
-def test_killed_at_random_file_operations(machine: Machine, whole: Whole, tmp_path: Path) -> None:
-    draws, kills, runs = numpy_rng(0, "operations", whole.content["method"]["name"]), 0, 0
+@pytest.mark.parametrize("kind", ["operations", "moments"])
+def test_run_killed_at_random_ends_in_the_same_bytes(kind: str, machine: Machine, whole: Whole, tmp_path: Path) -> None:
+    draws, kills, runs = numpy_rng(0, kind, whole.content["method"]["name"]), 0, 0
+
+    def draw_kill() -> dict[str, Any]:
+        if kind == "operations":
+            return {"kill_at": int(draws.integers(1, 150))}
+        return {"kill_after": draws.random() * whole.seconds}
+
     while kills < KILLS:
         out, runs, patience, sent = tmp_path / str(runs), runs + 1, PATIENCE, list[dict[str, Any]]()
-        while machine.run(whole.content, out, kill_at=int(draws.integers(1, 150)) if patience else None).how == KILLED:
-            kills, patience, sent = kills + 1, patience - 1, extended(sent, out)
-        extended(sent, out)
+        while machine.run(whole.content, out, **(draw_kill() if patience else {})).how == KILLED:
+            kills, patience, sent = kills + 1, patience - 1, read_ledger(out, sent)
+        read_ledger(out, sent)
         assert deterministic_files(out) == whole.files
-        assert not list(out.rglob("*.part")), "half-written files are swept away"
+        assert not list(out.rglob("*.part")), "unfinished files are removed"
 
 
-def test_killed_at_random_moments(machine: Machine, whole: Whole, tmp_path: Path) -> None:
-    draws, kills, runs = numpy_rng(0, "moments", whole.content["method"]["name"]), 0, 0
-    while kills < KILLS:
-        out, runs, patience, sent = tmp_path / str(runs), runs + 1, PATIENCE, list[dict[str, Any]]()
-        while (
-            machine.run(whole.content, out, kill_after=draws.random() * whole.seconds if patience else None).how
-            == KILLED
-        ):
-            kills, patience, sent = kills + 1, patience - 1, extended(sent, out)
-        extended(sent, out)
-        assert deterministic_files(out) == whole.files
-
-
-def extended(sent: list[dict[str, Any]], out: Path) -> list[dict[str, Any]]:
-    """Read what a run has sent so far, and check that nothing is missing of what it had sent at an earlier kill."""
+def read_ledger(out: Path, sent: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Read the ledger of a run, and check that it contains all lines of an earlier kill."""
     path = out / "ledger.jsonl"
-    lines = path.read_text().split("\n")[:-1] if path.exists() else []  # behind the last end of line: nothing, or torn
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []  # without a truncated last line
     rows = [{key: value for key, value in json.loads(line).items() if key != "repeated"} for line in lines]
     assert rows[: len(sent)] == sent
     return rows
@@ -79,7 +73,7 @@ def extended(sent: list[dict[str, Any]], out: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def short(machine: Machine, sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Whole:
-    """A run of one round that was left alone."""
+    """An uninterrupted run of one round."""
     content = tree(sets, training__rounds=1, evaluation__every=0)
     out, began = tmp_path_factory.mktemp("short") / "whole", time.monotonic()
     assert machine.run(content, out).how == FINISHED
@@ -87,7 +81,7 @@ def short(machine: Machine, sets: Mapping[str, Path], tmp_path_factory: pytest.T
 
 
 @pytest.mark.parametrize("operation", range(1, 9))
-def test_killed_at_one_of_the_first_file_operations(
+def test_run_killed_at_one_of_its_first_file_operations_is_resumed(
     operation: int, machine: Machine, short: Whole, tmp_path: Path
 ) -> None:
     assert machine.run(short.content, tmp_path / "run", kill_at=operation).how == KILLED

@@ -1,4 +1,4 @@
-"""Noise is drawn once for a round, wherever the run is killed: what was released before a kill is released after it."""
+"""A killed run draws the noise of a round once: releases before and after a kill are equal."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ NOISE = {"clip": 1.0, "noise": 0.05, "delta": 1e-3}
 """From the operating system: a second draw could not be the same."""
 
 
-def released(out: Path) -> dict[str, bytes]:
+def read_releases(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (out / "released").glob("round *.safetensors")}
 
 
-def test_a_killed_run_never_releases_a_round_twice(machine: Machine, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_killed_run_never_releases_a_round_twice(machine: Machine, sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, federation__dp=NOISE, runtime__checkpoint_every=2)
     draws, kills, repeated_reads, runs = numpy_rng(0, "releases"), 0, 0, 0
     while kills < KILLS or (not repeated_reads and kills < MAX_KILLS):
@@ -35,7 +35,7 @@ def test_a_killed_run_never_releases_a_round_twice(machine: Machine, sets: Mappi
             if machine.run(content, out, kill_at=kill_at, counted=("released", "checkpoints")).how != KILLED:
                 break
             kills, kills_left = kills + 1, kills_left - 1
-            now = released(out)
+            now = read_releases(out)
             assert all(now[name] == before for name, before in seen.items() if name in now)
             repeated_reads, seen = repeated_reads + len(now.keys() & seen.keys()), seen | now
         model, last = (load_file(out / name) for name in ("model.safetensors", f"released/round {ROUNDS}.safetensors"))

@@ -354,11 +354,6 @@ def test_recipes_with_separable_sums_are_refused(changes: dict[str, Any], place:
         check_real(recipe)
 
 
-def test_former_default_threshold_means_two_thirds(sets: Mapping[str, Path]) -> None:
-    former, short = (recipe_of(tree(sets, federation__secure=value)) for value in ({"threshold": 0.6}, True))
-    assert former == short, "run --resume on a run of an earlier version finds its recipe"
-
-
 @pytest.mark.parametrize(("key", "value"), [("joins", {"C": 2}), ("offline", 0.5)])
 def test_federation_recipe_cannot_leave_a_site_out_of_a_sum(key: str, value: Any, sets: Mapping[str, Path]) -> None:
     recipe = recipe_of(tree(sets, federation={"secure": True, key: value}))

@@ -1,8 +1,9 @@
-"""YAML as people mean it: plain values by the core schema of YAML 1.2, and nothing twice, endless or hidden."""
+"""The strict YAML reader: core schema of YAML 1.2, no duplicate keys, no unbounded or hidden content."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +85,15 @@ def test_keys_of_different_sections_may_be_alike() -> None:
     assert parse("a: {x: 1}\nb: {x: 2}", "here") == {"a": {"x": 1}, "b": {"x": 2}}
 
 
-@pytest.mark.parametrize("kind", ["file", "study", "federation"])
+READERS: dict[str, Callable[[Path], object]] = {"file": read_tree, "study": load_study, "federation": read_federation}
+
+
+@pytest.mark.parametrize("kind", READERS)
 def test_every_user_file_uses_this_reader(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "file.yaml"
     path.write_text("title: a\ntitle: b\n")
     with refused(path, "'title'", "lines 1 and 2"):
-        {"file": read_tree, "study": load_study, "federation": read_federation}[kind](path)
+        READERS[kind](path)
 
 
 @pytest.mark.parametrize(("start", "end"), [("[", "]"), ("{a: ", "}"), ("- ", "")])

@@ -1,4 +1,4 @@
-"""A mistake in a recipe is named with its place, before anything runs."""
+"""Mistakes in recipes are reported with their place before a run starts."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_wrong_type_names_the_expected_type(content: dict[str, Any], override: s
         ("data.sites.A=sets/M", "sets/M"),
     ],
 )
-def test_a_data_entry_on_the_command_line_needs_no_quotes_within_quotes(
+def test_data_entry_on_the_command_line_needs_no_inner_quotes(
     content: dict[str, Any], override: str, entry: str
 ) -> None:
     assert override_recipe(content, override).data.sites["A"] == entry

@@ -1,8 +1,7 @@
-"""Files of an interrupted run that were exchanged, shortened or edited: ``--resume`` refuses each by name."""
+"""``--resume`` refuses exchanged, shortened and edited files of an interrupted run by name."""
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -10,9 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from rich.console import Console
 from tests.refusals import refused
-from tests.toy import deterministic_files, leave_as_earlier_version, quiet_reporter, run_toy, tree
+from tests.toy import deterministic_files, quiet_reporter, run_toy, tree
 
 from fedvisage.base.progress import Reporter
 from fedvisage.federation.record.store import read_sealed, write_sealed
@@ -29,7 +27,7 @@ class Runs(NamedTuple):
 
 
 class Interrupting(Reporter):
-    """A person who presses Ctrl-C at the end of the third round, before its checkpoint."""
+    """A reporter that interrupts the run at the end of the third round, before its checkpoint."""
 
     def __init__(self) -> None:
         super().__init__(quiet_reporter().console)
@@ -83,7 +81,11 @@ def edit_lines(name: str, change: Callable[[list[str]], object]) -> Callable[[Ru
 
 def copy(source: str, name: str, to: str = "") -> Callable[[Runs], None]:
     """Return an attack that copies a file of one of the runs over a file of the interrupted run."""
-    return lambda runs: shutil.copyfile(getattr(runs, source) / name, runs.own / (to or name)) and None
+
+    def attack(runs: Runs) -> None:
+        shutil.copyfile(getattr(runs, source) / name, runs.own / (to or name))
+
+    return attack
 
 
 def remove(name: str) -> Callable[[Runs], None]:
@@ -99,6 +101,10 @@ def remove_and_add(lines: list[str]) -> None:
     first, second = next((a, b) for a in range(9) for b in range(a) if len(lines[a]) == len(lines[b]))
     assert lines[first] != lines[second]
     lines[first] = lines[second]
+
+
+def exchange_lines(lines: list[str]) -> None:
+    lines.insert(0, lines.pop(1))
 
 
 def change_digit(lines: list[str]) -> None:
@@ -124,106 +130,45 @@ def add_start(runs: Runs) -> None:
     (runs.own / "start.json").write_text("{}")
 
 
-def copy_state_of_earlier_version(runs: Runs) -> None:
-    leave_as_earlier_version(runs.other)
-    copy("other", GENERATION.format("A"))(runs)
-
-
 CHECKPOINT, GENERATION = "checkpoints/000002.safetensors", "sites/{}/generation-000002.safetensors"
+STATE_A, STATE_B = GENERATION.format("A"), GENERATION.format("B")
+FIRST, SECOND = "snapshots/round-1.safetensors", "snapshots/round-2.safetensors"
+LEDGER, ROUNDS, ENVIRONMENT = "ledger.jsonl", "rounds.jsonl", "environment.json"
 ATTACKS: dict[str, tuple[Callable[[Runs], None], str, str]] = {
-    "the ledger of another run": (copy("other", "ledger.jsonl"), "ledger.jsonl", "checkpoint"),
-    "a ledger without its first round": (
-        edit_lines("ledger.jsonl", remove_first_round),
-        "ledger.jsonl",
-        "checkpoint",
-    ),
-    "a ledger with another field": (edit("ledger.jsonl", '"model"', '"modem"'), "ledger.jsonl", "digest"),
-    "a ledger with another digit": (edit_lines("ledger.jsonl", change_digit), "ledger.jsonl", "digest"),
-    "a removed line that an added one replaces": (
-        edit_lines("ledger.jsonl", remove_and_add),
-        "ledger.jsonl",
-        "digest",
-    ),
-    "two lines in another order": (
-        edit_lines("ledger.jsonl", lambda lines: lines.insert(0, lines.pop(1))),
-        "ledger.jsonl",
-        "digest",
-    ),
-    "a line marked as repeated": (
-        edit("ledger.jsonl", "}\n", ', "repeated": true}\n'),
-        "ledger.jsonl",
-        "digest",
-    ),
-    "a round with another loss": (edit("rounds.jsonl", '"A": 0.', '"A": 9.'), "rounds.jsonl", "digest"),
-    "rounds of a run of the same recipe": (copy("twin", "rounds.jsonl"), "rounds.jsonl", "checkpoint"),
-    "an environment with another processor": (
-        edit("environment.json", '"processor": "', '"processor": "Fast '),
-        "environment.json",
-        "digest",
-    ),
-    "the environment of a run of the same recipe": (
-        copy("twin", "environment.json"),
-        "environment.json",
-        "digest",
-    ),
-    "a shortened environment": (
-        edit_lines("environment.json", lambda lines: lines.pop()),
-        "environment.json",
-        "restore",
-    ),
-    "no environment": (remove("environment.json"), "environment.json", "exist"),
+    "the ledger of another run": (copy("other", LEDGER), LEDGER, "checkpoint"),
+    "a ledger without its first round": (edit_lines(LEDGER, remove_first_round), LEDGER, "checkpoint"),
+    "a ledger with another field": (edit(LEDGER, '"model"', '"modem"'), LEDGER, "digest"),
+    "a ledger with another digit": (edit_lines(LEDGER, change_digit), LEDGER, "digest"),
+    "a removed line that an added one replaces": (edit_lines(LEDGER, remove_and_add), LEDGER, "digest"),
+    "two lines in another order": (edit_lines(LEDGER, exchange_lines), LEDGER, "digest"),
+    "a line marked as repeated": (edit(LEDGER, "}\n", ', "repeated": true}\n'), LEDGER, "digest"),
+    "a round with another loss": (edit(ROUNDS, '"A": 0.', '"A": 9.'), ROUNDS, "digest"),
+    "rounds of a run of the same recipe": (copy("twin", ROUNDS), ROUNDS, "checkpoint"),
+    "another processor": (edit(ENVIRONMENT, '"processor": "', '"processor": "Fast '), ENVIRONMENT, "digest"),
+    "the environment of a run of the same recipe": (copy("twin", ENVIRONMENT), ENVIRONMENT, "digest"),
+    "a shortened environment": (edit_lines(ENVIRONMENT, list.pop), ENVIRONMENT, "restore"),
+    "no environment": (remove(ENVIRONMENT), ENVIRONMENT, "exist"),
     "data in another form": (edit("data.json", "{", "{ "), "data.json", "digest"),
     "an overlap that is allowed": (edit("overlap.json", "false", "true"), "overlap.json", "digest"),
     "no overlap": (remove("overlap.json"), "overlap.json", "missing"),
     "a start": (add_start, "start.json", "remove"),
-    "the snapshot of another run": (
-        copy("other", "snapshots/round-1.safetensors"),
-        "snapshots/round-1.safetensors",
-        "digest",
-    ),
-    "the snapshot of another round": (
-        copy("own", "snapshots/round-1.safetensors", "snapshots/round-2.safetensors"),
-        "snapshots/round-2.safetensors",
-        "digest",
-    ),
-    "no snapshot": (remove("snapshots/round-2.safetensors"), "snapshots/round-2.safetensors", "missing"),
-    "the state of another site": (
-        copy("own", GENERATION.format("B"), GENERATION.format("A")),
-        GENERATION.format("A"),
-        "site B",
-    ),
-    "exchanged directories of sites": (exchange_sites, GENERATION.format("A"), "site C"),
-    "the state of another run": (copy("other", GENERATION.format("B")), GENERATION.format("B"), "run"),
-    "the state of a run of the same recipe": (
-        copy("twin", GENERATION.format("B")),
-        GENERATION.format("B"),
-        "run",
-    ),
-    "the state of a run of an earlier version": (
-        copy_state_of_earlier_version,
-        GENERATION.format("A"),
-        "earlier version",
-    ),
-    "the state of a later round": (
-        copy("own", "sites/B/generation-000003.safetensors", GENERATION.format("B")),
-        GENERATION.format("B"),
-        "000003",
-    ),
-    "the checkpoint of an earlier round": (
-        copy("own", "checkpoints/000001.safetensors", CHECKPOINT),
-        CHECKPOINT,
-        "round 1",
-    ),
+    "the snapshot of another run": (copy("other", FIRST), FIRST, "digest"),
+    "the snapshot of another round": (copy("own", FIRST, SECOND), SECOND, "digest"),
+    "no snapshot": (remove(SECOND), SECOND, "missing"),
+    "the state of another site": (copy("own", STATE_B, STATE_A), STATE_A, "site B"),
+    "exchanged directories of sites": (exchange_sites, STATE_A, "site C"),
+    "the state of another run": (copy("other", STATE_B), STATE_B, "run"),
+    "the state of a run of the same recipe": (copy("twin", STATE_B), STATE_B, "run"),
+    "the state of a later round": (copy("own", "sites/B/generation-000003.safetensors", STATE_B), STATE_B, "000003"),
+    "the checkpoint of round 1": (copy("own", "checkpoints/000001.safetensors", CHECKPOINT), CHECKPOINT, "round 1"),
     "the checkpoint of another run": (copy("other", CHECKPOINT), CHECKPOINT, "recipe"),
-    "the checkpoint of a run of the same recipe": (copy("twin", CHECKPOINT), "rounds.jsonl", "another run"),
+    "the checkpoint of a run of the same recipe": (copy("twin", CHECKPOINT), ROUNDS, "another run"),
     "a checkpoint without digests": (remove_digests, CHECKPOINT, "digests"),
 }
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_changed_files_are_refused_by_name_and_nothing_changes(
-    attack: str, runs: Runs, sets: Mapping[str, Path]
-) -> None:
+def test_resume_names_a_changed_file_and_writes_nothing(attack: str, runs: Runs, sets: Mapping[str, Path]) -> None:
     change, place, keyword = ATTACKS[attack]
     change(runs)
     before = content_below(runs.own)
@@ -236,37 +181,17 @@ def content_below(run: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
 
 
-def test_workers_refuse_the_state_of_another_site_and_resume_to_the_same_bytes(
-    runs: Runs, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_workers_refuse_the_state_of_another_site(runs: Runs, sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = content_of(sets, workers=2)
     run_toy(content_of(sets), tmp_path / "whole")
     run_toy(content, runs.twin, resume=True)
     assert deterministic_files(runs.twin) == deterministic_files(tmp_path / "whole")
-    copy("own", GENERATION.format("B"), GENERATION.format("A"))(runs)
-    with refused(f"own/{GENERATION.format('A')}", "site B"):
+    copy("own", STATE_B, STATE_A)(runs)
+    with refused(f"own/{STATE_A}", "site B"):
         run_toy(content, runs.own, resume=True)
 
 
-def test_a_run_of_the_version_before_is_resumed_with_a_note_and_checked_from_then_on(
-    runs: Runs, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
-    run_toy(content_of(sets), tmp_path / "whole")
-    leave_as_earlier_version(runs.own)
-    console = Console(file=io.StringIO(), width=400)
-    run_toy(content_of(sets), runs.own, resume=True, reporter=Reporter(console))
-    output = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "note: an earlier version wrote the checkpoint of round 2, without digests" in output
-    assert deterministic_files(runs.own) == deterministic_files(tmp_path / "whole")
-
-    (runs.own / "metrics.json").unlink()
-    change_digit_of_ledger = edit_lines("ledger.jsonl", change_digit)
-    change_digit_of_ledger(runs)
-    with refused("own/ledger.jsonl", "digest"):
-        run_toy(content_of(sets), runs.own, resume=True)
-
-
-def test_a_run_without_a_checkpoint_records_its_environment_again(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_run_without_a_checkpoint_records_its_environment_again(sets: Mapping[str, Path], tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_toy(tree(sets, runtime__checkpoint_every=5), tmp_path / "run", reporter=Interrupting())
     path = tmp_path / "run" / "environment.json"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -16,24 +15,13 @@ import torch
 import yaml
 from safetensors.torch import load_file
 from tests.refusals import refused
-from tests.toy import (
-    SITES,
-    leave_as_earlier_version,
-    make_set,
-    quiet_reporter,
-    recipe_of,
-    remove_seal,
-    run_toy,
-    tree,
-    weights,
-)
+from tests.toy import SITES, make_set, quiet_reporter, recipe_of, run_toy, tree, weights
 
 from fedvisage.base.files import cache_directory
-from fedvisage.federation.record.store import CHECKPOINTS
 from fedvisage.methods import find
 from fedvisage.nn.compute import Compute, Layout, has_fast_bf16
 from fedvisage.nvflare.job import Job, read_job, without_local_parts, write_job
-from fedvisage.runs.directory import recorded_settings
+from fedvisage.runs.directory import RunDirectory
 from fedvisage.runs.layout import NetworkTraits, choose_layout, describe_network, with_chosen_settings
 from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
@@ -59,7 +47,7 @@ runtime: {threads: 1}
 """
 
 
-def ready(content: Mapping[str, Any]) -> Setup:
+def set_up_recipe(content: Mapping[str, Any]) -> Setup:
     recipe = recipe_of(content)
     return set_up(recipe, find(recipe.method))
 
@@ -68,7 +56,7 @@ def traits(method: str, size: int, colour: str = "rgb+hsv", **network: Any) -> N
     """Return the traits of a method's network at some image size."""
     content = {
         "method": {"name": method, "network": network},
-        "data": {"sites": {"A": "at hand"}},
+        "data": {"sites": {"A": "sets/A"}},
         "input": {"size": size, "colour": colour},
         "training": {"rounds": 1},
     }
@@ -76,7 +64,7 @@ def traits(method: str, size: int, colour: str = "rgb+hsv", **network: Any) -> N
     return describe_network(find(recipe.method).network(recipe), recipe.input)
 
 
-def never() -> NetworkTraits:
+def fail() -> NetworkTraits:
     raise AssertionError("the rule needs no network here")
 
 
@@ -104,18 +92,20 @@ def open_recipe(sets: Mapping[str, Path]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("width", "size", "row"), [(8, 96, 24 * 96), (16, 256, 48 * 256), (24, 96, 72 * 96), (64, 256, 196 * 256)]
 )
-def test_the_longest_row_of_fedgpad_is_that_of_its_widest_layer_at_full_size(width: int, size: int, row: int) -> None:
+def test_longest_row_of_fedgpad_is_in_its_widest_layer_at_full_size(width: int, size: int, row: int) -> None:
     assert traits("fedgpad", size, width=width) == NetworkTraits(row, group_norm=False)
 
 
-def test_the_longest_row_follows_strides_and_poolings() -> None:
+def test_longest_row_accounts_for_strides_and_pooling() -> None:
     assert traits("fedpad", 256, width=64).longest_row == 64 * 64  # a stride and a pooling before the first stage
     assert traits("conventional", 112, "rgb", name="sphere20").longest_row == 64 * 56
     assert traits("conventional", 112, "rgb", name="iresnet18").longest_row == 64 * 112
-    assert traits("conventional", 112, "rgb", name="mobilefacenet").longest_row == 3 * 112  # the others are in groups
+    assert (
+        traits("conventional", 112, "rgb", name="mobilefacenet").longest_row == 3 * 112
+    )  # the other convolutions are grouped
 
 
-def test_a_hybrid_transformer_has_group_norm_and_a_plain_one_has_none() -> None:
+def test_only_the_hybrid_transformer_has_group_norm() -> None:
     small = {"width": 24, "depth": 1, "heads": 3}
     assert traits("vit-h", 32, "rgb", stem=8, stages=(1, 1, 1), **small).group_norm
     assert not traits("vit", 32, "rgb", **small).group_norm
@@ -132,30 +122,30 @@ def test_a_hybrid_transformer_has_group_norm_and_a_plain_one_has_none() -> None:
         (768, True, True, "AVX512", "first"),
     ],
 )
-def test_the_rule_follows_rows_in_fp32_on_avx2_and_group_norm_in_bf16(
+def test_layout_depends_on_rows_in_fp32_on_avx2_and_on_group_norm_in_bf16(
     row: int, group_norm: bool, half: bool, instructions: str, layout: Layout
 ) -> None:
     assert choose_layout(Compute(CPU, half), instructions, lambda: NetworkTraits(row, group_norm)) == layout
 
 
 @pytest.mark.parametrize(("device", "half"), [("cpu", False), ("cuda", False), ("cuda", True)])
-def test_fp32_on_avx512_and_gpus_have_the_channels_last_for_every_network(device: str, half: bool) -> None:
-    assert choose_layout(Compute(torch.device(device), half), "AVX512", never) == "last"
+def test_fp32_on_avx512_and_gpus_always_uses_channels_last(device: str, half: bool) -> None:
+    assert choose_layout(Compute(torch.device(device), half), "AVX512", fail) == "last"
 
 
-def test_a_run_records_its_choice_in_recipe_and_environment(chosen_run: Path) -> None:
+def test_run_records_its_layout_in_recipe_and_environment(chosen_run: Path) -> None:
     runtime = yaml.safe_load((chosen_run / "recipe.yaml").read_text())["runtime"]
     environment = json.loads((chosen_run / "environment.json").read_text())
     assert (runtime["layout"], runtime["precision"]) == ("last", "bf16" if has_fast_bf16(CPU) else "fp32")
     assert (environment["layout"], environment["precision"]) == (runtime["layout"], runtime["precision"])
 
 
-def test_the_resolved_recipe_gives_the_same_bytes(chosen_run: Path, tmp_path: Path) -> None:
+def test_resolved_recipe_gives_the_same_bytes(chosen_run: Path, tmp_path: Path) -> None:
     run_toy(yaml.safe_load((chosen_run / "recipe.yaml").read_text()), tmp_path / "again")
     assert weights(tmp_path / "again") == weights(chosen_run)
 
 
-def test_an_open_recipe_resumes_its_run_and_another_layout_is_refused(
+def test_resume_accepts_an_open_layout_and_refuses_another_one(
     chosen_run: Path, large_sets: Mapping[str, Path]
 ) -> None:
     text = (chosen_run / "recipe.yaml").read_text()
@@ -167,61 +157,26 @@ def test_an_open_recipe_resumes_its_run_and_another_layout_is_refused(
         run_toy(other, chosen_run, resume=True)
 
 
-def test_an_interrupted_run_of_an_earlier_version_keeps_the_settings_of_its_environment_record(
-    large_sets: Mapping[str, Path], tmp_path: Path
-) -> None:
-    """Earlier versions wrote open settings into the recipe; the rule would choose otherwise here on any processor."""
-    settings = {"layout": "first", "precision": "fp32" if has_fast_bf16(CPU) else "bf16"}
-    content = open_recipe(large_sets)
-    content["runtime"] |= settings
-    whole, begun = tmp_path / "whole", tmp_path / "begun"
-    run_toy(content, whole)
-    shutil.copytree(whole, begun)
-    leave_with_open_settings(begun)
-
-    with refused("begun", "recipe", "--out"):
-        run_toy({**content, "runtime": {**content["runtime"], "layout": "last"}}, begun, resume=True)
-    run_toy(open_recipe(large_sets), begun, resume=True)
-    assert weights(begun) == weights(whole)
-
-
-def leave_with_open_settings(begun: Path) -> None:
-    """Turn a finished run into one that an earlier version left after its second round."""
-    remove_seal(begun)
-    (begun / "metrics.json").unlink()
-    recipe = yaml.safe_load((begun / "recipe.yaml").read_text())
-    del recipe["runtime"]["layout"]
-    recipe["runtime"]["precision"] = "auto"
-    (begun / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
-    environment = json.loads((begun / "environment.json").read_text())
-    environment["seconds_of_a_step"] = {"channels last, fp32": 0.5}
-    (begun / "environment.json").write_text(json.dumps(environment))
-
-    *_, last = sorted((begun / CHECKPOINTS).glob("*.safetensors"))
-    last.unlink()
-    leave_as_earlier_version(begun)
-
-
-def test_the_settings_of_a_stored_run_are_those_of_its_version() -> None:
-    assert recorded_settings(STORED / "faces") == {"layout": "last", "precision": "fp32"}
+def test_settings_of_a_stored_run_are_those_of_its_version() -> None:
+    assert RunDirectory(STORED / "faces").settings == {"layout": "last", "precision": "fp32"}
 
 
 @pytest.mark.parametrize("damage", ["", "[1]", "runtime: 3", "runtime: {layout: sideways, precision: fp32}"])
-def test_a_damaged_recipe_has_no_settings(tmp_path: Path, damage: str) -> None:
+def test_damaged_recipe_has_no_settings(tmp_path: Path, damage: str) -> None:
     (tmp_path / "recipe.yaml").write_text(damage)
-    assert recorded_settings(tmp_path) == {}
+    assert RunDirectory(tmp_path).settings == {}
 
 
 @pytest.mark.whole
-def test_a_narrow_network_trains_without_a_segmentation_fault(tmp_path: Path) -> None:
+def test_narrow_network_trains_without_a_segmentation_fault(tmp_path: Path) -> None:
     (tmp_path / "narrow.yaml").write_text(NARROW)
     command = [sys.executable, "-m", "fedvisage", "run", "narrow.yaml", "--out", "run", "--quiet"]
     environment = {**os.environ, "FEDVISAGE_CACHE": str(tmp_path / "cache")}
-    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr) == (0, "")
+    child = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (child.returncode, child.stderr) == (0, "")
 
 
-def test_channels_first_train_the_same_up_to_rounding(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_layouts_train_the_same_weights_up_to_rounding(sets: Mapping[str, Path], tmp_path: Path) -> None:
     for layout in ("first", "last"):
         content = tree(sets, "fedgpad", runtime__layout=layout, input__size=32, training__rounds=1)
         content["training"]["optimizer"] = {"name": "sgd", "lr": 0.001}  # Adam's first step is a sign
@@ -231,21 +186,23 @@ def test_channels_first_train_the_same_up_to_rounding(sets: Mapping[str, Path], 
         torch.testing.assert_close(first[name], value, rtol=1e-3, atol=1e-4)
 
 
-def test_images_and_convolutions_lie_as_they_should(sets: Mapping[str, Path]) -> None:
-    setup = ready(tree(sets, runtime__layout="first"))
+def test_layout_first_makes_kernels_contiguous(sets: Mapping[str, Path]) -> None:
+    setup = set_up_recipe(tree(sets, runtime__layout="first"))
     kernels = [p for p in setup.workspace().net.parameters() if p.dim() == 4 and min(p.shape[1:]) > 1]
     assert all(kernel.is_contiguous() for kernel in kernels)
     assert not any(kernel.is_contiguous(memory_format=torch.channels_last) for kernel in kernels)
 
 
-def test_the_job_of_a_federation_carries_the_choice(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    recipe = without_local_parts(with_chosen_settings(ready(tree(sets, runtime__precision="bf16", input__size=32))))
+def test_federation_job_contains_the_layout(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    recipe = without_local_parts(
+        with_chosen_settings(set_up_recipe(tree(sets, runtime__precision="bf16", input__size=32)))
+    )
     write_job(tmp_path / "job", Job("job", recipe), "ABC")
     runtime = read_job(tmp_path / "job" / "app" / "config").recipe.runtime
     assert (runtime.layout, runtime.precision) == ("last", "bf16")
 
 
-def test_a_network_is_placed_in_the_layout_of_its_images() -> None:
+def test_network_gets_the_layout_of_its_images() -> None:
     net = torch.nn.Conv2d(3, 8, 3)
     Compute(torch.device("cpu"), half=False, layout=torch.contiguous_format).place(net)
     assert net.weight.is_contiguous()
@@ -262,5 +219,5 @@ def test_a_network_is_placed_in_the_layout_of_its_images() -> None:
         ({}, Path.home() / ".cache" / "fedvisage"),
     ],
 )
-def test_the_cache_lies_where_the_user_keeps_caches(environment: dict[str, str], expected: Path) -> None:
+def test_cache_directory_follows_the_environment(environment: dict[str, str], expected: Path) -> None:
     assert cache_directory(environment) == expected

@@ -1,4 +1,4 @@
-"""What a run loads before its first step: nothing that only draws its report, or that few methods need."""
+"""Libraries that a run loads before its first step."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ CHILD = "import fedvisage.runs.run, fedvisage.methods, sys; print(*{name.split('
 
 
 @pytest.mark.slow
-def test_no_step_waits_for_libraries_that_draw_or_solve() -> None:
-    done = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, check=True)
-    loaded = set(done.stdout.split())
+def test_run_module_loads_no_plotting_or_solver_libraries() -> None:
+    child = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, check=True)
+    loaded = set(child.stdout.split())
     assert "torch" in loaded
     assert not loaded & {"matplotlib", "sklearn", "scipy"}
 
@@ -25,9 +25,8 @@ def test_no_step_waits_for_libraries_that_draw_or_solve() -> None:
 INVALID = """
 import sys
 from multiprocessing import forkserver
-from pathlib import Path
 from fedvisage.base.errors import UserError
-from fedvisage.cli import runs
+from fedvisage.cli import app
 
 def report(start=forkserver.ensure_running):
     print("torch" in sys.modules)
@@ -35,7 +34,7 @@ def report(start=forkserver.ensure_running):
 
 forkserver.ensure_running = report
 try:
-    runs.run(Path(sys.argv[1]), ["method.name=none", *sys.argv[2:]], allow_overlap=True)
+    app(["run", sys.argv[1], "method.name=none", *sys.argv[2:], "--allow-overlap"], standalone_mode=False)
 except UserError:
     assert "torch" in sys.modules
 """
@@ -45,6 +44,6 @@ RECIPE = Path(__file__).parents[2] / "recipes/demo/fedpad.yaml"
 @pytest.mark.slow
 @pytest.mark.skipif(cores() == 1 or not FORK_SERVER, reason="needs two cores and a fork server")
 @pytest.mark.parametrize(("workers", "started"), [("2", ["False"]), ("auto", ["False"]), ("1", []), ("null", [])])
-def test_a_command_with_workers_starts_the_fork_server_before_it_loads_torch(workers: str, started: list[str]) -> None:
+def test_run_with_workers_starts_the_fork_server_before_it_loads_torch(workers: str, started: list[str]) -> None:
     command = [sys.executable, "-c", INVALID, str(RECIPE), f"runtime.workers={workers}"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() == started

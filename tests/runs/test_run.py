@@ -1,4 +1,4 @@
-"""A run's directory: what lies in it, when it is refused, and what the options around training do."""
+"""The directory of a run, its refusals, and the options around training."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ import torch
 import yaml
 from safetensors.torch import load_file, save
 from tests.refusals import failed, refused
-from tests.runs.plain import plain
+from tests.runs.linear_detector import linear_detector
 from tests.toy import (
     ROUNDS,
     SITES,
     deterministic_files,
-    leave_as_earlier_version,
     make_set,
     quiet_reporter,
     recipe_of,
@@ -35,16 +34,15 @@ from fedvisage.base.progress import Reporter
 from fedvisage.federation.record.store import CHECKPOINTS, read_sealed, write_sealed
 from fedvisage.methods import METHODS
 from fedvisage.nn.compute import resolve_compute
-from fedvisage.recipe import plain_yaml
-from fedvisage.runs.local_training import adoption
 from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
+from fedvisage.runs.train import adoption
 from fedvisage.tasks.heldout_counts import read_counts
 from fedvisage.tasks.scoring import Scorer
 
 
 @pytest.fixture(scope="module")
-def finished(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("finished") / "run"
     run_toy(tree(sets, training__rounds=5, evaluation__keep="best"), out)
     return out
@@ -54,77 +52,69 @@ def rows(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
 
 
-def test_a_finished_run_is_known_again_when_recipes_have_got_more_keys_since(
-    finished: Path, sets: Mapping[str, Path], tmp_path: Path
+def test_finished_run_is_recognised_although_its_recipe_lacks_newer_keys(
+    finished_run: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    shutil.copytree(finished, tmp_path / "older")
-    content = yaml.safe_load((finished / "recipe.yaml").read_text())
-    del content["federation"]["combine"], content["federation"]["secure"]
-    (tmp_path / "older" / "recipe.yaml").write_text(yaml.safe_dump(content))
-    known = tree(sets, training__rounds=5, evaluation__keep="best")
-    assert run_toy(known, tmp_path / "older", resume=True) == json.loads((finished / "metrics.json").read_text())
-    known["federation"] = {"combine": "median"}
+    shutil.copytree(finished_run, tmp_path / "older")
+    recorded = yaml.safe_load((finished_run / "recipe.yaml").read_text())
+    del recorded["federation"]["combine"], recorded["federation"]["secure"]
+    (tmp_path / "older" / "recipe.yaml").write_text(yaml.safe_dump(recorded))
+    content = tree(sets, training__rounds=5, evaluation__keep="best")
+    assert run_toy(content, tmp_path / "older", resume=True) == json.loads((finished_run / "metrics.json").read_text())
+    content["federation"] = {"combine": "median"}
     with refused("older", "recipe", "--out"):
-        run_toy(known, tmp_path / "older", resume=True)
+        run_toy(content, tmp_path / "older", resume=True)
 
 
-def test_a_finished_run_needs_its_public_set_no_more(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    public = Path(shutil.copytree(sets["A"].parent / "people-P", tmp_path / "public"))
-    content = tree(sets, "fedavg", training__rounds=1)
-    content["data"] |= {"public": str(public), "public_identities": None}
-    metrics = run_toy(content, tmp_path / "run")
-    shutil.rmtree(public)
-    assert run_toy(content, tmp_path / "run", resume=True) == metrics
-
-
-def test_a_finished_run_of_a_passed_in_method_needs_its_public_set_no_more(
-    sets: Mapping[str, Path], tmp_path: Path
+@pytest.mark.parametrize("name", ["fedavg", "of-my-own"])
+def test_resuming_a_finished_run_does_not_open_its_public_set(
+    name: str, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     public = Path(shutil.copytree(sets["A"].parent / "people-P", tmp_path / "public"))
     content = tree(sets, "fedavg", training__rounds=1)
     content["data"] |= {"public": str(public), "public_identities": None}
-    content["method"]["name"] = "of-my-own"
-    method = replace(METHODS["fedavg"], name="of-my-own")
+    content["method"]["name"] = name
+    method = None if name in METHODS else replace(METHODS["fedavg"], name=name)
     metrics = run_toy(content, tmp_path / "run", method=method)
     shutil.rmtree(public)
     assert run_toy(content, tmp_path / "run", method=method, resume=True) == metrics
 
 
-def test_a_run_leaves_what_the_contract_says(finished: Path) -> None:
-    files = {path.name for path in finished.iterdir() if not path.name.startswith(".")}
+def test_finished_run_has_the_documented_files_and_metrics(finished_run: Path) -> None:
+    files = {path.name for path in finished_run.iterdir() if not path.name.startswith(".")}
     assert files >= {"recipe.yaml", "environment.json", "rounds.jsonl", "ledger.jsonl", "checkpoints", "metrics.json"}
     assert files >= {"model.safetensors", "model.json", "scores.csv"}
-    metrics = json.loads((finished / "metrics.json").read_text())
+    metrics = json.loads((finished_run / "metrics.json").read_text())
     named = (
         "method task sites target seed rounds threshold_rule threshold hter eer auc tpr_at_fpr_1pct apcer bpcer acer"
     )
     assert set(metrics) >= {*named.split(), "bytes_up", "bytes_down", "seconds", "peak_rss_mb"}
     assert metrics["apcer"].keys() == {"print", "replay"}
-    assert len(list((finished / "checkpoints").iterdir())) == 2
+    assert len(list((finished_run / "checkpoints").iterdir())) == 2
 
 
-def test_rounds_are_recorded_with_losses_sites_and_bytes(finished: Path) -> None:
-    found, metrics = rows(finished), json.loads((finished / "metrics.json").read_text())
-    assert [row["round"] for row in found] == [1, 2, 3, 4, 5]
-    for row in found:
+def test_rounds_record_losses_sites_and_bytes(finished_run: Path) -> None:
+    rounds, metrics = rows(finished_run), json.loads((finished_run / "metrics.json").read_text())
+    assert [row["round"] for row in rounds] == [1, 2, 3, 4, 5]
+    for row in rounds:
         assert set(row["loss"]) == {"A", "B", "C"}
         assert row["asked"] == row["replied"] == ["A", "B", "C"]
-    lines = [json.loads(line) for line in (finished / "ledger.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (finished_run / "ledger.jsonl").read_text().splitlines()]
     last = lines[-18:]  # per site: one histogram, and scatter with counts by type and people; and the model twice
     rest = sum(line["bytes"] for line in last if line["direction"] == "up")
-    assert sum(row["bytes_up"] for row in found) + rest == metrics["bytes_up"]
+    assert sum(row["bytes_up"] for row in rounds) + rest == metrics["bytes_up"]
 
 
-def test_the_best_round_is_chosen_on_the_sites_held_out_images(
-    finished: Path, sets: Mapping[str, Path], tmp_path: Path
+def test_best_round_is_chosen_by_the_sites_held_out_error(
+    finished_run: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    errors = [row["heldout"]["eer"] for row in rows(finished)]
+    errors = [row["heldout"]["eer"] for row in rows(finished_run)]
     best = errors.index(min(errors)) + 1
     run_toy(tree(sets, training__rounds=best), tmp_path / "until-best")
-    assert weights(finished) == weights(tmp_path / "until-best")
+    assert weights(finished_run) == weights(tmp_path / "until-best")
 
 
-def test_how_often_checkpoints_are_written_does_not_change_the_result(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_checkpoint_interval_does_not_change_the_result(sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(tree(sets, runtime__checkpoint_every=2), tmp_path / "seldom")
     run_toy(tree(sets), tmp_path / "always")
     names = ("model.safetensors", "ledger.jsonl", "scores.csv")
@@ -134,8 +124,8 @@ def test_how_often_checkpoints_are_written_does_not_change_the_result(sets: Mapp
     assert sorted(path.stem for path in (tmp_path / "seldom" / "checkpoints").iterdir()) == ["000002", "000003"]
 
 
-class Impatient(Reporter):
-    """Somebody who presses Ctrl-C when a certain round has ended."""
+class InterruptingReporter(Reporter):
+    """A reporter that interrupts the run at the end of a round."""
 
     def __init__(self, number: int) -> None:
         super().__init__(quiet_reporter().console)
@@ -146,55 +136,23 @@ class Impatient(Reporter):
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("watching", [{}, {"evaluation__keep": "best", "training__early_stop": {"patience": 2}}])
-def test_a_run_that_was_interrupted_by_hand_is_resumed(
-    watching: dict[str, Any], sets: Mapping[str, Path], tmp_path: Path
+@pytest.mark.parametrize("options", [{}, {"evaluation__keep": "best", "training__early_stop": {"patience": 2}}])
+def test_run_interrupted_after_every_round_resumes_to_the_same_bytes(
+    options: dict[str, Any], sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    content = tree(sets, training__rounds=5, **watching)
+    content = tree(sets, training__rounds=5, **options)
     run_toy(content, tmp_path / "whole")
     for number in range(2, len(rows(tmp_path / "whole")) + 1):
         with pytest.raises(KeyboardInterrupt):
-            run_toy(content, tmp_path / "run", resume=True, reporter=Impatient(number))
+            run_toy(content, tmp_path / "run", resume=True, reporter=InterruptingReporter(number))
     run_toy(content, tmp_path / "run", resume=True)
     assert deterministic_files(tmp_path / "run") == deterministic_files(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("name", ["U", "target"])
-def test_an_interrupted_run_of_a_version_with_former_keys_is_resumed(
-    name: str, sets: Mapping[str, Path], tmp_path: Path
+def test_checkpoint_without_one_of_the_sites_is_refused(
+    finished_run: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    content = tree(sets, training__rounds=3, data__target_name=name)
-    run_toy(content, tmp_path / "whole")
-    out = tmp_path / "run"
-    with pytest.raises(KeyboardInterrupt):
-        run_toy(content, out, reporter=Impatient(3))
-    rewrite_with_former_keys(out)
-    assert "user: " in (out / "recipe.yaml").read_text()
-    assert "data.user" in (out / "data.json").read_text()
-    run_toy(content, out, resume=True)
-    resumed, whole = deterministic_files(out), deterministic_files(tmp_path / "whole")
-    for files in (resumed, whole):
-        del files["recipe.yaml"]  # a resumed run keeps the text that it began with
-    assert resumed == whole
-
-
-def rewrite_with_former_keys(out: Path) -> None:
-    """Change the files of an interrupted run to what an earlier version would have written."""
-    recipe = plain_yaml.read_file(out / "recipe.yaml")
-    former = {"target": "user", "target_name": "user_name", "target_split": "user_split"}
-    recipe["data"] = {former.get(key, key): value for key, value in recipe["data"].items()}
-    if recipe["data"]["user_name"] == "target":  # the default was another
-        recipe["data"]["user_name"] = "user"
-    (out / "recipe.yaml").write_text(plain_yaml.write(recipe))
-    for file in ("data.json", "overlap.json"):
-        (out / file).write_text((out / file).read_text().replace("data.target", "data.user"))
-    leave_as_earlier_version(out)
-
-
-def test_a_checkpoint_without_one_of_the_sites_is_refused(
-    finished: Path, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
-    shutil.copytree(finished, tmp_path / "run")
+    shutil.copytree(finished_run, tmp_path / "run")
     (tmp_path / "run" / "metrics.json").unlink()
     checkpoint = max((tmp_path / "run" / CHECKPOINTS).iterdir())
     tensors, values = read_sealed(checkpoint, "")
@@ -207,20 +165,18 @@ def test_a_checkpoint_without_one_of_the_sites_is_refused(
 def test_rounds_without_a_quorum_are_counted_across_interruptions(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, training__rounds=9, federation={"offline": 1.0, "give_up_after": 3}, evaluation__every=0)
     with pytest.raises(KeyboardInterrupt):
-        run_toy(content, tmp_path / "run", reporter=Impatient(2))
+        run_toy(content, tmp_path / "run", reporter=InterruptingReporter(2))
     with failed(RunFailed, "3 rounds", "quorum"):
         run_toy(content, tmp_path / "run", resume=True)
     assert [row["round"] for row in rows(tmp_path / "run")] == [1, 2]
 
 
-def test_a_directory_that_holds_something_is_not_taken(
-    sets: Mapping[str, Path], finished: Path, tmp_path: Path
-) -> None:
+def test_nonempty_output_directory_is_refused(sets: Mapping[str, Path], finished_run: Path, tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "diary.txt").write_text("dear diary")
+    (tmp_path / "notes" / "notes.txt").write_text("notes")
     (tmp_path / "file").write_text("x")
     for out, resume, keyword in (
-        (finished, False, "--resume"),
+        (finished_run, False, "--resume"),
         (tmp_path / "notes", False, "empty"),
         (tmp_path / "notes", True, "resume"),
         (tmp_path / "file", False, "file"),
@@ -229,39 +185,41 @@ def test_a_directory_that_holds_something_is_not_taken(
             run_toy(tree(sets), out, resume=resume)
 
 
-def test_resuming_where_nothing_is_starts(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_resume_in_a_missing_or_empty_directory_starts_a_run(sets: Mapping[str, Path], tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("absent", "empty"):
         assert run_toy(tree(sets, training__rounds=1), tmp_path / name, resume=True)["rounds"] == 1
 
 
-def test_training_can_start_from_given_weights(sets: Mapping[str, Path], finished: Path, tmp_path: Path) -> None:
-    start = finished / "model.safetensors"
-    slow = {"training__optimizer": {"lr": 1e-12, "name": "sgd"}, "training__rounds": 1}
-    run_toy(tree(sets, training__start=str(start), **slow), tmp_path / "run")
-    given, found = load_file(start), load_file(tmp_path / "run" / "model.safetensors")
-    for name, value in given.items():
-        if "running" not in name and "num_batches" not in name:
-            assert torch.allclose(found[name], value, atol=1e-6), name
-
-
-def test_weights_to_start_from_that_do_not_fit_are_refused(
-    sets: Mapping[str, Path], finished: Path, tmp_path: Path
+def test_training_starts_from_the_weights_of_a_file(
+    sets: Mapping[str, Path], finished_run: Path, tmp_path: Path
 ) -> None:
-    content = tree(sets, training__start=str(finished / "model.safetensors"))
+    start = finished_run / "model.safetensors"
+    slow: dict[str, Any] = {"training__optimizer": {"lr": 1e-12, "name": "sgd"}, "training__rounds": 1}
+    run_toy(tree(sets, training__start=str(start), **slow), tmp_path / "run")
+    start_weights, trained = load_file(start), load_file(tmp_path / "run" / "model.safetensors")
+    for name, value in start_weights.items():
+        if "running" not in name and "num_batches" not in name:
+            assert torch.allclose(trained[name], value, atol=1e-6), name
+
+
+def test_start_weights_of_another_shape_are_refused(
+    sets: Mapping[str, Path], finished_run: Path, tmp_path: Path
+) -> None:
+    content = tree(sets, training__start=str(finished_run / "model.safetensors"))
     content["method"]["network"] = {"width": 16}
     with refused("recipe.training.start", "model.fc.weight", "(1, 64)", "(1, 128)"):
         run_toy(content, tmp_path / "run")
 
 
-def test_a_run_without_a_target_ends_in_a_model(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_run_without_a_target_writes_a_model(sets: Mapping[str, Path], tmp_path: Path) -> None:
     metrics = run_toy(tree(sets, data__target=None), tmp_path / "run")
     assert metrics["target"] is None
     assert metrics["sites_heldout"].keys() == {"A", "B", "C"}
     assert (tmp_path / "run" / "model.json").exists()
 
 
-def test_sites_with_batches_of_their_own_and_weights_by_size(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_run_accepts_batch_sizes_per_site_and_weights_by_examples(sets: Mapping[str, Path], tmp_path: Path) -> None:
     batch = {"default": 8, "per_site": {"B": 4}}
     run_toy(
         tree(sets, training__batch=batch, training__local={"epochs": 1}, method__weight="examples"), tmp_path / "run"
@@ -269,7 +227,7 @@ def test_sites_with_batches_of_their_own_and_weights_by_size(sets: Mapping[str, 
     assert len(rows(tmp_path / "run")) == ROUNDS
 
 
-def test_half_precision_gives_the_same_bytes_again(tmp_path: Path) -> None:
+def test_half_precision_is_deterministic(tmp_path: Path) -> None:
     sets = {name: make_set(tmp_path / name, name, seed, size=32) for seed, name in enumerate((*SITES, "U"))}
     content = tree(sets, runtime__precision="bf16", training__rounds=2, input__size=32)
     run_toy(content, tmp_path / "one")
@@ -278,23 +236,21 @@ def test_half_precision_gives_the_same_bytes_again(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "one" / "environment.json").read_text())["precision"] == "bf16"
 
 
-def test_a_cuda_device_that_is_not_there_is_a_plain_mistake(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_missing_cuda_device_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
     if torch.cuda.is_available():
-        pytest.skip("there is one")
+        pytest.skip("this machine has a CUDA device")
     with refused("recipe.runtime.device", "CUDA"):
         run_toy(tree(sets, runtime__device="cuda"), tmp_path / "run")
 
 
-def test_members_of_a_finished_run_are_judged_again_and_a_second_attempt_leaves_the_same(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_adopting_members_twice_gives_the_same_files(sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(tree(sets, "single"), tmp_path / "single")
     recipe, out = recipe_of(tree(sets, "fused")), tmp_path / "fused"
     request = Request(recipe, out, tmp_path, resume=True, training=adoption(tmp_path / "single"))
     run(request, quiet_reporter())
     first = (out / "ledger.jsonl").read_bytes()
     lines = len(first.splitlines())
-    (out / "metrics.json").unlink()  # as if it had been killed just before the end
+    (out / "metrics.json").unlink()  # like a run that was killed just before its end
     run(request, quiet_reporter())
     assert sent_once(out) == first
     assert len((out / "ledger.jsonl").read_bytes().splitlines()) == 2 * lines
@@ -303,13 +259,13 @@ def test_members_of_a_finished_run_are_judged_again_and_a_second_attempt_leaves_
     assert (out / "scores.csv").read_bytes() == (tmp_path / "trained" / "scores.csv").read_bytes()
 
 
-def test_members_are_judged_again_only_if_they_were_trained_the_same_way(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
-    """Nothing is learned at such a rate, so that errors stay as they are and training stops after the second round."""
-    fused = plain("fused")
+def test_members_trained_with_other_settings_are_not_adopted(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    """At this learning rate errors stay equal, so training stops after the second round."""
+    fused = linear_detector("fused")
     stopping = {"training__early_stop": {"patience": 1}, "training__optimizer": {"lr": 1e-30}, "training__rounds": 6}
-    assert run_toy(tree(sets, "single", **stopping), tmp_path / "single", method=plain("single"))["rounds"] == 2
+    assert (
+        run_toy(tree(sets, "single", **stopping), tmp_path / "single", method=linear_detector("single"))["rounds"] == 2
+    )
     same = recipe_of(tree(sets, "fused", **stopping))
     request = Request(same, tmp_path / "fused", tmp_path, fused, training=adoption(tmp_path / "single"))
     assert run(request, quiet_reporter())["rounds"] == 2
@@ -319,7 +275,7 @@ def test_members_are_judged_again_only_if_they_were_trained_the_same_way(
             run(replace(request, recipe=other, out=tmp_path / next(iter(change))), quiet_reporter())
 
 
-def test_a_run_does_not_go_on_with_other_data(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_resume_with_other_data_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
     site = make_set(tmp_path / "A", "A", 0)
     content = tree({**sets, "A": site}, training__rounds=2)
     run_toy(content, tmp_path / "run")
@@ -337,14 +293,14 @@ def test_a_run_does_not_go_on_with_other_data(sets: Mapping[str, Path], tmp_path
         ({"training__batch": {"default": 8, "per_site": {"A": 4}}}, "recipe.training.batch.per_site"),
     ],
 )
-def test_pooled_refuses_what_it_would_have_to_ignore(
+def test_pooled_refuses_options_that_it_would_ignore(
     change: dict[str, Any], place: str, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     with refused(place, "pooled"):
         run_toy(tree(sets, "pooled", **change), tmp_path / "run")
 
 
-def test_a_model_without_one_of_its_parts_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_model_without_one_of_its_parts_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
     recipe = recipe_of(tree(sets, "fedgpad"))
     scorer = Scorer(METHODS["fedgpad"], recipe, resolve_compute("cpu", "fp32"))
     classifier = {f"classifier.{k}": v for k, v in scorer.net["classifier"].state_dict().items()}
@@ -352,8 +308,8 @@ def test_a_model_without_one_of_its_parts_is_refused(sets: Mapping[str, Path], t
         scorer.load(classifier)
 
 
-def test_the_counts_that_sites_sent_are_kept_and_give_their_figures(finished: Path) -> None:
-    metrics, counts = json.loads((finished / "metrics.json").read_text()), read_counts(finished)
+def test_stored_held_out_counts_give_the_sites_metrics(finished_run: Path) -> None:
+    metrics, counts = json.loads((finished_run / "metrics.json").read_text()), read_counts(finished_run)
     assert sorted(counts) == sorted(metrics["sites"])
     for site, (attack, live) in counts.items():
         above = sum(int(live[at]) * (int(attack[:at].sum()) + int(attack[at]) / 2) for at in np.flatnonzero(live))
@@ -361,7 +317,7 @@ def test_the_counts_that_sites_sent_are_kept_and_give_their_figures(finished: Pa
 
 
 @pytest.mark.parametrize("changes", [{"training__optimizer": {"lr": 1e30}}, {"federation": {"offline": 1.0}}])
-def test_a_run_that_nobody_delivered_to_fails_and_leaves_no_model(
+def test_run_without_any_upload_fails_and_writes_no_model(
     changes: dict[str, Any], sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     for resume in (False, True):
@@ -370,46 +326,49 @@ def test_a_run_that_nobody_delivered_to_fails_and_leaves_no_model(
     assert not list((tmp_path / "run").glob("model*")) + list((tmp_path / "run").glob("metrics*"))
 
 
-def test_a_server_that_trains_without_uploads_finishes(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    """Sites are asked about the finished model only; whether they answer has no part in what was trained."""
+def test_method_that_trains_without_uploads_finishes(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    """Sites receive orders about the finished model only, and their replies do not affect its weights."""
     content = tree(sets, "pretrained", training__rounds=1, federation={"offline": 1.0})
     metrics = run_toy(content, tmp_path / "run")
     assert metrics["attendance"] == {"rounds": {}, "missed": {}, "lost": []}
 
 
-def test_the_figures_say_which_rounds_counted_which_sites(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    found = run_toy(tree(sets, federation={"offline": 0.5}, training__rounds=4), tmp_path / "run")["attendance"]
+def test_metrics_record_the_rounds_of_each_site(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    attendance = run_toy(tree(sets, federation={"offline": 0.5}, training__rounds=4), tmp_path / "run")["attendance"]
     for name in SITES:
-        there = [row["round"] for row in rows(tmp_path / "run") if name in row["loss"]]
-        assert found["rounds"].get(name, 0) == len(there)
-        assert set(found["missed"].get(name, [])) == {1, 2, 3, 4} - set(there) - set(found["lost"])
+        rounds = [row["round"] for row in rows(tmp_path / "run") if name in row["loss"]]
+        assert attendance["rounds"].get(name, 0) == len(rounds)
+        assert set(attendance["missed"].get(name, [])) == {1, 2, 3, 4} - set(rounds) - set(attendance["lost"])
 
 
-def test_half_written_figures_are_named_and_judged_again_without_them(
-    finished: Path, sets: Mapping[str, Path], tmp_path: Path
+def test_truncated_metrics_are_named_and_recomputed_after_removal(
+    finished_run: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    run, known = shutil.copytree(finished, tmp_path / "run"), tree(sets, training__rounds=5, evaluation__keep="best")
-    (run / "metrics.json").write_bytes((finished / "metrics.json").read_bytes()[:200])
+    run, content = (
+        shutil.copytree(finished_run, tmp_path / "run"),
+        tree(sets, training__rounds=5, evaluation__keep="best"),
+    )
+    (run / "metrics.json").write_bytes((finished_run / "metrics.json").read_bytes()[:200])
     with refused(run / "metrics.json", "JSON", "--resume"):
-        run_toy(known, run, resume=True)
+        run_toy(content, run, resume=True)
     (run / "metrics.json").unlink()
-    run_toy(known, run, resume=True)
-    assert deterministic_files(run) == deterministic_files(finished)
+    run_toy(content, run, resume=True)
+    assert deterministic_files(run) == deterministic_files(finished_run)
 
 
 @pytest.mark.parametrize("name", ["rounds.jsonl", "ledger.jsonl"])
-def test_a_resumed_run_mends_its_torn_last_line(name: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_resume_repairs_a_truncated_last_line(name: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets)
     run_toy(content, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        run_toy(content, tmp_path / "run", reporter=Impatient(2))
+        run_toy(content, tmp_path / "run", reporter=InterruptingReporter(2))
     with (tmp_path / "run" / name).open("ab") as file:
         file.write(b'{"round": 2, "half')
     run_toy(content, tmp_path / "run", resume=True)
     assert deterministic_files(tmp_path / "run") == deterministic_files(tmp_path / "whole")
 
 
-def test_a_start_that_fails_leaves_nothing_that_stops_the_next(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_failed_start_leaves_an_empty_directory(sets: Mapping[str, Path], tmp_path: Path) -> None:
     bad = tmp_path / "start.safetensors"
     for content in (b"no tensors", save({"nothing.like": torch.zeros(2)})):
         bad.write_bytes(content)
@@ -419,8 +378,7 @@ def test_a_start_that_fails_leaves_nothing_that_stops_the_next(sets: Mapping[str
     run_toy(tree(sets, training__rounds=1), tmp_path / "run")
 
 
-def test_what_a_run_has_reached_is_not_taken_back(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    """A mistake that shows later, here in the files of a resumed run, removes nothing."""
+def test_refused_resume_removes_no_file(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, training__rounds=1)
     run_toy(content, tmp_path / "run")
     (tmp_path / "run" / "metrics.json").unlink()

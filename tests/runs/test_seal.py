@@ -1,4 +1,4 @@
-"""The files of a finished run belong together: five verbs and the Python door refuse a run with a foreign file."""
+"""The seal of a finished run: five commands and the Python API refuse a run with a foreign file."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import fedvisage as fv
 from fedvisage import cli
 
 Change = Callable[[Path, Path], None]
+Call = Callable[[str, Path], tuple[int, str]]
 VERBS = ("report", "compare", "evaluate", "export", "audit")
 
 
@@ -34,7 +35,7 @@ def run(runs: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[str, Path], tuple[int, str]]:
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
     """Call a verb on a run; return its exit code and what it printed to standard error."""
 
     def run(verb: str, run: Path) -> tuple[int, str]:
@@ -49,7 +50,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     return run
 
 
-def other(*names: str) -> Change:
+def take_other(*names: str) -> Change:
     """Return a change that takes files of the other run."""
 
     def change(run: Path, another: Path) -> None:
@@ -59,12 +60,12 @@ def other(*names: str) -> Change:
     return change
 
 
-def removed(name: str) -> Change:
+def remove(name: str) -> Change:
     return lambda run, _: (run / name).unlink()
 
 
-def kept(name: str, lines: int) -> Change:
-    """Return a change that keeps the first lines of a file."""
+def shorten(name: str, lines: int) -> Change:
+    """Return a change that keeps only the first lines of a file."""
 
     def change(run: Path, _: Path) -> None:
         (run / name).write_text("".join((run / name).read_text().splitlines(keepends=True)[:lines]))
@@ -72,7 +73,7 @@ def kept(name: str, lines: int) -> Change:
     return change
 
 
-def replaced(name: str, old: str, new: str) -> Change:
+def edit(name: str, old: str, new: str) -> Change:
     def change(run: Path, _: Path) -> None:
         text = (run / name).read_text()
         assert old in text
@@ -81,7 +82,7 @@ def replaced(name: str, old: str, new: str) -> Change:
     return change
 
 
-def written(name: str, text: str) -> Change:
+def write(name: str, text: str) -> Change:
     def change(run: Path, _: Path) -> None:
         (run / name).write_text(text)
 
@@ -89,59 +90,57 @@ def written(name: str, text: str) -> Change:
 
 
 CHANGES: dict[str, tuple[str, Change]] = {
-    "a shortened ledger": ("ledger.jsonl", kept("ledger.jsonl", 20)),
-    "shortened rounds": ("rounds.jsonl", kept("rounds.jsonl", 2)),
-    "no ledger": ("ledger.jsonl", removed("ledger.jsonl")),
-    "scores of another run": ("scores.csv", other("scores.csv")),
-    "no scores": ("scores.csv", removed("scores.csv")),
-    "figures of another run": ("metrics.json", other("metrics.json")),
-    "no figures in the file": ("metrics.json", written("metrics.json", "{}")),
-    "an edited recipe": ("recipe.yaml", replaced("recipe.yaml", "rounds: 3", "rounds: 9")),
-    "no recipe": ("recipe.yaml", removed("recipe.yaml")),
-    "weights of another run": ("model.safetensors", other("model.safetensors")),
-    "a whole model of another run": ("model.safetensors", other("model.safetensors", "model.json")),
-    "another threshold": ("model.json", replaced("model.json", '"logit": ', '"logit": 1')),
-    "counts of another run": ("heldout.safetensors", other("heldout.safetensors")),
-    "features of another run": ("features.safetensors", other("features.safetensors")),
-    "edited digests of the data": ("data.json", replaced("data.json", "data.target", "data.targets")),
-    "a file that the run has not": ("start.json", written("start.json", "{}")),
-    "the seal of another run": ("seal.json", other("seal.json")),
-    "an edited seal": ("seal.json", replaced("seal.json", '"bytes": ', '"bytes": 1')),
-    "no seal": ("seal.json", removed("seal.json")),
+    "a shortened ledger": ("ledger.jsonl", shorten("ledger.jsonl", 20)),
+    "shortened rounds": ("rounds.jsonl", shorten("rounds.jsonl", 2)),
+    "no ledger": ("ledger.jsonl", remove("ledger.jsonl")),
+    "scores of another run": ("scores.csv", take_other("scores.csv")),
+    "no scores": ("scores.csv", remove("scores.csv")),
+    "metrics of another run": ("metrics.json", take_other("metrics.json")),
+    "empty metrics": ("metrics.json", write("metrics.json", "{}")),
+    "an edited recipe": ("recipe.yaml", edit("recipe.yaml", "rounds: 3", "rounds: 9")),
+    "no recipe": ("recipe.yaml", remove("recipe.yaml")),
+    "weights of another run": ("model.safetensors", take_other("model.safetensors")),
+    "a whole model of another run": ("model.safetensors", take_other("model.safetensors", "model.json")),
+    "another threshold": ("model.json", edit("model.json", '"logit": ', '"logit": 1')),
+    "counts of another run": ("heldout.safetensors", take_other("heldout.safetensors")),
+    "features of another run": ("features.safetensors", take_other("features.safetensors")),
+    "edited digests of the data": ("data.json", edit("data.json", "data.target", "data.targets")),
+    "an additional file": ("start.json", write("start.json", "{}")),
+    "the seal of another run": ("seal.json", take_other("seal.json")),
+    "an edited seal": ("seal.json", edit("seal.json", '"bytes": ', '"bytes": 1')),
+    "no seal": ("seal.json", remove("seal.json")),
 }
 
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("what", CHANGES)
-def test_a_verb_names_the_file_that_is_not_of_the_run(
-    what: str, verb: str, run: Path, runs: Path, call: Callable[[str, Path], tuple[int, str]]
-) -> None:
+def test_command_names_the_foreign_file(what: str, verb: str, run: Path, runs: Path, call: Call) -> None:
     name, change = CHANGES[what]
     before = (run / "report.html").exists()
     change(run, runs / "b")
-    code, said = call(verb, run)
-    assert (code, len(said.splitlines())) == (2, 1), said
-    assert str(run / name) in said
-    assert any(remedy in said for remedy in ("restore", "remove"))
+    code, error = call(verb, run)
+    assert (code, len(error.splitlines())) == (2, 1), error
+    assert str(run / name) in error
+    assert any(remedy in error for remedy in ("restore", "remove"))
     assert (run / "report.html").exists() == before
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_the_python_door_names_the_file_too(what: str, run: Path, runs: Path) -> None:
+def test_python_api_names_the_foreign_file(what: str, run: Path, runs: Path) -> None:
     name, change = CHANGES[what]
     change(run, runs / "b")
-    for take in (fv.open, fv.evaluate, lambda run: fv.compare([run])):
+    for call in (fv.open, fv.evaluate, lambda run: fv.compare([run])):
         with refused(run / name):
-            take(run)
+            call(run)
 
 
-def test_all_files_that_do_not_belong_to_the_run_are_named(run: Path, runs: Path) -> None:
-    other("scores.csv", "ledger.jsonl")(run, runs / "b")
+def test_all_foreign_files_are_named(run: Path, runs: Path) -> None:
+    take_other("scores.csv", "ledger.jsonl")(run, runs / "b")
     with refused("ledger.jsonl", "seal.json", "scores.csv"):
         fv.open(run)
 
 
-def test_a_cut_file_is_told_by_its_size(run: Path) -> None:
+def test_truncated_file_is_reported_with_its_size(run: Path) -> None:
     size = (run / "model.safetensors").stat().st_size
     with (run / "model.safetensors").open("r+b") as file:
         file.truncate(size - 4)
@@ -150,15 +149,15 @@ def test_a_cut_file_is_told_by_its_size(run: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["report", "compare", "evaluate"])
-def test_the_run_itself_passes(verb: str, run: Path, call: Callable[[str, Path], tuple[int, str]]) -> None:
+def test_unchanged_run_is_accepted(verb: str, run: Path, call: Call) -> None:
     assert call(verb, run) == (0, "")
-    assert call(verb, run) == (0, "")  # also when its report lies there
+    assert call(verb, run) == (0, "")  # also with its report
 
 
-def test_the_seal_has_the_digest_of_every_file_and_of_the_chain(run: Path) -> None:
+def test_seal_has_the_digest_of_every_file_and_of_the_chain(run: Path) -> None:
     seal = json.loads((run / "seal.json").read_text())
-    remove_seal = {"seal.json", "report.html", "checkpoints", "sites", "tensorboard"}
-    assert seal["files"].keys() == {path.name for path in run.iterdir() if path.name[0] != "."} - remove_seal
+    not_sealed = {"seal.json", "report.html", "checkpoints", "sites", "tensorboard"}
+    assert seal["files"].keys() == {path.name for path in run.iterdir() if path.name[0] != "."} - not_sealed
     link = "fedvisage run 1"
     for name in sorted(seal["files"]):
         data, entry = (run / name).read_bytes(), seal["files"][name]
@@ -167,9 +166,7 @@ def test_the_seal_has_the_digest_of_every_file_and_of_the_chain(run: Path) -> No
     assert seal["chain"] == link
 
 
-def test_a_run_that_was_killed_before_its_figures_were_written_is_finished_by_a_resume(
-    run: Path, sets: Mapping[str, Path], call: Callable[[str, Path], tuple[int, str]]
-) -> None:
+def test_resume_finishes_a_run_without_metrics(run: Path, sets: Mapping[str, Path], call: Call) -> None:
     (run / "metrics.json").unlink()
     assert "not finished" in call("report", run)[1]
     run_toy(tree(sets, evaluation__features=20), run, resume=True)
@@ -177,42 +174,34 @@ def test_a_run_that_was_killed_before_its_figures_were_written_is_finished_by_a_
     assert "left the sites before an interruption" in (run / "report.html").read_text()
 
 
-def test_what_evaluate_writes_is_sealed_as_well(
-    run: Path, sets: Mapping[str, Path], tmp_path: Path, call: Callable[[str, Path], tuple[int, str]]
-) -> None:
-    fv.evaluate(run, str(sets["A"]), out=tmp_path / "judged", allow_overlap=True)
-    assert call("compare", tmp_path / "judged")[0] == 0
-    shutil.copyfile(run / "scores.csv", tmp_path / "judged" / "scores.csv")
-    assert str(tmp_path / "judged" / "scores.csv") in call("compare", tmp_path / "judged")[1]
+def test_output_of_evaluate_is_sealed(run: Path, sets: Mapping[str, Path], tmp_path: Path, call: Call) -> None:
+    fv.evaluate(run, str(sets["A"]), out=tmp_path / "evaluated", allow_overlap=True)
+    assert call("compare", tmp_path / "evaluated")[0] == 0
+    shutil.copyfile(run / "scores.csv", tmp_path / "evaluated" / "scores.csv")
+    assert str(tmp_path / "evaluated" / "scores.csv") in call("compare", tmp_path / "evaluated")[1]
 
 
-def test_an_audit_of_another_run_is_refused(
-    run: Path, runs: Path, call: Callable[[str, Path], tuple[int, str]]
-) -> None:
-    def audited(by: Path) -> str:
-        chain = json.loads((by / "seal.json").read_text())["chain"]
+def test_audit_of_another_run_is_refused(run: Path, runs: Path, call: Call) -> None:
+    def report_audit(of: Path) -> str:
+        chain = json.loads((of / "seal.json").read_text())["chain"]
         (run / "audit").mkdir(exist_ok=True)
         (run / "audit" / "audit.json").write_text(json.dumps({"run": "a", "seal": chain, "audits": []}))
         return call("report", run)[1]
 
-    assert str(run / "audit" / "audit.json") in audited(runs / "b")
-    assert audited(runs / "a") == ""
+    assert str(run / "audit" / "audit.json") in report_audit(runs / "b")
+    assert report_audit(runs / "a") == ""
 
 
-def test_a_run_of_an_earlier_version_opens_and_its_report_says_that_it_has_no_seal(
-    run: Path, call: Callable[[str, Path], tuple[int, str]]
-) -> None:
+def test_run_without_a_seal_opens_and_its_report_states_it(run: Path, call: Call) -> None:
     remove_seal(run)
     for verb in ("report", "compare", "evaluate"):
         assert call(verb, run) == (0, "")
     assert "This run has no seal.json" in (run / "report.html").read_text()
 
 
-def test_figures_without_a_method_are_refused_without_a_seal_too(
-    run: Path, call: Callable[[str, Path], tuple[int, str]]
-) -> None:
+def test_metrics_without_a_method_are_refused_without_a_seal(run: Path, call: Call) -> None:
     remove_seal(run)
     (run / "metrics.json").write_text("{}")
-    code, said = call("report", run)
-    assert (code, len(said.splitlines())) == (2, 1)
-    assert str(run / "metrics.json") in said
+    code, error = call("report", run)
+    assert (code, len(error.splitlines())) == (2, 1)
+    assert str(run / "metrics.json") in error

@@ -1,4 +1,4 @@
-"""Models of single rounds: the same bytes as of a run that ends there, and figures as that run would have them."""
+"""Snapshots: models of single rounds, with the bytes and the metrics of a run that ends there."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import pytest
 from tests.toy import run_toy, tree, weights
 
 from fedvisage.report.page import write_report
-from fedvisage.runs.snapshots import snapshot_path
+from fedvisage.runs.directory import snapshot_path
 
 
 @pytest.mark.parametrize("name", ["fedpad", "fedavg"])
-def test_a_round_is_kept_and_judged_as_if_the_run_had_ended_there(
+def test_snapshot_equals_the_model_and_metrics_of_a_shorter_run(
     name: str, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     whole = run_toy(tree(sets, name, training__rounds=3, evaluation__snapshots=2), tmp_path / "whole")
     short = run_toy(tree(sets, name, training__rounds=2), tmp_path / "short")
-    (found,) = whole["by_round"]
+    (figures,) = whole["by_round"]
     assert snapshot_path(tmp_path / "whole", 2).read_bytes() == weights(tmp_path / "short")
     assert weights(tmp_path / "whole") != weights(tmp_path / "short")
     if name == "fedpad":
-        assert found == {"round": 2, "eer": short["eer"], "auc": short["auc"]}
+        assert figures == {"round": 2, "eer": short["eer"], "auc": short["auc"]}
     else:
         rates = {key: short["generic"][key] for key in ("tar_at_far", "tpir_at_fpir")}
-        assert found == {"round": 2, "generic": rates}
+        assert figures == {"round": 2, "generic": rates}
 
 
-def test_a_continued_run_has_all_rounds_and_its_report_says_whose_privilege_they_are(
+def test_resumed_run_has_all_snapshots_and_its_report_calls_them_simulated(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     content = tree(sets, "fedpad", training__rounds=2, evaluation__snapshots=1)
@@ -43,11 +43,11 @@ def test_a_continued_run_has_all_rounds_and_its_report_says_whose_privilege_they
     assert "simulation" in page[page.index("The target, round by round") :]
 
 
-def test_a_kept_round_is_something_to_start_from(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_training_starts_from_a_snapshot(sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(tree(sets, "fedpad", training__rounds=2, evaluation__snapshots=1), tmp_path / "run")
-    kept = str(snapshot_path(tmp_path / "run", 1))
-    run_toy(tree(sets, "fedpad", training__rounds=1, training__start=kept), tmp_path / "next")
-    started = json.loads((tmp_path / "next" / "start.json").read_text())
-    assert started["file"] == kept
-    assert not started["lacking"]
-    assert not started["untouched"]
+    snapshot = str(snapshot_path(tmp_path / "run", 1))
+    run_toy(tree(sets, "fedpad", training__rounds=1, training__start=snapshot), tmp_path / "next")
+    start = json.loads((tmp_path / "next" / "start.json").read_text())
+    assert start["file"] == snapshot
+    assert not start["lacking"]
+    assert not start["untouched"]

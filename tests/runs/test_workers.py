@@ -1,4 +1,4 @@
-"""Sites in parallel at workers: the bytes of one process, a lost worker ends the run, and nothing is left behind."""
+"""Parallel sites at workers: the bytes of one process, lost workers, and no remaining processes or files."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import psutil
@@ -45,9 +46,9 @@ from fedvisage.runs.workers import (
     unpack_setup,
 )
 
-KEPT = {"training__optimizer__state": "kept", "training__rounds": 2}
+KEPT: dict[str, Any] = {"training__optimizer__state": "kept", "training__rounds": 2}
 NORMAL = ("scaffold",)
-"""An algorithm on a model, with private state. All together take minutes."""
+"""An algorithm on a model, with private state. All methods take minutes."""
 
 
 @pytest.fixture
@@ -68,35 +69,32 @@ def parallel(engine: LocalEngine, workers: Sequence[Worker]) -> Callable[[Sequen
     return partial(WorkerTransport, engine=engine, workers=workers)
 
 
-def of_a_script(recipe: Any) -> None:
-    """Stand for a function of the program that was started, which no other process knows."""
+def check_of_a_script(recipe: Any) -> None:
+    """Represent a function of the main program, which no other process can import."""
 
 
-of_a_script.__module__ = "__main__"
+check_of_a_script.__module__ = "__main__"
 OWN = {
     "nested": replace(METHODS["fedpad"], name="nested"),
-    "of-a-script": replace(two_exchanges.METHOD, name="of-a-script", check=of_a_script),
+    "of-a-script": replace(two_exchanges.METHOD, name="of-a-script", check=check_of_a_script),
 }
-"""Methods that were handed in and cannot be sent: with functions within functions, and with a script's own."""
+"""Passed methods that cannot be pickled: with nested functions, and with functions of the main program."""
 
 
-class Watched:
+class WatchedTransport:
     """A transport that calls a function after each exchange."""
 
     def __init__(self, sites: Sequence[SiteWorker], wire: Any, after: Callable[[], None]) -> None:
         self._inner, self._after = wire(sites), after
         self.names, self.commit, self.restore = self._inner.names, self._inner.commit, self._inner.restore
-
-    @property
-    def uncommitted(self) -> Mapping[str, str]:
-        return self._inner.uncommitted
+        self.uncommitted = self._inner.uncommitted
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
         yield from self._inner.call(orders)
         self._after()
 
 
-class AfterRound(Reporter):
+class RoundReporter(Reporter):
     """A reporter that calls a function after a round."""
 
     def __init__(self, number: int, action: Callable[[], None]) -> None:
@@ -147,7 +145,7 @@ def check_equal(content: dict[str, Any], tmp_path: Path, parallel: Any, method: 
         if not method.pooled
     ],
 )
-def test_sites_side_by_side_give_the_bytes_of_sites_one_after_another(
+def test_parallel_sites_give_the_bytes_of_sequential_sites(
     name: str, sets: Mapping[str, Path], tmp_path: Path, parallel: Any
 ) -> None:
     check_equal(tree(sets, name, **KEPT), tmp_path, parallel)
@@ -163,7 +161,7 @@ def test_sites_side_by_side_give_the_bytes_of_sites_one_after_another(
         pytest.param({"federation__participation": 0.67, "federation__wire": "bf16"}, marks=pytest.mark.slow),
     ],
 )
-def test_protections_and_absent_sites_give_them_too(
+def test_parallel_sites_give_equal_bytes_with_protections_and_absent_sites(
     changes: dict[str, Any], sets: Mapping[str, Path], tmp_path: Path, parallel: Any
 ) -> None:
     check_equal(
@@ -172,13 +170,15 @@ def test_protections_and_absent_sites_give_them_too(
 
 
 @pytest.mark.slow
-def test_a_method_that_was_handed_in_gives_them_too(sets: Mapping[str, Path], tmp_path: Path, parallel: Any) -> None:
+def test_parallel_sites_give_equal_bytes_with_a_passed_method(
+    sets: Mapping[str, Path], tmp_path: Path, parallel: Any
+) -> None:
     check_equal(tree(sets, two_exchanges.METHOD, **KEPT), tmp_path, parallel, two_exchanges.METHOD)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [25.0, 60.0])
-def test_a_spent_budget_ends_a_run_where_it_would_alone(
+def test_spent_budget_ends_a_parallel_run_in_the_same_round(
     epsilon: float, sets: Mapping[str, Path], tmp_path: Path, parallel: Any
 ) -> None:
     content = tree(sets, "privacyface", **KEPT, privacy__epsilon=epsilon)
@@ -188,14 +188,14 @@ def test_a_spent_budget_ends_a_run_where_it_would_alone(
 @pytest.mark.parametrize(
     "name", ["fedpad", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedgpad", "privacyface"))]
 )
-def test_a_lost_worker_ends_the_run_which_resume_continues_with_the_same_bytes(
+def test_lost_worker_ends_the_run_and_resume_gives_the_same_bytes(
     name: str, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     content = tree(sets, name, **{**KEPT, "training__rounds": 3})
     run_toy(content, tmp_path / "alone")
     two = tree(sets, name, **{**KEPT, "training__rounds": 3}, runtime__workers=2)
     with failed(RunFailed, "worker process", "runtime.workers", "--resume"):
-        run_under_same_name(tmp_path / "alone", two, tmp_path / "parallel", reporter=AfterRound(1, kill_a_worker))
+        run_under_same_name(tmp_path / "alone", two, tmp_path / "parallel", reporter=RoundReporter(1, kill_a_worker))
     assert local_workers() == []
     assert not (tmp_path / "parallel" / SCRATCH).exists()
     run_toy(two, tmp_path / "parallel", resume=True)
@@ -203,7 +203,7 @@ def test_a_lost_worker_ends_the_run_which_resume_continues_with_the_same_bytes(
     assert site_files(tmp_path / "parallel") == site_files(tmp_path / "alone")
 
 
-def test_a_users_mistake_at_a_worker_is_one_line(sets: Mapping[str, Path], tmp_path: Path, parallel: Any) -> None:
+def test_user_error_at_a_worker_is_one_line(sets: Mapping[str, Path], tmp_path: Path, parallel: Any) -> None:
     call = replace(two_exchanges.METHOD.calls["centre"], run=refuse)
     method = replace(two_exchanges.METHOD, calls={**two_exchanges.METHOD.calls, "centre": call})
     with refused("recipe.method", "mistake") as caught:
@@ -215,7 +215,7 @@ def refuse(site: Site, message: Message) -> Message:
     raise UserError("recipe.method", f"is a mistake of site {site.name}")
 
 
-def test_no_worker_waits_while_a_site_that_keeps_nothing_is_left(
+def test_free_worker_takes_a_waiting_site_without_state(
     sets: Mapping[str, Path], tmp_path: Path, parallel: Any
 ) -> None:
     """A and C share a worker in the first round. In the second one A waits for C, which the other worker must take."""
@@ -225,11 +225,11 @@ def test_no_worker_waits_while_a_site_that_keeps_nothing_is_left(
     )
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    held_open = os.open(pipe, os.O_RDWR)
+    handle = os.open(pipe, os.O_RDWR)
     try:
         run_toy(tree(sets, method, title=str(pipe), training__rounds=2), tmp_path / "run", method=method, wire=parallel)
     finally:
-        os.close(held_open)
+        os.close(handle)
 
 
 def wait_for_c(site: Site, message: Message) -> Message:
@@ -244,7 +244,7 @@ def wait_for_c(site: Site, message: Message) -> Message:
     return two_exchanges.centre(site, message)
 
 
-class CommitsAgain:
+class RepeatingTransport:
     """A transport whose first commit fails, because the directory of a site's state cannot be written."""
 
     def __init__(self, sites: Sequence[SiteWorker], wire: Any, blocked: Path) -> None:
@@ -262,12 +262,12 @@ class CommitsAgain:
         return self._inner.commit(generation)
 
 
-def test_a_commit_that_failed_can_be_repeated(sets: Mapping[str, Path], tmp_path: Path, parallel: Any) -> None:
+def test_failed_commit_can_be_repeated(sets: Mapping[str, Path], tmp_path: Path, parallel: Any) -> None:
     blocked = tmp_path / "parallel" / "sites" / "B"
-    check_equal(tree(sets, **KEPT), tmp_path, partial(CommitsAgain, wire=parallel, blocked=blocked))
+    check_equal(tree(sets, **KEPT), tmp_path, partial(RepeatingTransport, wire=parallel, blocked=blocked))
 
 
-def test_a_site_that_keeps_state_stays_at_its_worker(sets: Mapping[str, Path], tmp_path: Path, parallel: Any) -> None:
+def test_site_with_state_stays_at_its_worker(sets: Mapping[str, Path], tmp_path: Path, parallel: Any) -> None:
     calls = {**two_exchanges.METHOD.calls, "centre": replace(two_exchanges.METHOD.calls["centre"], run=note_process)}
     method = replace(two_exchanges.METHOD, calls=calls)
     notes = tmp_path / "notes"
@@ -286,21 +286,21 @@ def note_process(site: Site, message: Message) -> Message:
     return two_exchanges.centre(site, message)
 
 
-def test_no_message_is_left_after_its_exchange(
+def test_message_files_are_removed_after_their_exchange(
     sets: Mapping[str, Path], tmp_path: Path, parallel: Any, workers: Sequence[Worker]
 ) -> None:
     left: list[Path] = []
 
-    def look() -> None:
+    def list_files() -> None:
         for worker in workers:
-            worker.submit(os.getpid).result()  # by then the engine has forgotten the worker's last job
+            worker.submit(os.getpid).result()  # afterwards the engine holds no reference to the last job
         left.extend(path for path in (tmp_path / SCRATCH).rglob("*") if path.is_file())
 
-    run_toy(tree(sets), tmp_path / "run", wire=partial(Watched, wire=parallel, after=look))
+    run_toy(tree(sets), tmp_path / "run", wire=partial(WatchedTransport, wire=parallel, after=list_files))
     assert left == []
 
 
-def test_a_worker_executes_its_jobs_in_order_and_maps_messages(engine: LocalEngine, workers: Sequence[Worker]) -> None:
+def test_worker_executes_jobs_in_order_and_maps_messages(engine: LocalEngine, workers: Sequence[Worker]) -> None:
     message = {"z": torch.arange(12.0).reshape(3, 4).T, "a": torch.tensor(7)}
     stored = engine.put(message)
     futures = [worker.submit(describe, stored, factor) for factor in (2, 3) for worker in workers]
@@ -321,8 +321,8 @@ def test_workers_start_on_a_system_without_a_fork_server(engine: LocalEngine, mo
     assert worker.submit(os.getppid).result() == os.getpid()
 
 
-def test_a_lost_worker_fails_its_jobs_and_no_other_worker(workers: Sequence[Worker]) -> None:
-    lost = [workers[0].submit(os.kill, workers[0].submit(os.getpid).result(), signal.SIGKILL)]
+def test_lost_worker_fails_only_its_own_jobs(workers: Sequence[Worker]) -> None:
+    lost: list[Future[Any]] = [workers[0].submit(os.kill, workers[0].submit(os.getpid).result(), signal.SIGKILL)]
     lost += [workers[0].submit(os.getpid) for _ in range(2)]
     for future in lost:
         with pytest.raises(WorkerLost):
@@ -332,7 +332,7 @@ def test_a_lost_worker_fails_its_jobs_and_no_other_worker(workers: Sequence[Work
     assert workers[1].submit(os.getpid).result() != os.getpid()
 
 
-def test_a_worker_reports_its_progress(workers: Sequence[Worker]) -> None:
+def test_worker_reports_its_progress(workers: Sequence[Worker]) -> None:
     assert workers[0].progress() == (0, 0)
     workers[0].submit(report_progress, 3, 7).result()
     assert workers[0].progress() == (3, 7)
@@ -340,14 +340,14 @@ def test_a_worker_reports_its_progress(workers: Sequence[Worker]) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_begun_with_two_processes_goes_on_with_one(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    """By the key of the recipe, which stands in no file of the run but the one about the machine."""
+def test_run_started_with_two_workers_resumes_with_one(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    """Only the environment record of the run contains the number of workers."""
     content = tree(sets, "fedpad", **KEPT)
     run_toy(content, tmp_path / "alone")
 
     two = tree(sets, "fedpad", **KEPT, runtime__workers=2)
     with pytest.raises(Interrupted):
-        run_toy(two, tmp_path / "parallel", reporter=AfterRound(2, interrupt))
+        run_toy(two, tmp_path / "parallel", reporter=RoundReporter(2, interrupt))
     assert local_workers() == []
     assert json.loads((tmp_path / "parallel" / "environment.json").read_text())["workers"] == 2
     assert not (tmp_path / "parallel" / SCRATCH).exists()
@@ -356,7 +356,7 @@ def test_a_run_begun_with_two_processes_goes_on_with_one(sets: Mapping[str, Path
 
 
 @pytest.mark.parametrize(
-    ("name", "ours", "said"),
+    ("name", "ours", "reason"),
     [
         ("fedsis", True, "one after another"),
         ("fedpad", False, "transport"),
@@ -365,21 +365,21 @@ def test_a_run_begun_with_two_processes_goes_on_with_one(sets: Mapping[str, Path
         ("too-many-threads", True, "all cores"),
     ],
 )
-def test_what_cannot_go_side_by_side_is_said_in_one_line(
-    name: str, ours: bool, said: str, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_reason_against_parallel_sites_is_one_line(
+    name: str, ours: bool, reason: str, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["__main__"], "of_a_script", of_a_script, raising=False)
+    monkeypatch.setattr(sys.modules["__main__"], "check_of_a_script", check_of_a_script, raising=False)
     method = OWN[name] if name in OWN else METHODS.get(name, METHODS["fedpad"])
     threads = 256 if name == "too-many-threads" else 1
     pool, lines = WorkerPool("auto" if threads > 1 else 2, tmp_path), list[str]()
     pool.start(recipe_of(tree(sets, method, runtime__threads=threads), method), method, ours, lines.append)
     assert pool.workers == ()
     (line,) = lines
-    assert said in line
+    assert reason in line
     assert "runtime.workers" in line
 
 
-def test_a_method_of_named_functions_travels(sets: Mapping[str, Path]) -> None:
+def test_method_of_importable_functions_is_pickled(sets: Mapping[str, Path]) -> None:
     method = two_exchanges.METHOD
     recipe = recipe_of(tree(sets, method), method)
     assert is_picklable(method, recipe)
@@ -387,25 +387,26 @@ def test_a_method_of_named_functions_travels(sets: Mapping[str, Path]) -> None:
     unpacked_recipe, unpacked_method = unpack_setup(packed)
     assert unpacked_recipe == recipe
     assert unpacked_method.calls == method.calls
-    # Partial functions have no equality of their own, so the prediction is compared by what it consists of.
-    kept, copied = method.prediction.predict, unpacked_method.prediction.predict
-    assert (copied.func, copied.args, copied.keywords) == (kept.func, kept.args, kept.keywords)
+    # Partial functions are compared by their parts, because they have no equality of their own.
+    original = cast("partial[Any]", method.prediction.predict)
+    copied = cast("partial[Any]", unpacked_method.prediction.predict)
+    assert (copied.func, copied.args, copied.keywords) == (original.func, original.args, original.keywords)
 
 
-@pytest.mark.parametrize(("name", "asked"), [("fedpad", None), ("fedpad", 1), ("pooled", 4)])
-def test_one_process_is_enough_for_one_site_and_unless_more_are_asked_for(
-    name: str, asked: int | None, sets: Mapping[str, Path], tmp_path: Path
+@pytest.mark.parametrize(("name", "requested"), [("fedpad", None), ("fedpad", 1), ("pooled", 4)])
+def test_one_site_or_worker_starts_no_processes(
+    name: str, requested: int | None, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    pool, lines = WorkerPool(asked, tmp_path), list[str]()
+    pool, lines = WorkerPool(requested, tmp_path), list[str]()
     pool.start(recipe_of(tree(sets, name)), METHODS[name], True, lines.append)
     assert (pool.workers, lines) == ((), [])
 
 
-def test_sites_are_assigned_by_their_work() -> None:
+def test_sites_are_assigned_by_their_images() -> None:
     assert assign_sites({"a": 8, "b": 8, "c": 24, "d": 8}, 2) == [["c"], ["a", "b", "d"]]
 
 
-def test_a_set_travels_as_its_path(sets: Mapping[str, Path]) -> None:
+def test_set_is_pickled_as_its_path(sets: Mapping[str, Path]) -> None:
     whole = View.of(PreparedSet.open(sets["A"]), "train")
     sent = pickle.dumps(whole)
     assert len(sent) < whole.batch(np.arange(len(whole))).images.numel()
@@ -413,7 +414,7 @@ def test_a_set_travels_as_its_path(sets: Mapping[str, Path]) -> None:
     assert torch.equal(pickle.loads(sent).batch(positions).images, whole.batch(positions).images)
 
 
-def test_what_all_sites_are_sent_is_stored_once(
+def test_message_to_all_sites_is_stored_once(
     sets: Mapping[str, Path], tmp_path: Path, parallel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The trained model goes to all sites in one file; the centres of all, too."""
@@ -431,27 +432,27 @@ def test_what_all_sites_are_sent_is_stored_once(
     assert len([names for names in stored if "centre/A" in names]) == 1
 
 
-def test_how_far_sites_are_is_told_here(sets: Mapping[str, Path], tmp_path: Path, parallel: Any) -> None:
-    heard: set[str] = set()
+def test_parallel_sites_report_their_batches(sets: Mapping[str, Path], tmp_path: Path, parallel: Any) -> None:
+    reported_sites: set[str] = set()
 
-    class Listening(Reporter):
+    class ListeningReporter(Reporter):
         def batch(self, site: str, done: int, of: int) -> None:
             assert 0 <= done < of
-            heard.add(site)
+            reported_sites.add(site)
 
     content = tree(sets, training__rounds=1, training__local={"batches": 30}, evaluation__every=0)
-    run_toy(content, tmp_path / "run", wire=parallel, reporter=Listening(quiet_reporter().console, quiet=True))
-    assert heard
-    assert heard <= set(content["data"]["sites"])
+    run_toy(content, tmp_path / "run", wire=parallel, reporter=ListeningReporter(quiet_reporter().console, quiet=True))
+    assert reported_sites
+    assert reported_sites <= set(content["data"]["sites"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "code", "said"),
+    ("number", "code", "message"),
     [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "SIGTERM"), (signal.SIGKILL, -signal.SIGKILL, "")],
 )
-def test_no_process_outlives_a_run_that_is_ended_and_it_can_be_resumed(
-    number: signal.Signals, code: int, said: str, sets: Mapping[str, Path], tmp_path: Path
+def test_ended_run_leaves_no_process_and_can_be_resumed(
+    number: signal.Signals, code: int, message: str, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     """The signal goes to the whole group, as a terminal's does."""
     content, out = tree(sets, training__rounds=300, runtime__workers=2), tmp_path / "run"
@@ -475,17 +476,17 @@ def test_no_process_outlives_a_run_that_is_ended_and_it_can_be_resumed(
             running.kill()
         else:
             os.killpg(running.pid, number)
-        assert said in running.communicate(timeout=60)[1]
+        assert message in running.communicate(timeout=60)[1]
         assert running.returncode == code
         assert psutil.wait_procs(children, timeout=60)[1] == []
     finally:
         running.kill()
     assert (out / SCRATCH).exists() == (number == signal.SIGKILL)
 
-    class Stopping(Reporter):
+    class StoppingReporter(Reporter):
         def ended_round(self, row: Mapping[str, Any], total: int) -> None:
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        run_toy(content, out, resume=True, reporter=Stopping(quiet_reporter().console, quiet=True))
+        run_toy(content, out, resume=True, reporter=StoppingReporter(quiet_reporter().console, quiet=True))
     assert not (out / SCRATCH).exists()

@@ -1,4 +1,4 @@
-"""Published networks for attack detection: a converted file scores, exports and predicts without any training."""
+"""Published networks for attack detection score, export and predict without training."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from tests.refusals import refused
-from tests.starts import theirs
+from tests.starts import published_networks
 from torch import Tensor
 from typer.testing import CliRunner
 
@@ -23,10 +23,10 @@ SIZE = 80
 MARGINS = {"v1": 2.0, "v1se": None, "v2": None, "v2se": 3.0}
 
 
-def published(variant: str, path: Path) -> theirs.MiniFASNet:
+def write_published(variant: str, path: Path) -> published_networks.MiniFASNet:
     """Write a file of random weights as the authors write theirs, and return the network."""
-    net = theirs.MiniFASNet(variant, SIZE)
-    theirs.shaken(net)
+    net = published_networks.MiniFASNet(variant, SIZE)
+    published_networks.randomise(net)
     first = net.conv1.get_submodule("bn").running_var
     assert isinstance(first, Tensor)
     first.mul_(200.0**2)  # pixels are between 0 and 255
@@ -40,41 +40,39 @@ def pictures() -> Tensor:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Path:
-    published("v2", tmp_path / "theirs.safetensors")
-    convert(tmp_path / "theirs.safetensors", "minifasnet-v2", tmp_path / "start.safetensors", licence="Apache-2.0")
+    write_published("v2", tmp_path / "published.safetensors")
+    convert(tmp_path / "published.safetensors", "minifasnet-v2", tmp_path / "start.safetensors", licence="Apache-2.0")
     return tmp_path / "start.safetensors"
 
 
 @pytest.mark.parametrize("variant", MARGINS)
-def test_a_converted_file_is_a_model_with_the_log_odds_of_its_source(variant: str, tmp_path: Path) -> None:
-    net = published(variant, tmp_path / "a.safetensors")
+def test_converted_minifasnet_gives_the_log_odds_of_its_source(variant: str, tmp_path: Path) -> None:
+    net = write_published(variant, tmp_path / "a.safetensors")
     convert(tmp_path / "a.safetensors", f"minifasnet-{variant}", tmp_path / "b.safetensors", margin=MARGINS[variant])
     images = pictures()
     with torch.no_grad():
         probabilities = net(images.flip(1).float()).double().softmax(dim=1)
     expected = probabilities[:, 1].logit()
-    assert expected.std() > 0.1, "the scores tell pictures apart"
+    assert expected.std() > 0.1, "the scores differ between pictures"
     torch.testing.assert_close(
         torch.from_numpy(fv.open(tmp_path / "b.safetensors").score(images)), expected, atol=1e-4, rtol=1e-4
     )
 
 
 @pytest.mark.parametrize(("variant", "parameters"), [("v1", 414_354), ("v2", 434_560)])
-def test_the_networks_have_the_published_numbers_of_parameters(variant: str, parameters: int) -> None:
+def test_minifasnets_have_the_published_numbers_of_parameters(variant: str, parameters: int) -> None:
     """The authors give 0.414 and 0.435 million."""
     assert set(INNER) == {"v1", "v2"}
-    net = minifasnet(MiniFASNet(variant=variant), "rgb")  # type: ignore[arg-type]
+    net = minifasnet(MiniFASNet(variant=variant), "rgb")
     assert sum(value.numel() for value in net.parameters()) == parameters
 
 
-def test_a_start_is_exported_without_training_and_its_card_states_licence_and_source(
-    start: Path, tmp_path: Path
-) -> None:
+def test_start_is_exported_without_training_and_its_card_states_licence_and_source(start: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["export", str(start), str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
     card = (tmp_path / "out" / "README.md").read_text()
     assert "Licence of the weights: Apache-2.0" in card
-    assert "theirs.safetensors" in card
+    assert "published.safetensors" in card
     assert "Trained by" not in card
     exported = Exported.open(tmp_path / "out")
     images = pictures()
@@ -84,10 +82,10 @@ def test_a_start_is_exported_without_training_and_its_card_states_licence_and_so
     )
 
 
-def test_two_commands_lead_from_a_published_file_to_a_decision(tmp_path: Path) -> None:
+def test_published_file_is_converted_and_predicts_by_two_commands(tmp_path: Path) -> None:
     from PIL import Image
 
-    published("v2", tmp_path / "a.safetensors")
+    write_published("v2", tmp_path / "a.safetensors")
     Image.fromarray(pictures()[0].permute(1, 2, 0).numpy()).save(tmp_path / "crop.png")
     for words in (
         ["model", "convert", str(tmp_path / "a.safetensors"), str(tmp_path / "b.safetensors"), "--as", "minifasnet-v2"],
@@ -100,15 +98,15 @@ def test_two_commands_lead_from_a_published_file_to_a_decision(tmp_path: Path) -
     assert answer["images"][0]["decision"] in ("live", "attack")
 
 
-def test_unpublished_variants_need_a_margin_and_other_networks_have_none(tmp_path: Path) -> None:
-    published("v1", tmp_path / "a.safetensors")
+def test_margin_is_required_for_unpublished_variants_and_refused_for_others(tmp_path: Path) -> None:
+    write_published("v1", tmp_path / "a.safetensors")
     with refused("--margin", "v1"):
         convert(tmp_path / "a.safetensors", "minifasnet-v1", tmp_path / "b.safetensors")
     with refused("--margin", "iresnet18"):
         convert(tmp_path / "a.safetensors", "iresnet18", tmp_path / "b.safetensors", margin=2.7)
 
 
-def test_a_file_that_is_no_whole_network_is_not_opened(tmp_path: Path) -> None:
+def test_incomplete_network_is_refused(tmp_path: Path) -> None:
     save_file({"model.w": torch.zeros(2)}, tmp_path / "a.safetensors")
     with refused("a.safetensors", "model convert"):
         fv.open(tmp_path / "a.safetensors")

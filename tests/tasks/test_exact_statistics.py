@@ -23,9 +23,9 @@ from fedvisage.methods import METHODS
 from fedvisage.nn.batchnorm import batchnorms
 from fedvisage.nn.inputs import as_float, colour_channels
 from fedvisage.runs.evaluate import recount
-from fedvisage.runs.local_training import adoption
 from fedvisage.runs.request import Request
 from fedvisage.runs.run import run as whole_run
+from fedvisage.runs.train import adoption
 from fedvisage.tasks.saved_model import load
 
 SIZES = {"A": 3, "B": 6, "C": 9, "U": 3}

@@ -157,16 +157,13 @@ def parse_json(text: str | bytes, *, unique: bool = False) -> Any:
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
     level, depth = [value], 0
-    while level := [child for node in level if isinstance(node, dict | list) for child in _children(node)]:
+    while level := [node for node in level if isinstance(node, dict | list) and node]:
+        level = [child for node in level for child in (node.values() if isinstance(node, dict) else node)]
         if (depth := depth + 1) > DEEPEST:
             raise ValueError(TOO_DEEP)
     if r"\ud" in text.lower():
         json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate cannot be printed
     return value
-
-
-def _children(node: dict[str, Any] | list[Any]) -> Iterable[Any]:
-    return node.values() if isinstance(node, dict) else node
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -186,7 +183,8 @@ def read_json(path: Path, advice: str = "restore it") -> dict[str, Any]:
     try:
         value = parse_json(read_text(path))
     except ValueError as error:
-        raise UserError(str(path), f"is incomplete or invalid JSON ({_short(error)}); {advice}") from None
+        fault = " ".join(str(error).split())[:200]
+        raise UserError(str(path), f"is incomplete or invalid JSON ({fault}); {advice}") from None
     if not isinstance(value, dict):
         raise UserError(str(path), f"is not a JSON object; {advice}")
     return value
@@ -239,10 +237,6 @@ def open_regular(path: str, flags: int) -> int:
         return handle
     os.close(handle)  # it was exchanged after the first check
     raise UserError(str(path), "is not a regular file")
-
-
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -334,7 +328,7 @@ def _read_safetensors(path: Path, framework: str) -> tuple[dict[str, Any], str]:
     try:
         with open(path, "rb", opener=open_regular) as opened:
             size = os.fstat(opened.fileno()).st_size
-        if size > (memory := _memory()):
+        if size > (memory := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")):
             raise UserError(str(path), f"has {size:,} bytes, more than this machine's memory ({memory:,})")
         with safe_open(path, framework=framework) as file:
             meta = (file.metadata() or {}).get(META, "")
@@ -383,10 +377,6 @@ def _other_format(path: Path) -> str | None:
     if start.startswith((b"PK\3\4", b"\x80\2")) or ending in (".pt", ".pth", ".bin", ".ckpt", ".pkl"):
         return "a PyTorch checkpoint; reading it could run code"
     return None
-
-
-def _memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def sync_directory(directory: Path) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from multiprocessing import active_children, get_all_start_methods, get_context
 from typing import ParamSpec, TypeVar
@@ -18,7 +18,7 @@ from fedvisage.base.processes import begin_worker, block_signals, drop_partial_r
 Given = ParamSpec("Given")
 
 FORK_SERVER = "forkserver" in get_all_start_methods()
-"""Whether this system can fork a process from a fork server."""
+"""True if the platform supports the forkserver start method."""
 
 
 def start_fork_server(module: str) -> None:
@@ -81,58 +81,35 @@ def map_in_order(
     A caller that stops early must close the generator, which ends the processes. Pass ``torch=False`` for work that
     does not use torch: importing torch takes each process seconds.
     """
+    threads = (1, 1 if torch else None)
     if workers > 1:
-        with worker_processes(workers, _use_one_thread_of_torch if torch else _use_one_thread) as pool:
-            yield from _in_order(pool, work, iter(items), _AHEAD * workers)
+        with worker_processes(workers, partial(_set_threads, *threads)) as pool:
+            remaining = iter(items)
+            with block_signals():
+                waiting = deque(pool.submit(work, item) for item in islice(remaining, _AHEAD * workers))
+            while waiting:
+                yield waiting.popleft().result()
+                with block_signals():
+                    waiting.extend(pool.submit(work, item) for item in islice(remaining, 1))
         return
     for item in items:
-        with _one_thread_of_torch() if torch else _one_thread():
+        # One thread, as in worker processes: sums over several threads may round differently.
+        before = _set_threads(*threads)
+        try:
             result = work(item)
+        finally:
+            _set_threads(*before)
         yield result
 
 
-def _in_order(
-    pool: ProcessPoolExecutor, work: Callable[[Work], Result], items: Iterator[Work], ahead: int
-) -> Generator[Result, None, None]:
-    """Keep ``ahead`` items in progress; yield the results in the order of the items."""
-    with block_signals():
-        waiting = deque(pool.submit(work, item) for item in islice(items, ahead))
-    while waiting:
-        yield waiting.popleft().result()
-        with block_signals():
-            waiting.extend(pool.submit(work, item) for item in islice(items, 1))
-
-
-def _use_one_thread() -> None:
-    cv2.setNumThreads(1)
-
-
-def _use_one_thread_of_torch() -> None:
+def _set_threads(of_opencv: int, of_torch: int | None) -> tuple[int, int | None]:
+    """Set the numbers of threads of OpenCV and, unless it is None, of torch; return the numbers before."""
+    opencv_before = cv2.getNumThreads()
+    cv2.setNumThreads(of_opencv)
+    if of_torch is None:
+        return opencv_before, None
     import torch
 
-    torch.set_num_threads(1)
-    _use_one_thread()
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Use one thread, as worker processes do: sums over several threads may round differently."""
-    before = cv2.getNumThreads()
-    _use_one_thread()
-    try:
-        yield
-    finally:
-        cv2.setNumThreads(before)
-
-
-@contextmanager
-def _one_thread_of_torch() -> Iterator[None]:
-    import torch
-
-    before = torch.get_num_threads()
-    with _one_thread():
-        torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
+    torch_before = torch.get_num_threads()
+    torch.set_num_threads(of_torch)
+    return opencv_before, torch_before

@@ -60,7 +60,8 @@ class SandboxUnavailable(Exception):
 
 def enter_sandbox(memory: int) -> None:
     """Sandbox this process permanently, with ``memory`` bytes beyond its present address space."""
-    address_space = _address_space() + memory
+    with open("/proc/self/statm", encoding="ascii") as file:
+        address_space = int(file.read().split()[0]) * resource.getpagesize() + memory
     for limit, maximum in (
         (resource.RLIMIT_AS, address_space),
         (resource.RLIMIT_FSIZE, 0),
@@ -76,11 +77,6 @@ def enter_sandbox(memory: int) -> None:
 def can_sandbox() -> bool:
     """Return whether this system has such a filter."""
     return sys.platform == "linux" and platform.machine() in REFUSED
-
-
-def _address_space() -> int:
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[0]) * resource.getpagesize()
 
 
 def _filter_calls() -> None:
@@ -152,7 +148,11 @@ def cores(system: Path = SYSTEM) -> int:
 
 def free_memory(system: Path = SYSTEM) -> int:
     """Return the bytes of memory that this process could still allocate, limited by the machine and its container."""
-    free = _of_the_machine(system)
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2  # a guess, on systems without this file
+    path = system / "proc" / "meminfo"
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
+        if line.startswith("MemAvailable:"):
+            free = int(line.split()[1]) * 1024
     for limit, used in (
         ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory.current"),
         ("sys/fs/cgroup/memory/memory.limit_in_bytes", "sys/fs/cgroup/memory/memory.usage_in_bytes"),
@@ -161,15 +161,6 @@ def free_memory(system: Path = SYSTEM) -> int:
         if maximum is not None and usage is not None and maximum < NO_LIMIT:
             free = min(free, max(0, maximum - usage))
     return free
-
-
-def _of_the_machine(system: Path) -> int:
-    path = system / "proc" / "meminfo"
-    if path.exists():
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2  # a guess, on systems without this file
 
 
 def _number(path: Path) -> int | None:
@@ -187,7 +178,7 @@ _STARTING = threading.RLock()
 
 
 @contextmanager
-def worker_processes(count: int, begin: Callable[[], None] | None = None) -> Iterator[ProcessPoolExecutor]:
+def worker_processes(count: int, begin: Callable[[], object] | None = None) -> Iterator[ProcessPoolExecutor]:
     """Yield a pool of fresh processes, each initialised by ``begin``; no process is left, whatever goes wrong.
 
     Use ``submit``, not ``map``: ``map`` cancels its unfinished work, and a pool that is shutting down fails on that.
@@ -240,7 +231,7 @@ def block_signals() -> Iterator[None]:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def begin_worker(begin: Callable[[], None] | None) -> None:
+def begin_worker(begin: Callable[[], object] | None) -> None:
     """Initialise a worker, inside its process: it ends with the process that started it."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if begin is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from typing import IO, Any
@@ -160,21 +160,24 @@ class Reporter:
     @contextmanager
     def counting(self, what: str) -> Iterator[Steps]:
         """Report the progress of some work inside this context."""
-        if self.moving:
-            with self._bars() as bars:
-                yield _bar_mover(bars, what, Pace(self._clock, 0.0, MOVING), self._clock)
-            return
-        pace, rates = self._new_pace(), list[Rate]()
+        pace, rates, tasks = self._new_pace(), list[Rate](), list[TaskID]()
 
         def steps(done: int, total: int) -> None:
             if not rates:  # start-up and an earlier attempt's steps do not count towards the speed
                 rates.append(Rate(self._clock, done))
-            if pace.due():
-                figures = rates[0].figures(done, total)
-                words = f"{what}: {done} of {total}{_pace_in_words(figures)}"
-                self.tell("progress", words, what=what, done=done, of=total, **figures)
+            if bars is not None and not tasks:  # the bar appears with the first step
+                tasks.append(bars.add_task(what, total=total, note=""))
+            if not pace.due() and (bars is None or done < total):
+                return
+            figures = rates[0].figures(done, total)
+            rate = _pace_in_words(figures)
+            if bars is not None:
+                bars.update(tasks[0], completed=done, total=total, note=rate.removeprefix(", "))
+            else:
+                self.tell("progress", f"{what}: {done} of {total}{rate}", what=what, done=done, of=total, **figures)
 
-        yield steps
+        with self._bars() if self.moving else nullcontext() as bars:
+            yield steps
 
     def say(self, text: str) -> None:
         """Print one message."""
@@ -222,21 +225,6 @@ def reporter_on_stdout(quiet: bool = False) -> Reporter:
     return Reporter(
         Console(highlight=False, force_jupyter=False, force_terminal=False if in_notebook else None), quiet=quiet
     )
-
-
-def _bar_mover(bars: Progress, what: str, pace: Pace, clock: Clock) -> Steps:
-    """Return a function that moves a bar; the bar appears with the first step."""
-    tasks, rates = list[TaskID](), list[Rate]()
-
-    def steps(done: int, total: int) -> None:
-        if not tasks:
-            tasks.append(bars.add_task(what, total=total, note=""))
-            rates.append(Rate(clock, done))
-        if pace.due() or done == total:
-            note = _pace_in_words(rates[0].figures(done, total)).removeprefix(", ")
-            bars.update(tasks[0], completed=done, total=total, note=note)
-
-    return steps
 
 
 class JsonReporter(Reporter):

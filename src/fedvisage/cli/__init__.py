@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,7 +18,7 @@ from fedvisage.cli.options import USAGE_ERROR, Verbs, exit_on_sigterm, log_json,
 
 PANELS = {
     "Start": ("demo", "run", "study"),
-    "Look": ("report", "compare", "audit", "evaluate"),
+    "Look": ("report", "compare", "audit", "evaluate", "evaluate-pipeline"),
     "Data": ("data", "recipes", "recipe", "methods"),
     "Use a model": (
         "predict",
@@ -42,6 +42,12 @@ class AllVerbs(Verbs):
     """All verbs of the program, in five sections."""
 
     panels = PANELS
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the verb of the arguments; ``evaluate --pipeline`` is the earlier form of ``evaluate-pipeline``."""
+        if args[0] == "evaluate" and "--pipeline" in args:
+            args = ["evaluate-pipeline", *(word for word in args[1:] if word != "--pipeline")]
+        return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(

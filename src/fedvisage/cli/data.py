@@ -12,11 +12,9 @@ from fedvisage.cli.options import (
     IMPORTS_CONTINUE,
     NOTHING,
     App,
-    LogFormat,
-    Quiet,
+    ProgressOptions,
     interruptible,
     print_json,
-    reporter,
     say,
     with_options,
 )
@@ -30,19 +28,17 @@ app = App()
 def synth(
     destination: Annotated[Path, typer.Argument(help="Output directory of the prepared set.")],
     options: SynthesisOptions,
-    quiet: Quiet = False,
-    log_format: LogFormat = "text",
+    progress: ProgressOptions,
 ) -> None:
     """Render a prepared set: synthetic people and simulated presentation attacks.
 
     Do not train a detector for real attacks on such a set: a detector trained on simulated attacks had an AUC of 0.37
     on real prints, worse than chance.
     """
-    progress = reporter(quiet, log_format)
     with interruptible(NOTHING):
         from fedvisage.datasets.importing import synthesise_set
 
-        lines = synthesise_set(destination, options, progress)
+        lines = synthesise_set(destination, options, progress.reporter())
     say(*lines)
 
 
@@ -51,15 +47,13 @@ def synth(
 def people(
     destination: Annotated[Path, typer.Argument(help="Output directory of the identity set.")],
     options: PeopleOptions,
-    quiet: Quiet = False,
-    log_format: LogFormat = "text",
+    progress: ProgressOptions,
 ) -> None:
     """Render an identity set for face recognition: many aligned photographs of each synthetic person."""
-    progress = reporter(quiet, log_format)
     with interruptible(NOTHING):
         from fedvisage.datasets.importing import synthesise_people
 
-        lines = synthesise_people(destination, options, progress)
+        lines = synthesise_people(destination, options, progress.reporter())
     say(*lines)
 
 
@@ -73,25 +67,22 @@ def import_set(
     destination: Annotated[Path, typer.Argument(help="Output directory of the prepared set; with all, of all sets.")],
     options: ImportOptions,
     name: Annotated[str, typer.Option(help="Name of the set; default: the source's directory.")] = "",
-    quiet: Quiet = False,
-    log_format: LogFormat = "text",
+    *,
+    progress: ProgressOptions,
 ) -> None:
     """Import a dataset into a prepared set; unusable files are skipped, counted and listed.
 
     Run the same command again to continue an import that was stopped.
     """
-    progress = reporter(quiet, log_format)
     with interruptible(IMPORTS_CONTINUE):
         from fedvisage.datasets.importing import import_dataset
 
-        lines = import_dataset(kind, source, destination, progress, name=name, options=options)
+        lines = import_dataset(kind, source, destination, progress.reporter(), name=name, options=options)
     say(*lines)
 
 
 @app.command()
-def kinds(
-    kind: Annotated[str, typer.Argument(help="One of them.", show_default=False)] = "",
-) -> None:
+def kinds(kind: Annotated[str, typer.Argument(help="One of them.")] = "") -> None:
     """List the datasets and layouts that can be imported, with the files that each expects."""
     from fedvisage.datasets.catalogue import describe_kinds
 
@@ -100,9 +91,9 @@ def kinds(
 
 @app.command()
 def protocols(
-    name: Annotated[str, typer.Argument(help="One of them.", show_default=False)] = "",
+    name: Annotated[str, typer.Argument(help="One of them.")] = "",
     sets: Annotated[Path, typer.Option(help="Directory of the prepared sets; it need not exist.")] = Path("sets"),
-    target: Annotated[str, typer.Option("--target", "--user", help="Target or fold, if there are several.")] = "",
+    target: Annotated[str, typer.Option("--target", help="Target or fold, if there are several.")] = "",
 ) -> None:
     """List published protocols, or print one as part of a recipe, with the imports that it needs."""
     from fedvisage.datasets.protocols.catalogue import describe_protocol, list_protocols
@@ -118,8 +109,7 @@ def pretend(
         int, typer.Option(help="Additional people, each with every kind of attack, for studies with many splits.")
     ] = 0,
     some_people: Annotated[
-        int,
-        typer.Option("--people", help="replay-attack: number of people who enrol, return and are attacked.", min=0),
+        int, typer.Option("--people", help="replay-attack: number of people who enrol, return and are attacked.", min=0)
     ] = 0,
 ) -> None:
     """Write a small copy of a dataset's layout with rendered faces, to show the expected files and to try an import."""
@@ -133,7 +123,7 @@ def pretend(
 @app.command()
 def show(
     directory: Annotated[Path, typer.Argument(help="A prepared set.")],
-    sheet: Annotated[Path | None, typer.Option(help="Write a contact sheet (PNG).", show_default=False)] = None,
+    sheet: Annotated[Path | None, typer.Option(help="Write a contact sheet (PNG).")] = None,
     verify: Annotated[bool, typer.Option(help="Verify the digests of all files.")] = False,
     shortcuts: Annotated[
         bool,
@@ -142,8 +132,7 @@ def show(
     against: Annotated[
         Path | None,
         typer.Option(
-            help="Measure the differences from another set, such as those of a simulated set from a real one.",
-            show_default=False,
+            help="Measure the differences from another set, such as those of a simulated set from a real one."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the differences of --against alone, as JSON.")] = False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,15 +12,13 @@ from fedvisage.base.errors import UserError
 from fedvisage.cli.options import (
     App,
     AsJson,
-    LogFormat,
-    Overlap,
-    Quiet,
-    Verify,
+    ProgressOptions,
     console,
     interruptible,
     line_printers,
     print_json,
     say,
+    with_options,
 )
 from fedvisage.tasks.checks import Checks
 
@@ -29,32 +27,31 @@ if TYPE_CHECKING:
 
 app = App()
 
-Weights = Annotated[
-    Path | None,
-    typer.Option(help="This machine's copy of the file of weights that recipes start from.", show_default=False),
-]
-Public = Annotated[
-    Path | None,
-    typer.Option(help="This machine's copy of the public identities of a recognition run.", show_default=False),
-]
-State = Annotated[
-    Path | None,
-    typer.Option(help="Directory of runs (or private state); default: in the kit.", show_default=False),
-]
+
+@dataclass(frozen=True)
+class MemberOptions:
+    """The files of a server or site on its machine, and its output."""
+
+    state: Path | None = None
+    """Directory of runs (or private state); default: in the kit."""
+    public: Path | None = None
+    """This machine's copy of the public identities of a recognition run."""
+    weights: Path | None = None
+    """This machine's copy of the file of weights that recipes start from."""
+    verbose: bool = False
+    """Also print NVFlare's log; the kit always keeps it."""
+
 
 Rosters = Annotated[
     list[str] | None,
     typer.Option(
         help="Allow, until the next start, secure sums of these sites (A,B,C) with any settings, or with `plain` runs"
-        " without secure sums, on data of other runs: together they can reveal single uploads.",
-        show_default=False,
+        " without secure sums, on data of other runs: together they can reveal single uploads."
     ),
 ]
 
-OperatorKit = Annotated[Path, typer.Option("--kit", help="The operator's kit.", show_default=False)]
+OperatorKit = Annotated[Path, typer.Option("--kit", help="The operator's kit.")]
 Wait = Annotated[float, typer.Option(help="Seconds to wait for the server.", min=1.0)]
-
-Verbose = Annotated[bool, typer.Option("--verbose", help="Also print NVFlare's log; the kit always keeps it.")]
 
 
 @app.command()
@@ -63,13 +60,8 @@ def provision(
     directory: Annotated[
         Path, typer.Argument(help="Output directory of the kits and of the authority that signs them.")
     ],
-    revoke: Annotated[
-        list[str] | None, typer.Option(help="Member whose certificates to revoke.", show_default=False)
-    ] = None,
-    renew: Annotated[
-        list[str] | None,
-        typer.Option(help="Member (or 'server') whose certificate to renew.", show_default=False),
-    ] = None,
+    revoke: Annotated[list[str] | None, typer.Option(help="Member whose certificates to revoke.")] = None,
+    renew: Annotated[list[str] | None, typer.Option(help="Member (or 'server') whose certificate to renew.")] = None,
 ) -> None:
     """Make a kit for the server, each site and each operator: keys, certificates and permissions.
 
@@ -86,55 +78,46 @@ def provision(
 
 
 @app.command()
+@with_options()
 def server(
-    kit: Annotated[Path, typer.Argument(help="The server's kit.")],
-    state: State = None,
-    public: Public = None,
-    weights: Weights = None,
-    quiet: Quiet = False,
-    log_format: LogFormat = "text",
-    verbose: Verbose = False,
+    kit: Annotated[Path, typer.Argument(help="The server's kit.")], options: MemberOptions, progress: ProgressOptions
 ) -> None:
     """Run the server of a federation, until stopped."""
     from fedvisage.nvflare.commands import start_server
     from fedvisage.nvflare.terminal import Terminal
 
-    front = Terminal(*line_printers(quiet, log_format))
-    start_server(kit, state, public, weights, front, verbose=verbose)
+    front = Terminal(*line_printers(progress.quiet, progress.log_format))
+    start_server(kit, options.state, options.public, options.weights, front, verbose=options.verbose)
 
 
 @app.command()
+@with_options(leave_out=("allow_mixed_crops",))
 def site(
     kit: Annotated[Path, typer.Argument(help="This site's kit.")],
-    data: Annotated[Path, typer.Option(help="This site's prepared set; its path stays here.", show_default=False)],
-    state: State = None,
-    public: Public = None,
-    weights: Weights = None,
-    allow_overlap: Overlap = False,
+    data: Annotated[Path, typer.Option(help="This site's prepared set; its path stays here.")],
     allow_roster: Rosters = None,
     require_secure: Annotated[
         bool, typer.Option("--require-secure", help="Refuse runs without federation.secure.")
     ] = False,
-    verify: Verify = False,
-    quiet: Quiet = False,
-    log_format: LogFormat = "text",
-    verbose: Verbose = False,
+    *,
+    options: MemberOptions,
+    checks: Checks,
+    progress: ProgressOptions,
 ) -> None:
     """Run a site of a federation until stopped; it trains on local data."""
     from fedvisage.nvflare.commands import start_site
     from fedvisage.nvflare.terminal import Terminal
 
-    front = Terminal(*line_printers(quiet, log_format))
-    checks = Checks(allow_overlap=allow_overlap, verify=verify)
+    front = Terminal(*line_printers(progress.quiet, progress.log_format))
     start_site(
         kit,
         data,
-        state,
-        public,
+        options.state,
+        options.public,
         front,
-        verbose=verbose,
+        verbose=options.verbose,
         checks=checks,
-        weights=weights,
+        weights=options.weights,
         rosters=allow_roster or (),
         require_secure=require_secure,
     )
@@ -142,23 +125,15 @@ def site(
 
 @app.command()
 def status(
-    kit: Annotated[Path | None, typer.Option("--kit", help="The operator's kit.", show_default=False)] = None,
+    kit: Annotated[Path | None, typer.Option("--kit", help="The operator's kit.")] = None,
     directory: Annotated[Path | None, typer.Argument(metavar="KIT", hidden=True)] = None,
     as_json: AsJson = False,
     metrics: Annotated[
         bool, typer.Option("--metrics", help="Print metrics in Prometheus text format instead.")
     ] = False,
-    html: Annotated[
-        Path | None, typer.Option("--html", help="Write an HTML page to this file instead.", show_default=False)
-    ] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write an HTML page to this file instead.")] = None,
     serve: Annotated[
-        int | None,
-        typer.Option(
-            help="Serve that page on this port of this machine until stopped.",
-            min=1,
-            max=65535,
-            show_default=False,
-        ),
+        int | None, typer.Option(help="Serve that page on this port of this machine until stopped.", min=1, max=65535)
     ] = None,
     wait: Wait = 20.0,
 ) -> None:
@@ -188,11 +163,7 @@ def status(
 
 
 @app.command()
-def runs(
-    kit: OperatorKit,
-    as_json: AsJson = False,
-    wait: Wait = 20.0,
-) -> None:
+def runs(kit: OperatorKit, as_json: AsJson = False, wait: Wait = 20.0) -> None:
     """List the runs on a federation's server: name, state, submitter and start."""
     from rich.table import Table
 

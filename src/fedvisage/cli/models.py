@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +12,7 @@ import typer
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import CACHE, read_plain
+from fedvisage.base.options import Range
 from fedvisage.cli.options import (
     NOTHING,
     App,
@@ -19,16 +20,17 @@ from fedvisage.cli.options import (
     At,
     AtEach,
     Cache,
+    Crop,
     Int8,
-    LogFormat,
+    Member,
+    ProgressOptions,
     Provider,
     QualityOptions,
-    Quiet,
     interruptible,
     note,
     open_noted,
     print_json,
-    reporter,
+    print_result,
     say,
     show,
     with_options,
@@ -45,6 +47,7 @@ app = App()
 
 
 @app.command("export")
+@with_options()
 def export_model(
     run: Annotated[Path, typer.Argument(help="The directory of a finished run, or a converted start.")],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="New directory for the result.")],
@@ -52,21 +55,19 @@ def export_model(
         str | None,
         typer.Option(
             help="Prepared set (or synth: line) for the comparison of the graph with torch; default: the recipe's"
-            " target.",
-            show_default=False,
+            " target."
         ),
     ] = None,
-    member: Annotated[str, typer.Option(help="The site whose model is used, if the run has one per site.")] = "",
+    member: Member = "",
     at: At = None,
     int8: Annotated[bool, typer.Option("--int8", help="Also write an int8 graph.")] = False,
     calibrate: Annotated[
-        str | None,
-        typer.Option(help="With --int8: a training set of a site, to calibrate the ranges.", show_default=False),
+        str | None, typer.Option(help="With --int8: a training set of a site, to calibrate the ranges.")
     ] = None,
     cache: Cache = CACHE,
     as_json: AsJson = False,
-    quiet: Quiet = False,
-    log_format: LogFormat = "text",
+    *,
+    progress: ProgressOptions,
 ) -> None:
     """Export a finished model as an ONNX graph that needs no torch, with a model card, and compare both models."""
     from fedvisage.runs.export.export import export
@@ -74,19 +75,17 @@ def export_model(
 
     if int8 != (calibrate is not None):
         raise UserError("--int8", "and --calibrate SET go together: ranges and threshold come from a set")
-    progress = reporter(quiet, log_format, aside=True)
+    reporter = progress.reporter(aside=True)
     with interruptible(NOTHING):
         written = export(
-            open_model(run, at=at), directory, data=data, member=member, calibrate=calibrate, cache=cache, say=progress
+            open_model(run, at=at), directory, data=data, member=member, calibrate=calibrate, cache=cache, say=reporter
         )
     note(*written.notices)
-    if as_json:
-        print_json(written.as_values())
-    else:
-        say(*written.lines())
+    print_result(written, as_json)
 
 
 @app.command("fuse")
+@with_options()
 def fuse_models(
     models: Annotated[
         list[Path],
@@ -97,16 +96,14 @@ def fuse_models(
         list[float] | None,
         typer.Option(
             help="Weight of a model in the sum, in their order; without one for the first, it has 1. Default: 1 for"
-            " all.",
-            show_default=False,
+            " all."
         ),
     ] = None,
     scale: Annotated[
         list[float] | None,
         typer.Option(
             help="Divisor of a model's log-odds, in their order; default: their standard deviation on held-out people"
-            " of the run's sites, or of --on.",
-            show_default=False,
+            " of the run's sites, or of --on."
         ),
     ] = None,
     on: Annotated[
@@ -115,25 +112,21 @@ def fuse_models(
             metavar="SET",
             help="Prepared set (or synth: line) whose held-out people measure missing scales, the threshold and AUCs;"
             " one per site. Default: even odds.",
-            show_default=False,
         ),
     ] = None,
     cache: Cache = CACHE,
     as_json: AsJson = False,
-    quiet: Quiet = False,
-    log_format: LogFormat = "text",
+    *,
+    progress: ProgressOptions,
 ) -> None:
     """Fuse detectors, also of several crops, into one export that sums their log-odds."""
     from fedvisage.runs.export.fuse import fuse
 
-    progress = reporter(quiet, log_format, aside=True)
+    reporter = progress.reporter(aside=True)
     with interruptible(NOTHING):
-        fused = fuse(models, out, weights=weight or (), scales=scale or (), on=on or (), cache=cache, say=progress)
+        fused = fuse(models, out, weights=weight or (), scales=scale or (), on=on or (), cache=cache, say=reporter)
     note(*fused.notices)
-    if as_json:
-        print_json(fused.as_values())
-    else:
-        say(*fused.lines())
+    print_result(fused, as_json)
 
 
 @app.command("threshold")
@@ -141,8 +134,7 @@ def show_threshold(
     model: Annotated[Path, typer.Argument(help="The directory of a finished run, or of an export.")],
     at: At = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", help="Also draw the error rates: .svg or .png.", show_default=False),
+        Path | None, typer.Option("--out", metavar="FILE", help="Also draw the error rates: .svg or .png.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -174,8 +166,8 @@ def watch_source(
     source: Annotated[
         str, typer.Argument(help="A camera's number, an rtsp:// address, a video, a picture, or a folder of pictures.")
     ],
-    pad: Annotated[Path | None, typer.Option(help="Exported model of attack detection.", show_default=False)] = None,
-    recognition: Annotated[Path | None, typer.Option(help="Exported recognition model.", show_default=False)] = None,
+    pad: Annotated[Path | None, typer.Option(help="Exported model of attack detection.")] = None,
+    recognition: Annotated[Path | None, typer.Option(help="Exported recognition model.")] = None,
     window: Annotated[int, typer.Option(min=1, help="Frames of a face over which scores are averaged.")] = 10,
     every: Annotated[int, typer.Option(min=1, help="Process every Nth frame.")] = 1,
     threads: Annotated[int, typer.Option(min=1, help="Threads that compute.")] = 1,
@@ -206,6 +198,7 @@ def watch_source(
 
 
 @app.command("predict")
+@with_options()
 def predict_images(
     model: Annotated[
         Path,
@@ -218,15 +211,13 @@ def predict_images(
         typer.Argument(metavar="PATH", help="Images and folders of images; - is an image on standard input."),
     ] = None,
     paths_from: Annotated[
-        Path | None,
-        typer.Option(help="A file with one path per line, or NUL-separated; - is standard input.", show_default=False),
+        Path | None, typer.Option(help="A file with one path per line, or NUL-separated; - is standard input.")
     ] = None,
     against: Annotated[
-        Path | None,
-        typer.Option(help="Recognition: the face, or the folder of faces, to compare with.", show_default=False),
+        Path | None, typer.Option(help="Recognition: the face, or the folder of faces, to compare with.")
     ] = None,
-    member: Annotated[str, typer.Option(help="The site whose model is used, if the run has one per site.")] = "",
-    crop: Annotated[str, typer.Option(help="How faces are cropped: face (detector), centre or none.")] = "face",
+    member: Member = "",
+    crop: Crop = "face",
     at: At = None,
     int8: Int8 = False,
     provider: Provider = "CPU",
@@ -239,8 +230,8 @@ def predict_images(
         ),
     ] = False,
     as_json: AsJson = False,
-    quiet: Quiet = False,
-    log_format: LogFormat = "text",
+    *,
+    progress: ProgressOptions,
 ) -> None:
     """Score images: live or attack, with score, threshold and its operating point, or the reason for a rejection.
 
@@ -249,20 +240,20 @@ def predict_images(
     """
     from fedvisage.base.progress import in_steps
     from fedvisage.device.predict import list_input_pictures
+    from fedvisage.faces.pictures import BYTES_LIMIT
 
-    progress = reporter(quiet, log_format, aside=True)
-    images = list_input_pictures(paths or [], _read_list(paths_from, paths or []), _read_stdin)
+    def read_stdin() -> bytes:
+        return sys.stdin.buffer.read(BYTES_LIMIT + 1)  # one byte more than the largest picture
+
+    images = list_input_pictures(paths or [], _read_list(paths_from, paths or []), read_stdin)
     references = None if against is None else list_input_pictures([against])
     if references is not None and len(images.pictures) > 1:
         raise UserError("PATH", "with --against one face is compared; name one image")
     score, notices = _open_scorer(model, member, crop, int8, provider, at)
     note(*notices, *(images if references is None else references).notices)
-    with in_steps("images", progress) as steps:
+    with in_steps("images", progress.reporter(aside=True)) as steps:
         results = score(images, references, steps)
-    if as_json:
-        print_json(results.as_values())
-    else:
-        say(*results.lines())
+    print_result(results, as_json)
     if exit_code:
         raise typer.Exit(results.exit_code)
 
@@ -307,13 +298,6 @@ def _open_scorer(
     ), opened.notices
 
 
-def _read_stdin() -> bytes:
-    """Read standard input, up to one byte more than the largest picture."""
-    from fedvisage.faces.pictures import BYTES_LIMIT
-
-    return sys.stdin.buffer.read(BYTES_LIMIT + 1)
-
-
 def _read_list(paths_from: Path | None, paths: list[Path]) -> bytes | None:
     """Return the content of the list of paths, if one is given."""
     if paths_from is None:
@@ -326,6 +310,7 @@ def _read_list(paths_from: Path | None, paths: list[Path]) -> bytes | None:
 
 
 @app.command("calibrate")
+@with_options()
 def calibrate_model(
     model: Annotated[Path, typer.Argument(help="The directory of an exported or fused detector.")],
     live: Annotated[Path, typer.Option(help="Folder with five or more genuine pictures of one camera.")],
@@ -333,10 +318,10 @@ def calibrate_model(
     at: Annotated[
         str, typer.Option("--at", metavar="POINT", help="Share of genuine pictures to reject: bpcer=2%.")
     ] = "bpcer=2%",
-    crop: Annotated[str, typer.Option(help="How faces are cropped: face (detector), centre or none.")] = "face",
+    crop: Crop = "face",
     as_json: AsJson = False,
-    quiet: Quiet = False,
-    log_format: LogFormat = "text",
+    *,
+    progress: ProgressOptions,
 ) -> None:
     """Calibrate a model's threshold to one camera with genuine pictures, and write it as an export.
 
@@ -349,17 +334,15 @@ def calibrate_model(
 
     if not is_export(model):
         raise UserError(str(model), "is not an export; write one with `fedvisage export` first")
-    progress, pictures = reporter(quiet, log_format, aside=True), list_input_pictures([live])
+    pictures = list_input_pictures([live])
     note(*pictures.notices)
-    with interruptible(NOTHING), in_steps("images", progress) as steps:
+    with interruptible(NOTHING), in_steps("images", progress.reporter(aside=True)) as steps:
         calibrated = calibrate(open_noted(model), pictures, at, out, crop=crop, steps=steps)
-    if as_json:
-        print_json(calibrated.as_values())
-    else:
-        say(*calibrated.lines())
+    print_result(calibrated, as_json)
 
 
 @app.command("adapt")
+@with_options()
 def adapt_model(
     model: Annotated[Path, typer.Argument(help="The directory of a finished run, or of an export.")],
     data: Annotated[
@@ -369,14 +352,13 @@ def adapt_model(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="New directory for the adapted export.")],
-    member: Annotated[str, typer.Option(help="The site whose model is used, if the run has one per site.")] = "",
+    member: Member = "",
     enlarge: Annotated[
-        bool,
-        typer.Option("--enlarge", help="For an export: also use faces that are smaller than the model's crops."),
+        bool, typer.Option("--enlarge", help="For an export: also use faces that are smaller than the model's crops.")
     ] = False,
     cache: Cache = CACHE,
-    quiet: Quiet = False,
-    log_format: LogFormat = "text",
+    *,
+    progress: ProgressOptions,
 ) -> None:
     """Adapt a model to images without their labels, and write it as an export: see docs/adaptation.md.
 
@@ -385,7 +367,7 @@ def adapt_model(
     """
     from fedvisage.device.exported import is_export
 
-    progress = reporter(quiet, log_format, aside=True)
+    reporter = progress.reporter(aside=True)
     with interruptible(NOTHING):
         if is_export(model):
             from fedvisage.device import Pipeline, Settings
@@ -401,7 +383,7 @@ def adapt_model(
         from fedvisage.runs.export.export import adapt_and_export
         from fedvisage.tasks.finished_model import open_model
 
-        adapted = adapt_and_export(open_model(model), out, data, member=member, cache=cache, say=progress)
+        adapted = adapt_and_export(open_model(model), out, data, member=member, cache=cache, say=reporter)
     note(*adapted.written.notices)
     say(*adapted.lines())
 
@@ -417,7 +399,27 @@ def model() -> None:
     """Files of weights to start from."""
 
 
+@dataclass(frozen=True)
+class ConversionOptions:
+    """Facts about the weights that a file does not state, and the comparison of the result."""
+
+    reference: Path | None = None
+    """An ONNX graph of the same weights, to compare features of images."""
+    colour: str | None = None
+    """Channel order of the source, rgb or bgr, if its names do not show it."""
+    size: Annotated[int | None, Range(16, 1024)] = None
+    """Image side in pixels, for timm networks."""
+    key: str | None = None
+    """Key of the weights in a checkpoint."""
+    margin: Annotated[float | None, Range(1.0, 10.0)] = None
+    """For minifasnet: side of its crops over the longer side of the face box; default: the published 2.7 (v2) or 4
+    (v1se)."""
+    licence: str = ""
+    """Licence of the weights: a name, or @FILE with its text."""
+
+
 @model_app.command("convert")
+@with_options()
 def convert_weights(
     source: Annotated[Path, typer.Argument(metavar="FILE", help="Weights: safetensors, .pt or .pth, or .onnx.")],
     destination: Annotated[Path, typer.Argument(metavar="DST", help="New safetensors file to write.")],
@@ -429,53 +431,17 @@ def convert_weights(
             " minifasnet-v1se, minifasnet-v2, minifasnet-v2se, resnet18, or an architecture of timm.",
         ),
     ],
-    reference: Annotated[
-        Path | None,
-        typer.Option(help="An ONNX graph of the same weights, to compare features of images.", show_default=False),
-    ] = None,
-    colour: Annotated[
-        str | None,
-        typer.Option(help="Channel order of the source, rgb or bgr, if its names do not show it.", show_default=False),
-    ] = None,
-    size: Annotated[
-        int | None, typer.Option(min=16, max=1024, help="Image side in pixels, for timm networks.", show_default=False)
-    ] = None,
-    key: Annotated[str | None, typer.Option(help="Key of the weights in a checkpoint.", show_default=False)] = None,
-    margin: Annotated[
-        float | None,
-        typer.Option(
-            min=1.0,
-            max=10.0,
-            help="For minifasnet: side of its crops over the longer side of the face box; default: the published 2.7"
-            " (v2) or 4 (v1se).",
-            show_default=False,
-        ),
-    ] = None,
-    licence: Annotated[
-        str,
-        typer.Option(help="Licence of the weights: a name, or @FILE with its text.", show_default=False),
-    ] = "",
     as_json: AsJson = False,
+    *,
+    options: ConversionOptions,
 ) -> None:
     """Convert another project's weights to a file to start from; nothing is guessed, and --json lists the tensors."""
     from fedvisage.base.files import read_text
     from fedvisage.starts.convert import convert
 
-    if colour not in (None, "rgb", "bgr"):
-        raise UserError("--colour", f"{colour!r} is not a colour order; choose rgb or bgr")
-    text = read_text(Path(licence[1:]), 1 << 20) if licence.startswith("@") else licence
-    conversion = convert(
-        source,
-        network,
-        destination,
-        size=size,
-        colour=colour,  # type: ignore[arg-type]
-        key=key,
-        margin=margin,
-        reference=reference,
-        licence=text,
-    )
-    if as_json:
-        print_json(conversion.as_values())
-    else:
-        say(*conversion.lines())
+    if options.colour not in (None, "rgb", "bgr"):
+        raise UserError("--colour", f"{options.colour!r} is not a colour order; choose rgb or bgr")
+    settings = asdict(options)
+    if options.licence.startswith("@"):
+        settings["licence"] = read_text(Path(options.licence[1:]), 1 << 20)
+    print_result(convert(source, network, destination, **settings), as_json)

@@ -89,18 +89,6 @@ def out_option(default: str | bool = False) -> Any:
 
 Out = Annotated[Path | None, out_option()]
 Cache = Annotated[Path, typer.Option("--cache", help="Folder of rendered sets, kept for later runs.")]
-MixedCrops = Annotated[
-    bool, typer.Option("--allow-mixed-crops", help="Allow sets whose faces were cropped in different ways.")
-]
-Overlap = Annotated[
-    bool, typer.Option("--allow-overlap", help="Allow images that are in two places, such as a site and the target.")
-]
-Verify = Annotated[bool, typer.Option("--verify", help="Read every byte of the sets and compare all digests.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print only the result and errors.")]
-LogFormat = Annotated[
-    str,
-    typer.Option("--log-format", help="Progress output: text, or json with one object per line on standard error."),
-]
 Int8 = Annotated[bool, typer.Option("--int8", help="Use the int8 graph of the exported directory.")]
 Provider = Annotated[
     str, typer.Option("--provider", help="ONNX Runtime's execution provider for the models, such as CUDA.")
@@ -111,7 +99,6 @@ At = Annotated[
         "--at",
         metavar="POINT",
         help="Operating point: bpcer=1%, apcer=5%, fmr=1e-4 or eer; default: the model's own threshold.",
-        show_default=False,
     ),
 ]
 AtEach = Annotated[
@@ -120,20 +107,49 @@ AtEach = Annotated[
         "--at",
         metavar="POINT",
         help="Operating point: bpcer=1%, apcer=5%, fmr=1e-4 or eer; repeat it for the other model.",
-        show_default=False,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table for people.")]
+
+
+Crop = Annotated[str, typer.Option(help="How faces are cropped: face (detector), centre or none.")]
+Member = Annotated[str, typer.Option(help="The site whose model is used, if the run has one per site.")]
 
 
 @dataclass(frozen=True)
 class QualityOptions:
     """The minimum quality of a face that is evaluated."""
 
-    smallest: Annotated[int, typer.Option(help="Minimum side of a face, in pixels of the picture.", min=1)] = 64
-    sharpness: Annotated[float, typer.Option(help="Minimum sharpness of a face.", min=0.0)] = 0.015
-    turned: Annotated[float, typer.Option(help="Maximum turn of a face; 0: from the front.", min=0.0)] = 0.7
-    tilted: Annotated[float, typer.Option(help="Maximum tilt of a face, in degrees.", min=0.0)] = 35.0
+    smallest: Annotated[int, Range(1)] = 64
+    """Minimum side of a face, in pixels of the picture."""
+    sharpness: Annotated[float, Range(0.0)] = 0.015
+    """Minimum sharpness of a face."""
+    turned: Annotated[float, Range(0.0)] = 0.7
+    """Maximum turn of a face; 0: from the front."""
+    tilted: Annotated[float, Range(0.0)] = 35.0
+    """Maximum tilt of a face, in degrees."""
+
+
+@dataclass(frozen=True)
+class ProgressOptions:
+    """The progress output of a command."""
+
+    quiet: bool = False
+    """Print only the result and errors."""
+    log_format: Literal["text", "json"] = "text"
+    """Progress output: text, or json with one object per line on standard error."""
+
+    def reporter(self, *, aside: bool = False) -> Reporter:
+        """Return the reporter; with ``aside`` it uses standard error, as programs read the result."""
+        from rich.console import Console
+
+        from fedvisage.base.progress import JsonReporter, Reporter
+
+        check_log_format(self.log_format)
+        if self.log_format == "json" and not self.quiet:
+            return JsonReporter(sys.stderr)
+        stream = Console(highlight=False, emoji=False, stderr=True) if aside else console()
+        return Reporter(stream, self.quiet)
 
 
 def with_options(leave_out: Collection[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -174,21 +190,21 @@ def _options_of(kind: Any) -> list[inspect.Parameter]:
     options = []
     for field in fields(kind):
         annotation = types[field.name]
-        if not any(isinstance(extra, OptionInfo | ArgumentInfo) for extra in getattr(annotation, "__metadata__", ())):
-            annotation = _described(field.name, annotation, " ".join(help_texts[field.name].split()))
+        extras = getattr(annotation, "__metadata__", ())
+        if not any(isinstance(extra, OptionInfo | ArgumentInfo) for extra in extras):
+            bounds = next((extra for extra in extras if isinstance(extra, Range)), Range())
+            plain = annotation.__origin__ if extras else str if get_origin(annotation) is Literal else annotation
+            option = typer.Option(
+                f"--{field.name.replace('_', '-')}",  # a switch has no --no- form
+                help=" ".join(help_texts[field.name].split()),
+                min=bounds.least,
+                max=bounds.most,
+            )
+            annotation = Annotated[plain, option]
         options.append(
             inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=annotation)
         )
     return options
-
-
-def _described(name: str, annotation: Any, help_text: str) -> Any:
-    """Return the type of a field with Typer's annotation: its name, its help and its range."""
-    ranges = [extra for extra in getattr(annotation, "__metadata__", ()) if isinstance(extra, Range)]
-    plain = annotation.__origin__ if ranges else str if get_origin(annotation) is Literal else annotation
-    least, most = (ranges[0].least, ranges[0].most) if ranges else (None, None)
-    declarations = (f"--{name.replace('_', '-')}",)  # a switch has no --no- form
-    return Annotated[plain, typer.Option(*declarations, help=help_text, min=least, max=most)]
 
 
 @contextmanager
@@ -231,18 +247,6 @@ def say(*lines: str) -> None:
     """Print lines unchanged: square brackets are not markup, and long lines are not cut."""
     for line in lines:
         console().print(line, markup=False, soft_wrap=True)
-
-
-def reporter(quiet: bool, log_format: str, *, aside: bool = False) -> Reporter:
-    """Return the reporter of a verb's progress; with ``aside`` it uses standard error, as programs read the result."""
-    from rich.console import Console
-
-    from fedvisage.base.progress import JsonReporter, Reporter
-
-    check_log_format(log_format)
-    if log_format == "json" and not quiet:
-        return JsonReporter(sys.stderr)
-    return Reporter(Console(highlight=False, emoji=False, stderr=True) if aside else console(), quiet)
 
 
 def check_log_format(log_format: str) -> None:
@@ -323,6 +327,14 @@ def line_printers(quiet: bool, log_format: str) -> tuple[Callable[[str], None], 
     if quiet:
         return discard, complain
     return (lambda text: print(text, file=out)), complain
+
+
+def print_result(result: Any, as_json: bool) -> None:
+    """Print a result with values and lines: as JSON for programs, or as lines for people."""
+    if as_json:
+        print_json(result.as_values())
+    else:
+        say(*result.lines())
 
 
 def print_json(value: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ import typer
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import CACHE
 from fedvisage.base.imports import pause_garbage_collection
+from fedvisage.base.options import Range
 from fedvisage.base.processes import MOST_PROCESSES, cores
 from fedvisage.cli.options import (
     CONTINUES,
@@ -19,39 +21,35 @@ from fedvisage.cli.options import (
     App,
     AsJson,
     Cache,
-    LogFormat,
-    MixedCrops,
-    Overlap,
-    Quiet,
+    ProgressOptions,
     Verb,
-    Verify,
     console,
     interruptible,
-    note,
     out_option,
     print_json,
     recipe_files,
-    reporter,
     say,
     show,
     study_files,
+    with_options,
 )
 from fedvisage.runs import PRELOAD
 from fedvisage.tasks.checks import Checks
 
 app = App()
 
-Runs = Annotated[list[Path], typer.Argument(help="Run directories.", show_default=False)]
-Kit = Annotated[Path | None, typer.Option(help="The operator's kit of a federation.", show_default=False)]
+Runs = Annotated[list[Path], typer.Argument(help="Run directories.")]
+Kit = Annotated[Path | None, typer.Option(help="The operator's kit of a federation.")]
 
 
 @app.command()
+@with_options()
 def demo(
     out: Annotated[Path | None, out_option("runs/demo")] = None,
     cache: Cache = CACHE,
     resume: Annotated[bool, typer.Option(help="Continue an earlier demo.")] = False,
-    quiet: Quiet = False,
-    log_format: LogFormat = "text",
+    *,
+    progress: ProgressOptions,
 ) -> None:
     """Train three sites together at toy size, evaluate on an unseen target, and write table, pictures and report."""
     with interruptible(CONTINUES):
@@ -59,7 +57,7 @@ def demo(
 
         from fedvisage.studies.demo import demonstrate
 
-        demonstrate(out or Path("runs/demo"), cache, say, reporter(quiet, log_format), resume=resume)
+        demonstrate(out or Path("runs/demo"), cache, say, progress.reporter(), resume=resume)
 
 
 class RunVerb(Verb):
@@ -79,7 +77,7 @@ class RunVerb(Verb):
 def _changes_like(option: str) -> str:
     """Return how the command line writes a change that was meant by an unknown option; empty for others."""
     from fedvisage.recipe import Recipe
-    from fedvisage.recipe.mistakes import keys_named
+    from fedvisage.recipe.section import keys_named
 
     if option in ("set", "override"):
         return "KEY=VALUE, such as training.rounds=3"
@@ -87,13 +85,13 @@ def _changes_like(option: str) -> str:
 
 
 @app.command(cls=RunVerb)
+@with_options()
 def run(
     recipe: Annotated[
         Path, typer.Argument(help="A recipe file (YAML), or the name of a shipped one.", autocompletion=recipe_files)
     ],
     overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Changes to the recipe, such as training.rounds=5."),
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Changes to the recipe, such as training.rounds=5.")
     ] = None,
     out: Annotated[Path | None, out_option("runs/RECIPE-seedSEED")] = None,
     on: Annotated[
@@ -109,12 +107,10 @@ def run(
         float, typer.Option(help="Seconds after which a silent submitted run is ended.", min=1.0)
     ] = 600.0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was interrupted.")] = False,
-    allow_mixed_crops: MixedCrops = False,
-    allow_overlap: Overlap = False,
-    verify: Verify = False,
     cache: Cache = CACHE,
-    quiet: Quiet = False,
-    log_format: LogFormat = "text",
+    *,
+    checks: Checks,
+    progress: ProgressOptions,
 ) -> None:
     """Run a recipe: train, evaluate on the target, and write the run directory with its report."""
     from fedvisage.base.parallel import start_fork_server
@@ -125,8 +121,11 @@ def run(
         raise UserError("--on", f"{on!r} is not a transport; choose local or nvflare")
     if kit is not None and on == "local":
         raise UserError("--kit", "belongs to a federation; add --on nvflare")
-    tree = read_with_overrides(locate(recipe, verb="run"), overrides or [], note)
-    if on == "local" and _asks_for_workers(tree):  # the server loads torch while this process does
+    tree = read_with_overrides(locate(recipe, verb="run"), overrides or [])
+    # The recipe may still be invalid. If it asks for workers, the fork server loads torch while this process does.
+    runtime = tree.get("runtime")
+    asks_for_workers = isinstance(runtime, dict) and runtime.get("workers") not in (None, 1)
+    if on == "local" and asks_for_workers and cores() > 1:
         start_fork_server(PRELOAD)
     with pause_garbage_collection(freeze=True):
         from fedvisage.methods import read_method
@@ -136,31 +135,48 @@ def run(
         from fedvisage.tasks.catalogue import summary
     loaded = validate(tree, read_method)
     folder = out or Path("runs") / f"{recipe.stem}-seed{loaded.runtime.seed}"
-    progress = reporter(quiet, log_format)
+    reporter = progress.reporter()
     if resume and not (folder / RECIPE).exists():
-        progress.say(f"{folder} contains no run to resume, so a new run starts there")
-    checks = Checks(allow_mixed_crops, allow_overlap, verify)
+        reporter.say(f"{folder} contains no run to resume, so a new run starts there")
     request = Request(loaded, folder, cache, resume=resume, checks=checks, report=True)
     with interruptible(CONTINUES if kit is None else FOLLOWS):
         if on == "local":
-            figures = run_recipe(request, progress)
+            figures = run_recipe(request, reporter)
         else:
             from fedvisage.nvflare.commands import run_over_nvflare
 
-            figures = run_over_nvflare(request, progress, kit=kit, wait=wait, patience=patience)
+            figures = run_over_nvflare(request, reporter, kit=kit, wait=wait, patience=patience)
     # A run without a target has no figures to summarise.
     if figures["target"] is not None:
         say(*summary(figures))
     say(f"report: {folder / REPORT}")
 
 
-def _asks_for_workers(tree: dict[str, Any]) -> bool:
-    """Return whether a recipe, which may be invalid, asks for workers on a machine that has a core for them."""
-    runtime = tree.get("runtime")
-    return isinstance(runtime, dict) and runtime.get("workers") not in (None, 1) and cores() > 1
+@dataclass(frozen=True)
+class StudyOptions:
+    """The runs and the data of a study."""
+
+    runs: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the runs; studies with the same folder share equal runs.", show_default="OUT/cells"
+        ),
+    ] = None
+    smoke: bool = False
+    """Try the study in about a minute: one batch, tiny sets, one target and seed, one row per method."""
+    root: Path | None = None
+    """Folder that contains the datasets, original or imported; missing sets are imported."""
+    sets: Annotated[
+        Path | None, typer.Option(help="With --root: folder for imported sets.", show_default="beside OUT")
+    ] = None
+    workers: Annotated[int, Range(1, MOST_PROCESSES)] = 1
+    """Processes; give the recipe as many threads as cores / workers."""
+    blind: bool = False
+    """Show only figures of the sites' held-out images, none of the target's."""
 
 
 @app.command()
+@with_options(leave_out=("verify",))
 def study(
     study: Annotated[
         Path,
@@ -171,65 +187,21 @@ def study(
         typer.Argument(metavar="KEY=VALUE", help="Changes to every recipe, such as runtime.threads=2."),
     ] = None,
     out: Annotated[Path | None, out_option("runs/STUDY")] = None,
-    runs: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of the runs; studies with the same folder share equal runs.", show_default="OUT/cells"
-        ),
-    ] = None,
-    smoke: Annotated[
-        bool,
-        typer.Option(
-            "--smoke",
-            help="Try the study in about a minute: one batch, tiny sets, one target and seed, one row per method.",
-        ),
-    ] = False,
-    root: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder that contains the datasets, original or imported; missing sets are imported.",
-            show_default=False,
-        ),
-    ] = None,
-    sets: Annotated[
-        Path | None, typer.Option(help="With --root: folder for imported sets.", show_default="beside OUT")
-    ] = None,
-    workers: Annotated[
-        int,
-        typer.Option(help="Processes; give the recipe as many threads as cores / workers.", min=1, max=MOST_PROCESSES),
-    ] = 1,
-    blind: Annotated[
-        bool, typer.Option("--blind", help="Show only figures of the sites' held-out images, none of the target's.")
-    ] = False,
-    allow_mixed_crops: MixedCrops = False,
-    allow_overlap: Overlap = False,
     cache: Cache = CACHE,
-    quiet: Quiet = False,
-    log_format: LogFormat = "text",
+    *,
+    options: StudyOptions,
+    checks: Checks,
+    progress: ProgressOptions,
 ) -> None:
     """Run a grid of recipes and print its table of mean ± std over seeds; an interrupted study continues."""
     from fedvisage.studies.conduct import DIFFERENCES, run_study
     from fedvisage.studies.shipped import locate
 
     path = locate(study, verb="study")
-    folder = out or Path("runs") / f"{study.stem}{'-smoke' if smoke else ''}"
-    progress = reporter(quiet, log_format)
+    folder = out or Path("runs") / f"{study.stem}{'-smoke' if options.smoke else ''}"
     with interruptible(CONTINUES):
-        run_study(
-            path,
-            folder,
-            cache,
-            progress,
-            changes=changes or (),
-            smoke=smoke,
-            runs=runs,
-            workers=workers,
-            root=root,
-            sets=sets,
-            blind=blind,
-            checks=Checks(allow_mixed_crops, allow_overlap),
-        )
-    for name in ("blind.md",) if blind else ("table.md", DIFFERENCES):
+        run_study(path, folder, cache, progress.reporter(), changes=changes or (), checks=checks, **asdict(options))
+    for name in ("blind.md",) if options.blind else ("table.md", DIFFERENCES):
         say((folder / name).read_text(encoding="utf-8"))
 
 
@@ -273,7 +245,6 @@ def report(
             "--images/--no-images",
             help="Show the worst images of the target's set; default: as in the recipe, or those of rendered people"
             " only.",
-            show_default=False,
         ),
     ] = None,
     cache: Cache = CACHE,
@@ -288,12 +259,13 @@ def report(
 
 
 @app.command()
+@with_options()
 def audit(
     run: Annotated[Path, typer.Argument(help="The directory of a finished run; its data must be available.")],
     out: Annotated[Path | None, out_option("RUN/audit")] = None,
     cache: Cache = CACHE,
-    quiet: Quiet = False,
-    log_format: LogFormat = "text",
+    *,
+    progress: ProgressOptions,
 ) -> None:
     """Attack a run as a curious server could, and report what it would learn, as numbers and pictures.
 
@@ -302,14 +274,13 @@ def audit(
     from fedvisage.audit.audit import audit_run
 
     with interruptible(NOTHING):
-        audit_run(run, out, cache, say, reporter(quiet, log_format))
+        audit_run(run, out, cache, say, progress.reporter())
 
 
 @app.command()
 def methods(
     name: Annotated[
-        str | None,
-        typer.Argument(help="A method, such as fedpad: print its details.", metavar="NAME", show_default=False),
+        str | None, typer.Argument(help="A method, such as fedpad: print its details.", metavar="NAME")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

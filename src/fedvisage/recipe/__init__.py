@@ -1,78 +1,44 @@
 """Recipes, the description of runs: frozen and validated sections; unknown keys are errors that name their place."""
 
-from fedvisage.recipe.data import SITE_NAME, Data, Input, expand_names, expand_sites
-from fedvisage.recipe.evaluation import ADAPTATIONS, Adapt, Evaluation, Recognition
-from fedvisage.recipe.federation import Combine, Dp, Federation, HostileSites, Secure
-from fedvisage.recipe.mistakes import read_section
-from fedvisage.recipe.recipe import Recipe
-from fedvisage.recipe.runtime import Privacy, Report, Runtime, Tracking
-from fedvisage.recipe.section import MethodOptions, Section
-from fedvisage.recipe.text import (
-    apply_override,
-    load,
-    present_text,
-    read_tree,
-    read_with_overrides,
-    set_value,
-    text_of,
-    tree_of,
-    validate,
-)
-from fedvisage.recipe.training import (
-    Augment,
-    Batch,
-    Change,
-    EarlyStop,
-    Local,
-    Optimizer,
-    Pretrain,
-    Schedule,
-    ServerOptimizer,
-    Start,
-    Training,
-)
-
-__all__ = [
-    "ADAPTATIONS",
-    "SITE_NAME",
-    "Adapt",
-    "Augment",
-    "Batch",
-    "Change",
-    "Combine",
-    "Data",
-    "Dp",
-    "EarlyStop",
-    "Evaluation",
-    "Federation",
-    "HostileSites",
-    "Input",
-    "Local",
-    "MethodOptions",
-    "Optimizer",
-    "Pretrain",
-    "Privacy",
-    "Recipe",
-    "Recognition",
-    "Report",
-    "Runtime",
-    "Schedule",
-    "Section",
-    "Secure",
-    "ServerOptimizer",
-    "Start",
-    "Tracking",
-    "Training",
-    "apply_override",
-    "expand_names",
-    "expand_sites",
-    "load",
-    "present_text",
-    "read_section",
-    "read_tree",
-    "read_with_overrides",
-    "set_value",
-    "text_of",
-    "tree_of",
-    "validate",
-]
+from fedvisage.recipe.data import SITE_NAME as SITE_NAME
+from fedvisage.recipe.data import Data as Data
+from fedvisage.recipe.data import Input as Input
+from fedvisage.recipe.data import expand_names as expand_names
+from fedvisage.recipe.data import expand_sites as expand_sites
+from fedvisage.recipe.evaluation import ADAPTATIONS as ADAPTATIONS
+from fedvisage.recipe.evaluation import Adapt as Adapt
+from fedvisage.recipe.evaluation import Evaluation as Evaluation
+from fedvisage.recipe.evaluation import Recognition as Recognition
+from fedvisage.recipe.federation import Combine as Combine
+from fedvisage.recipe.federation import Dp as Dp
+from fedvisage.recipe.federation import Federation as Federation
+from fedvisage.recipe.federation import HostileSites as HostileSites
+from fedvisage.recipe.federation import Secure as Secure
+from fedvisage.recipe.recipe import Recipe as Recipe
+from fedvisage.recipe.runtime import Privacy as Privacy
+from fedvisage.recipe.runtime import Report as Report
+from fedvisage.recipe.runtime import Runtime as Runtime
+from fedvisage.recipe.runtime import Tracking as Tracking
+from fedvisage.recipe.section import MethodOptions as MethodOptions
+from fedvisage.recipe.section import Section as Section
+from fedvisage.recipe.section import read_section as read_section
+from fedvisage.recipe.text import apply_override as apply_override
+from fedvisage.recipe.text import load as load
+from fedvisage.recipe.text import present_text as present_text
+from fedvisage.recipe.text import read_tree as read_tree
+from fedvisage.recipe.text import read_with_overrides as read_with_overrides
+from fedvisage.recipe.text import set_value as set_value
+from fedvisage.recipe.text import text_of as text_of
+from fedvisage.recipe.text import tree_of as tree_of
+from fedvisage.recipe.text import validate as validate
+from fedvisage.recipe.training import Augment as Augment
+from fedvisage.recipe.training import Batch as Batch
+from fedvisage.recipe.training import Change as Change
+from fedvisage.recipe.training import EarlyStop as EarlyStop
+from fedvisage.recipe.training import Local as Local
+from fedvisage.recipe.training import Optimizer as Optimizer
+from fedvisage.recipe.training import Pretrain as Pretrain
+from fedvisage.recipe.training import Schedule as Schedule
+from fedvisage.recipe.training import ServerOptimizer as ServerOptimizer
+from fedvisage.recipe.training import Start as Start
+from fedvisage.recipe.training import Training as Training

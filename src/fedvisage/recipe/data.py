@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -34,21 +34,18 @@ def expand_sites(entries: Mapping[Any, Any]) -> dict[str, Any]:
     """Expand a key such as ``client[1-40]`` to one site per number; the number replaces each ``*`` in the entry."""
     sites: dict[str, Any] = {}
     for key, entry in entries.items():
-        for name, site_entry in _expand_key(str(key), entry):
-            if name in sites:
-                raise ValueError(f"site {name} appears twice, once as a part of {key}; keep one")
-            sites[name] = site_entry
+        expanded = {str(key): entry}
+        if match := MANY_SITES.fullmatch(str(key)):
+            expanded = {
+                f"{match[1]}{number:0{len(match[3])}d}": entry.replace("*", str(number))
+                if isinstance(entry, str)
+                else entry
+                for number in range(int(match[2]), int(match[3]) + 1)
+            }
+        if repeated := expanded.keys() & sites.keys():
+            raise ValueError(f"site {min(repeated)} appears twice, once as a part of {key}; keep one")
+        sites |= expanded
     return sites
-
-
-def _expand_key(key: str, entry: Any) -> Iterator[tuple[str, Any]]:
-    match = MANY_SITES.fullmatch(key)
-    if match is None:
-        yield key, entry
-        return
-    for number in range(int(match[2]), int(match[3]) + 1):
-        site_entry = entry.replace("*", str(number)) if isinstance(entry, str) else entry
-        yield f"{match[1]}{number:0{len(match[3])}d}", site_entry
 
 
 def expand_names(names: list[Any]) -> list[str]:

@@ -15,18 +15,11 @@ Entropy = Literal["system", "derived"]
 LEAST_SHARE = 2 / 3
 """Least share of the selected sites that a secure sum needs. A recipe cannot lower it: its writer may be hostile."""
 
-FORMER_SHARE = 0.6
-"""The default of earlier versions, which their resolved recipes contain."""
-
 Rule = Literal["mean", "norm-clip", "trimmed-mean", "median", "krum"]
 
 
 class Combine(Section):
-    """The rule that combines the sites' uploads into one; see ``federation/protections/combine.py``.
-
-    ``hostile`` is the number of sites that may be hostile (trimmed-mean, krum), ``select`` the number of uploads that
-    Krum averages, and ``bound`` the norm to which an update is clipped; unset, it is the median of the round's norms.
-    """
+    """The rule that combines the sites' uploads into one; see ``federation/protections/combine.py``."""
 
     rule: Rule = "mean"
     """The rule that combines uploads."""
@@ -57,10 +50,7 @@ class Combine(Section):
 
 
 class Secure(Section):
-    """Secure aggregation: the number of sites that must finish, and of those that may collude with the server.
-
-    If sites are weighted by their images, at most ``most_examples`` of a site count.
-    """
+    """Secure aggregation: the number of sites that must finish, and of those that may collude with the server."""
 
     threshold: float | None = Field(None, gt=0.5, le=1)
     """Share of the selected sites that must finish; at least and by default two thirds. With fewer sites there is no
@@ -74,11 +64,6 @@ class Secure(Section):
     """Masks come from the operating system, or are ``derived`` from the run's seed, which hides nothing, for
     simulations with reproducible ledgers."""
 
-    @field_validator("threshold")
-    @classmethod
-    def _former_default_is_unset(cls, value: float | None) -> float | None:
-        return None if value == FORMER_SHARE else value
-
     def sites_needed(self, asked: int) -> int:
         """Return how many of the selected sites must finish: two at least.
 
@@ -89,10 +74,7 @@ class Secure(Section):
 
 
 class Dp(Section):
-    """Differential privacy of sites: each update is clipped to a norm of ``clip``, and noise is added to their sum.
-
-    ``noise`` is the standard deviation of the noise in units of ``clip``; ``epsilon`` sets the cost of the run instead.
-    """
+    """Differential privacy of sites: each update is clipped to a norm of ``clip``, and noise is added to their sum."""
 
     clip: float = Field(gt=0)
     """The L2 norm to which a site's update is clipped."""

@@ -99,16 +99,13 @@ def parse(text: str, place: str, what: str = "is not YAML") -> Any:
     except _ForbiddenYaml as refused:
         raise UserError(place, str(refused)) from None
     except yaml.YAMLError as error:
-        raise UserError(place, f"{what}: {_format_error(error)}{_advice(text, error)}") from error
+        message = " ".join(str(error).replace('"<unicode string>", ', "").split())
+        raise UserError(place, f"{what}: {message}{_advice(text, error)}") from error
 
 
 def write(tree: Any) -> str:
     """Return plain values as YAML that versions 1.1 and 1.2 read alike."""
     return yaml.dump(tree, Dumper=_YamlWriter, sort_keys=False, allow_unicode=True)
-
-
-def _format_error(error: yaml.YAMLError) -> str:
-    return " ".join(str(error).replace('"<unicode string>", ', "").split())
 
 
 def _advice(text: str, error: yaml.YAMLError) -> str:

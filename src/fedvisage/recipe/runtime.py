@@ -11,11 +11,7 @@ from fedvisage.recipe.section import Section
 
 
 class Privacy(Section):
-    """The privacy budget of a site over all its releases, and the source of their noise.
-
-    ``count`` selects the figure that must stay within ε and δ. ``derived`` noise follows from the seed and is for
-    simulations only.
-    """
+    """The privacy budget of a site over all its releases, and the source of their noise."""
 
     epsilon: float | None = Field(None, gt=0, le=1e6)
     """The ε that all releases of a site under differential privacy may cost together; the run stops there."""
@@ -68,11 +64,7 @@ class Runtime(Section):
 
 
 class Report(Section):
-    """Contents of a run's report page.
-
-    ``images`` selects whether the page shows the worst images of the target's set. Pages are shared, and faces should
-    not leave their owner with a page. Unset, the page shows images of rendered people and no photographs.
-    """
+    """Contents of a run's report page. Pages are shared, and faces should not leave their owner with a page."""
 
     images: bool | None = None
     """Show the worst images of the target's set, with their scores, in ``report.html``: ``true`` includes photographs

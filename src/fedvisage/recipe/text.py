@@ -10,12 +10,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.progress import Say, discard
 from fedvisage.recipe import plain_yaml
-from fedvisage.recipe.former import present_key, rename_in_recipe
-from fedvisage.recipe.mistakes import check_texts, format_value, read_section, user_error_from
+from fedvisage.recipe.former import rename_in_recipe
 from fedvisage.recipe.recipe import Recipe
-from fedvisage.recipe.section import MethodOptions
+from fedvisage.recipe.section import MethodOptions, check_texts, format_value, read_section, user_error_from
 
 ENTRY_KEY = re.compile(r"data\.(target|public|sites\.[^.]+)")
 ENTRY = re.compile(r"synth:.*|[^\s\"'\[{].* only:.*")
@@ -25,19 +23,16 @@ ReadMethod = Callable[[Mapping[str, Any]], MethodOptions]
 """Validates the section ``method`` with the options of the method that it names."""
 
 
-def load(path: Path, overrides: Sequence[str], method: ReadMethod, say: Say = discard) -> Recipe:
-    """Read a recipe file, apply ``key=value`` overrides and validate it; ``method`` reads its section ``method``.
-
-    ``say`` takes a line about keys whose name has changed.
-    """
-    return validate(read_with_overrides(path, overrides, say), method)
+def load(path: Path, overrides: Sequence[str], method: ReadMethod) -> Recipe:
+    """Read a recipe file, apply ``key=value`` overrides and validate it; ``method`` reads its section ``method``."""
+    return validate(read_with_overrides(path, overrides), method)
 
 
-def read_with_overrides(path: Path, overrides: Sequence[str], say: Say = discard) -> dict[str, Any]:
+def read_with_overrides(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
     """Read a recipe file and apply ``key=value`` overrides, without validating the result."""
-    tree = rename_in_recipe(read_tree(path), say)
+    tree = read_tree(path)
     for override in overrides:
-        apply_override(tree, override, say)
+        apply_override(tree, override)
     return tree
 
 
@@ -46,27 +41,29 @@ def read_tree(path: Path) -> dict[str, Any]:
     tree = plain_yaml.read_file(path)
     if not isinstance(tree, dict):
         raise UserError(str(path), "must be a mapping of sections, such as method, data and training")
-    return tree
+    return rename_in_recipe(tree)
 
 
-def apply_override(tree: dict[str, Any], override: str, say: Say = discard) -> None:
+def apply_override(tree: dict[str, Any], override: str) -> None:
     """Set one ``dotted.key=value`` in a recipe tree; the value is parsed as YAML, but a data entry is kept as text."""
-    key, sign, text = override.partition("=")
-    if not sign or not key.strip():
+    key, sign, text = (part.strip() for part in override.partition("="))
+    if not sign or not key:
         raise UserError(override, "an override must have the form key=value, such as training.rounds=5")
-    if key.strip().startswith("recipe."):
+    if key.startswith("recipe."):
         raise UserError(override, f"leave out `recipe.`: {override.strip().removeprefix('recipe.')}")
-    entry = ENTRY_KEY.fullmatch(present_key(key.strip())) and ENTRY.fullmatch(text.strip())
-    value = text.strip() if entry else plain_yaml.parse(text, override, "the value is not valid YAML")
-    set_value(tree, key.strip(), value, override, say)
+    is_entry = ENTRY_KEY.fullmatch(key) and ENTRY.fullmatch(text)
+    value = text if is_entry else plain_yaml.parse(text, override, "the value is not valid YAML")
+    set_value(tree, key, value, override)
 
 
-def set_value(tree: dict[str, Any], key: str, value: Any, place: str = "", say: Say = discard) -> None:
-    """Set the value of a dotted key in a recipe tree; ``say`` takes a line if the name of the key has changed."""
-    _write_out(tree)
-    if (present := present_key(key)) != key:
-        say(f"{key} is now called {present}")
-        key = present
+def set_value(tree: dict[str, Any], key: str, value: Any, place: str = "") -> None:
+    """Set the value of a dotted key in a recipe tree."""
+    # The short forms `method: NAME` and `batch: NUMBER` become sections, so that overrides reach their keys.
+    if isinstance(tree.get("method"), str):
+        tree["method"] = {"name": tree["method"]}
+    training = tree.get("training")
+    if isinstance(training, dict) and isinstance(training.get("batch"), int):
+        training["batch"] = {"default": training["batch"]}
     node: Any = tree
     *parents, last = key.split(".")
     for name in parents:
@@ -74,15 +71,6 @@ def set_value(tree: dict[str, Any], key: str, value: Any, place: str = "", say: 
         if not isinstance(node, dict):
             raise UserError(place or key, f"{name} is not a section of the recipe")
     node[last] = value
-
-
-def _write_out(tree: dict[str, Any]) -> None:
-    """Turn the short forms ``method: NAME`` and ``batch: NUMBER`` into sections, so that overrides reach their keys."""
-    if isinstance(tree.get("method"), str):
-        tree["method"] = {"name": tree["method"]}
-    training = tree.get("training")
-    if isinstance(training, dict) and isinstance(training.get("batch"), int):
-        training["batch"] = {"default": training["batch"]}
 
 
 def validate(tree: Mapping[str, Any], method: ReadMethod) -> Recipe:
@@ -110,7 +98,7 @@ def tree_of(recipe: Recipe) -> dict[str, Any]:
 
 def present_text(path: Path) -> str:
     """Return the text of a written recipe as this version would write it: with the present names of its keys."""
-    return plain_yaml.write(rename_in_recipe(read_tree(path)))
+    return plain_yaml.write(read_tree(path))
 
 
 def text_of(recipe: Recipe) -> str:

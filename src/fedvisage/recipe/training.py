@@ -158,10 +158,7 @@ class Local(Section):
 
 
 class Optimizer(Section):
-    """The sites' optimizer; ``state: fresh`` resets it after each aggregation, ``kept`` continues it.
-
-    ``fused`` takes a step in one pass over memory. SGD gives the same bytes; Adam differs in the last bits.
-    """
+    """The sites' optimizer."""
 
     unset: ClassVar[frozenset[str]] = frozenset({"fused"})
     name: Literal["adam", "sgd"] = "adam"
@@ -254,8 +251,7 @@ class Pretrain(Section):
 class ServerOptimizer(Section):
     """The server's step towards the mean of the sites' uploads; SGD at rate 1 without momentum gives that mean.
 
-    ``beta1``, ``beta2`` and ``tau`` belong to Adam and Yogi, ``momentum`` to SGD. By default ``lr`` is 1 for SGD, and
-    0.01 for the others, whose steps are about as long as their rate.
+    By default ``lr`` is 1 for SGD, and 0.01 for Adam and Yogi, whose steps are about as long as their rate.
     """
 
     name: Literal["sgd", "adam", "yogi"] = "sgd"

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedvisage.base.errors import BadFile, RunFailed, UserError
 from fedvisage.base.files import write_atomically, write_json
@@ -93,17 +92,38 @@ class TestData:
 
 def presentations_in(source: Path, kind: str = "", split: str = "") -> TestData:
     """List the presentations of a dataset, or of one of its official splits."""
-    scanner = _scanner(source, kind)
+    if not source.is_dir():
+        raise UserError(
+            str(source), "is not a folder; give a dataset as it was downloaded, or one with real/ and attack/"
+        )
+    layout = kind or recognise(walk(source)) or OWN
+    if layout not in SCANNERS:
+        kinds = ", ".join(SCANNERS)
+        raise UserError("--kind", f"unknown dataset of presentation attacks {layout}; choose one of {kinds}")
+    scanner = SCANNERS[layout]
     listing = scanner.list(walk(source), ImportOptions(enroll=scanner.enrolment))
     items = [item for item in listing.items if split in ("", item.split)]
     if not items:
         splits = sorted({item.split for item in listing.items if item.split})
         choice = f"choose one of {', '.join(splits)}" if splits else "this data has no official splits"
         raise UserError("--split", f"no presentation belongs to split {split!r}; {choice}")
-    ordered = sorted(items, key=lambda item: (item.video, item.frame, item.name))
-    grouped = [(_presentation_from(tuple(group))) for _, group in groupby(ordered, key=lambda item: item.video)]
+    # A presentation is a video, or the images of one folder.
+    grouped = []
+    for _, group in groupby(
+        sorted(items, key=lambda item: (item.video, item.frame, item.name)), key=lambda item: item.video
+    ):
+        frames = tuple(group)
+        first = frames[0]
+        subject, species = "" if first.own_subject else first.subject, "" if first.label else first.species
+        grouped.append(Presentation(first.video, subject, species, frames))
+    # The dataset's enrolment videos enrol its people, otherwise the first bona fide presentation of each does.
     official = any(item.extra.get(PURPOSE) == ENROL for item in items)
-    enrol = _enrolment(grouped, official)
+    enrol: dict[str, list[Presentation]] = {}
+    for trial in (trial for trial in grouped if trial.subject and not trial.species):
+        if official and trial.items[0].extra.get(PURPOSE) == ENROL:
+            enrol.setdefault(trial.subject, []).append(trial)
+        elif not official:
+            enrol.setdefault(trial.subject, [trial])
     enrolled = {trial.name for trials in enrol.values() for trial in trials}
     # Every presentation that does not enrol a person is a probe.
     probes = tuple(trial for trial in grouped if trial.name not in enrolled)
@@ -113,43 +133,13 @@ def presentations_in(source: Path, kind: str = "", split: str = "") -> TestData:
 
 
 def _counts_by_place(scanner: Scanner, items: Sequence[Item]) -> Iterator[str]:
+    """Yield the available part of the published data, per place."""
     counts = Counter((item.place, item.label) for item in items)
     for place, (real, attacks) in scanner.counts.items():
         classes = ((counts[place, 1], real, "bona fide"), (counts[place, 0], attacks, "attacks"))
         if any(available for available, _, _ in classes):
             parts = [f"{available:,} of {count:,} {kind}" for available, count, kind in classes if count]
             yield f"{place}: {', '.join(parts)}"
-
-
-def _scanner(source: Path, kind: str) -> Scanner:
-    if not source.is_dir():
-        raise UserError(
-            str(source), "is not a folder; give a dataset as it was downloaded, or one with real/ and attack/"
-        )
-    name = kind or recognise(walk(source)) or OWN
-    if name not in SCANNERS:
-        kinds = ", ".join(SCANNERS)
-        raise UserError("--kind", f"unknown dataset of presentation attacks {name}; choose one of {kinds}")
-    return SCANNERS[name]
-
-
-def _presentation_from(items: tuple[Item, ...]) -> Presentation:
-    first = items[0]
-    return Presentation(
-        first.video, "" if first.own_subject else first.subject, "" if first.label else first.species, items
-    )
-
-
-def _enrolment(trials: Sequence[Presentation], official: bool) -> dict[str, list[Presentation]]:
-    enrolment: dict[str, list[Presentation]] = {}
-    for trial in trials:
-        if trial.species or not trial.subject:
-            continue
-        if official and trial.items[0].extra.get(PURPOSE) == ENROL:
-            enrolment.setdefault(trial.subject, []).append(trial)
-        elif not official:
-            enrolment.setdefault(trial.subject, [trial])
-    return enrolment
 
 
 def _conditions(trials: Sequence[Presentation]) -> dict[str, dict[str, int]]:
@@ -169,6 +159,7 @@ COLUMNS = (
 RESAMPLES = 1000
 PASSED_OVER = 0.05
 """The largest share of presentations that may be unreadable."""
+MISSING = "does not name an attack-detection model, which evaluating a pipeline requires"
 
 
 @dataclass
@@ -229,7 +220,13 @@ def assess(
     pipeline: Pipeline, trials: TestData, *, frames: int = 10, resamples: int = RESAMPLES, steps: Steps = discard_steps
 ) -> Assessment:
     """Run the pipeline on every presentation and compute the metrics of both models together."""
-    at = _point(pipeline)
+    if pipeline.pad is None or pipeline.pad.threshold is None:
+        raise UserError("--pad", MISSING)
+    people = pipeline.recognition
+    if people is not None and people.threshold is None:
+        raise UserError(str(people.directory), "has no decision threshold; export a run whose sites chose one")
+    recognition = None if people is None or people.threshold is None else people.threshold.value
+    at = Point(pipeline.pad.threshold.value, recognition)
     reading = _ReadingPass(pipeline, frames, steps, trials.count)
     templates, not_enrolled = _templates(reading, trials) if at.recognition is not None else ({}, Counter[str]())
     probes = [(trial, result) for trial in trials.probes if (result := reading.read(trial)) is not None]
@@ -250,16 +247,6 @@ def assess(
     return Assessment(presentations, at, values, list(_rows(presentations, at, probes)))
 
 
-def _point(pipeline: Pipeline) -> Point:
-    if pipeline.pad is None or pipeline.pad.threshold is None:
-        raise UserError("--pad", "does not name an attack-detection model, which evaluating a pipeline requires")
-    people = pipeline.recognition
-    if people is not None and people.threshold is None:
-        raise UserError(str(people.directory), "has no decision threshold; export a run whose sites chose one")
-    recognition = None if people is None or people.threshold is None else people.threshold.value
-    return Point(pipeline.pad.threshold.value, recognition)
-
-
 class _ReadingPass:
     """A pass over presentations that counts the unreadable ones and reports progress."""
 
@@ -272,7 +259,17 @@ class _ReadingPass:
         result = PresentationResult()
         try:
             for frame in trial.frames(self._frames):
-                self._add(result, frame)
+                result.frames += 1
+                checked = self._pipeline.check(frame, report=True)
+                result.reasons.update(checked.reasons)
+                face = checked.faces[0] if checked.faces else None
+                if face is None or face.pad is None or face.pad.logit is None:
+                    continue
+                result.logits.append(face.pad.logit)
+                if face.embedding is not None:
+                    result.embeddings.append(face.embedding)
+                    if face.pad.decision == BONA_FIDE:
+                        result.passed.append(face.embedding)
         except BadFile as bad:
             self.unreadable += 1
             self.example = f"{trial.name} ({bad})"
@@ -281,19 +278,6 @@ class _ReadingPass:
             self._done += 1
             self._steps(self._done, self._count)
         return result
-
-    def _add(self, result: PresentationResult, frame: NDArray[np.uint8]) -> None:
-        result.frames += 1
-        checked = self._pipeline.check(frame, report=True)
-        result.reasons.update(checked.reasons)
-        face = checked.faces[0] if checked.faces else None
-        if face is None or face.pad is None or face.pad.logit is None:
-            return
-        result.logits.append(face.pad.logit)
-        if face.embedding is not None:
-            result.embeddings.append(face.embedding)
-            if face.pad.decision == BONA_FIDE:
-                result.passed.append(face.embedding)
 
 
 def _templates(reading: _ReadingPass, trials: TestData) -> tuple[dict[str, Embedding], Counter[str]]:
@@ -415,44 +399,38 @@ def _rows(
 # Assessment of exported models on a dataset: checks, evaluation and output files.
 
 
-@dataclass(frozen=True)
-class AssessmentOptions:
-    """The options of an assessment: models, data, checks and outputs."""
-
-    data: str | None
-    pad: Path | None
-    recognition: Path | None = None
-    kind: str = ""
-    split: str = ""
-    frames: int = 10
-    enlarge: bool = False
-    int8: bool = False
-    at: tuple[str, ...] = ()
-    report: bool = False
-    out: Path | None = None
-
-
-def assess_dataset(request: AssessmentOptions, progress: Say = discard) -> Assessment:
+def assess_dataset(
+    *,
+    data: str | None,
+    pad: Path | None,
+    recognition: Path | None = None,
+    kind: str = "",
+    split: str = "",
+    frames: int = 10,
+    enlarge: bool = False,
+    int8: bool = False,
+    at: Sequence[str] | None = None,
+    iso30107: bool = False,
+    out: Path | None = None,
+    progress: Say = discard,
+) -> Assessment:
     """Evaluate the models on every presentation of a dataset, and write the requested files."""
-    if request.pad is None:
-        raise UserError("--pad", "does not name an attack-detection model, which evaluating a pipeline requires")
-    if request.data is None:
+    if pad is None:
+        raise UserError("--pad", MISSING)
+    if data is None:
         raise UserError("--data", "does not name a folder; give a dataset as it was downloaded")
-    if request.report and request.out is None:
+    if iso30107 and out is None:
         raise UserError("--out", "does not name a directory for the report; give one")
-    if request.out is not None:
-        check_free(request.out)
-    pad, recognition = (
-        None if path is None else open_export(path, int8=request.int8) for path in (request.pad, request.recognition)
-    )
-    for model in (pad, recognition):
+    if out is not None:
+        check_free(out)
+    detector, people = (None if path is None else open_export(path, int8=int8) for path in (pad, recognition))
+    for model in (detector, people):
         for notice in () if model is None else model.notices:
             progress(notice)
-    models = at_points(pad, recognition, request.at)
-    pipeline = Pipeline(*models, settings=Settings(enlarge=request.enlarge))
-    trials = presentations_in(Path(request.data), request.kind, request.split)
+    pipeline = Pipeline(*at_points(detector, people, at or ()), settings=Settings(enlarge=enlarge))
+    trials = presentations_in(Path(data), kind, split)
     with in_steps("presentations", progress) as steps:
-        assessment = assess(pipeline, trials, frames=request.frames, steps=steps)
-    if request.out is not None:
-        assessment.write(request.out, report=request.report)
+        assessment = assess(pipeline, trials, frames=frames, steps=steps)
+    if out is not None:
+        assessment.write(out, report=iso30107)
     return assessment

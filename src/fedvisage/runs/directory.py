@@ -8,7 +8,8 @@ import secrets
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,12 @@ from fedvisage.data.overlap import OVERLAP
 from fedvisage.federation.record.releases import CHARGES
 from fedvisage.federation.record.store import CHECKPOINTS, Owner, recipe_digest
 from fedvisage.federation.wire.message import digest_of
+from fedvisage.methods.origin import origin_of
 from fedvisage.nn.compute import LAYOUTS, Compute
 from fedvisage.recipe import Recipe
-from fedvisage.recipe.former import rename_in_metrics, rename_places
+from fedvisage.recipe.former import rename_in_metrics
+from fedvisage.tasks.catalogue import Setup
+from fedvisage.tasks.opened import RunData
 
 # The environment record: everything besides the recipe that the bytes of a result depend on.
 
@@ -46,12 +50,16 @@ PACKAGES = ("torch", "timm", "numpy", "scikit-learn", "opencv-python-headless", 
 
 def describe(compute: Compute, threads: int) -> dict[str, Any]:
     """Return versions, processor, device, memory layout, number format and threads."""
+    versions = dict.fromkeys(PACKAGES, "not installed")
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
     return {
         "fedvisage": VERSION,
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": versions,
         "system": f"{platform.system()} {platform.machine()}",
-        "processor": _processor(),
+        "processor": _field("/proc/cpuinfo", "model name") or platform.processor() or "unknown",
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "device": torch.cuda.get_device_name(compute.device) if compute.device.type == "cuda" else "cpu",
         "precision": compute.precision,
@@ -76,27 +84,17 @@ def peak_rss_mb(workers: Iterable[int] = ()) -> float:
 
 def peak_kb() -> int | None:
     """Return the peak memory of this process in KiB; None if the system does not report it."""
+    peak = _field("/proc/self/status", "VmHWM")
+    return int(peak.split()[0]) if peak else None
+
+
+def _field(path: str, name: str) -> str:
+    """Return the first value of a field in a file of the system; an empty text if there is none."""
     try:
-        lines = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return None
-    return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), None)
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "not installed"
-
-
-def _processor() -> str:
-    path = Path("/proc/cpuinfo")
-    if path.exists():
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or "unknown"
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
 
 
 # The directory: its files, the checks of its state, and the records of a run's start.
@@ -116,90 +114,174 @@ NAME = "federation.json"
 EVALUATE_AGAIN = "delete it and continue with --resume, which evaluates the model again"
 
 
-def finished_metrics(out: Path, recipe: Recipe, resume: bool) -> dict[str, Any] | None:
-    """Return a finished run's metrics, or None for a new or unfinished run; refuse a directory of anything else."""
-    if not out.exists() or (out.is_dir() and not _visible_entries(out)):
-        return None  # a run that was killed before it wrote its recipe leaves hidden files only
-    if not out.is_dir():
-        raise UserError(str(out), "is a file, but --out must be a directory")
-    if not resume:
-        raise UserError(str(out), "is not empty; give another --out, or --resume to continue the run in it")
-    if not (out / RECIPE).exists():
-        raise UserError(str(out), "contains no run to resume")
-    if not _contains_recipe(out, recipe):
-        raise UserError(str(out), "was started with another recipe; resume with that recipe, or give another --out")
-    path = out / METRICS
-    return rename_in_metrics(read_json(path, EVALUATE_AGAIN)) if path.exists() else None
+@dataclass(frozen=True)
+class RunDirectory:
+    """The directory of a run, through which the run reads and writes the files that describe it."""
 
+    path: Path
 
-def with_recorded_values(recipe: Recipe, out: Path) -> Recipe:
-    """Return a recipe with the values that an earlier run in the directory filled in, if there is one.
+    def __truediv__(self, name: str) -> Path:
+        """Return the path of a file of the run."""
+        return self.path / name
 
-    These are layout, number format, and the number of public identities. To count these again, a finished run would
-    need the public set.
-    """
-    recipe = close_settings(recipe, recorded_settings(out))
-    if recipe.data.public is None or recipe.data.public_identities is not None or not (out / RECIPE).is_file():
-        return recipe
-    try:
-        options = type(recipe.method)
-        identities = recipes.load(out / RECIPE, [], options.model_validate).data.public_identities
-    except UserError:
-        return recipe  # `finished_metrics` reports the fault
-    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"public_identities": identities})})
+    def finished_metrics(self, recipe: Recipe, resume: bool) -> dict[str, Any] | None:
+        """Return a finished run's metrics, or None for a new or unfinished run; refuse anything else."""
+        place = str(self.path)
+        if not self.path.exists() or (self.path.is_dir() and not self._visible_entries()):
+            return None  # a run that was killed before it wrote its recipe leaves hidden files only
+        if not self.path.is_dir():
+            raise UserError(place, "is a file, but --out must be a directory")
+        if not resume:
+            raise UserError(place, "is not empty; give another --out, or --resume to continue the run in it")
+        if not (self / RECIPE).exists():
+            raise UserError(place, "contains no run to resume")
+        if read_text(self / RECIPE) != recipes.text_of(recipe):
+            # Keys that are newer than the run have their default values, and settings that an earlier version left
+            # open have the values with which that run computed.
+            recorded = self._recorded_recipe(recipe)
+            if recorded is None or close_settings(recorded, self.settings) != recipe:
+                raise UserError(
+                    place, "was started with another recipe; resume with that recipe, or give another --out"
+                )
+        return self.metrics() if (self / METRICS).exists() else None
 
+    def metrics(self) -> dict[str, Any]:
+        """Read the metrics of a finished run."""
+        return rename_in_metrics(read_json(self / METRICS, EVALUATE_AGAIN))
 
-@contextmanager
-def hold_directory(out: Path) -> Iterator[None]:
-    """Create the directory of a run, keep other processes out of it, and remove the unfinished files of a killed run.
+    def with_recorded_values(self, recipe: Recipe) -> Recipe:
+        """Return a recipe with the values that an earlier run in the directory filled in, if there is one.
 
-    A full disk ends the run with a message, and a user's mistake at its start leaves the directory empty.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    with lock_directory(out), disk_full_is_failure(out, RESUME), undo_failed_start(out):
-        remove_unfinished(out)
-        yield
+        These are layout, number format, and the number of public identities. To count these again, a finished run would
+        need the public set.
+        """
+        recipe = close_settings(recipe, self.settings)
+        if recipe.data.public is None or recipe.data.public_identities is not None or not (self / RECIPE).is_file():
+            return recipe
+        recorded = self._recorded_recipe(recipe)
+        if recorded is None:  # `finished_metrics` reports the fault
+            return recipe
+        identities = {"public_identities": recorded.data.public_identities}
+        return recipe.model_copy(update={"data": recipe.data.model_copy(update=identities)})
 
+    def _recorded_recipe(self, recipe: Recipe) -> Recipe | None:
+        """Read the run's recipe with the options of a recipe's method; return None if that is impossible."""
+        try:
+            return recipes.load(self / RECIPE, [], type(recipe.method).model_validate)
+        except UserError:
+            return None
 
-@contextmanager
-def undo_failed_start(out: Path) -> Iterator[None]:
-    """Empty a new run's directory again if a user's mistake ends the run before its first checkpoint.
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Create the directory, keep other processes out of it, and remove the unfinished files of a killed run.
 
-    The corrected recipe is a different one, and the files of the failed start would make the run refuse it. Records of
-    values that sites or the server released under differential privacy are never removed. A run that has a name in a
-    federation stays too, because the federation may still be working on it.
-    """
-    fresh = not _visible_entries(out)
-    try:
-        yield
-    except UserError:
-        has_records = (out / NAME).exists() or any(out.glob(f"{CHECKPOINTS}/*")) or any(out.rglob(CHARGES))
-        if fresh and not has_records:
-            for path in _visible_entries(out):
-                if path.is_dir():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink()
-        raise
+        A full disk ends the run with a message, and a user's mistake at its start leaves the directory empty.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        with lock_directory(self.path), disk_full_is_failure(self.path, RESUME), self._undo_failed_start():
+            remove_unfinished(self.path)
+            yield
 
+    @contextmanager
+    def _undo_failed_start(self) -> Iterator[None]:
+        """Empty a new run's directory again if a user's mistake ends the run before its first checkpoint.
 
-def _visible_entries(directory: Path) -> list[Path]:
-    """Return the entries of a directory, except hidden files."""
-    return [path for path in directory.iterdir() if not path.name.startswith(".")]
+        The corrected recipe is a different one, and the files of the failed start would make the run refuse it. Records
+        of values that sites or the server released under differential privacy are never removed. A run that has a name
+        in a federation stays too, because the federation may still be working on it.
+        """
+        fresh = not self._visible_entries()
+        try:
+            yield
+        except UserError:
+            has_records = (self / NAME).exists() or any(self.path.rglob(CHARGES))
+            if fresh and not has_records and not any(self.path.glob(f"{CHECKPOINTS}/*")):
+                for path in self._visible_entries():
+                    if path.is_dir():
+                        shutil.rmtree(path)
+                    else:
+                        path.unlink()
+            raise
 
+    def _visible_entries(self) -> list[Path]:
+        return [path for path in self.path.iterdir() if not path.name.startswith(".")]
 
-def _contains_recipe(out: Path, recipe: Recipe) -> bool:
-    """Return whether a run's directory contains a recipe; keys that are newer than the run have their default values.
+    @property
+    def settings(self) -> dict[str, str]:
+        """The layout and number format of the run in the directory; empty if it contains none.
 
-    The recipe of a run of an earlier version leaves settings open; they have the values with which that run computed.
-    """
-    if read_text(out / RECIPE) == recipes.text_of(recipe):
-        return True
-    try:
-        recorded = recipes.load(out / RECIPE, [], type(recipe.method).model_validate)
-    except UserError:
-        return False
-    return close_settings(recorded, recorded_settings(out)) == recipe
+        The resolved recipe has both. In recipes of earlier versions they may be open: then the environment record has
+        the number format, and the layout unless the version had only one.
+        """
+        try:
+            runtime = recipes.read_tree(self / RECIPE)["runtime"]
+            settings = {key: runtime.get(key, "auto") for key in ("layout", "precision")}
+            if "auto" in settings.values():
+                environment = read_json(self / ENVIRONMENT) if (self / ENVIRONMENT).exists() else {}
+                recorded = {"layout": "last", **environment}
+                settings = {key: recorded[key] if value == "auto" else value for key, value in settings.items()}
+        except (UserError, LookupError, TypeError, AttributeError):  # `finished_metrics` reports faults of the recipe
+            return {}
+        return settings if settings["layout"] in LAYOUTS and settings["precision"] in ("fp32", "bf16") else {}
+
+    def record_start(self, setup: Setup, data: RunData, overlap: Mapping[str, Any], workers: int) -> None:
+        """Write the files that describe a run before it trains.
+
+        A run is refused with other data or another method than it began with. A run with a checkpoint, which has the
+        digests of these files, keeps them. Without one, training begins again, so the process is recorded again.
+        """
+        self.write_once(RECIPE, recipes.text_of(setup.recipe))  # first, as it marks the directory as a run
+        digests, start = dict(data.digests), setup.recipe.training.starts_from
+        if start is not None:
+            digests["training.start"] = digest_of(read_tensors(Path(start.file))[0])
+        has_checkpoint = any((self / CHECKPOINTS).glob("*.safetensors"))
+        if not has_checkpoint:
+            self.write_once(DATA, json_text(digests))
+        recorded = read_json(self / DATA)
+        changed = sorted(name for name in recorded.keys() | digests.keys() if recorded.get(name) != digests.get(name))
+        if changed:
+            raise UserError(
+                changed[0],
+                f"is not the data that {self / DATA} records for the start of the run; restore it, or start a new run",
+            )
+        environment = describe(setup.compute, setup.recipe.runtime.threads)
+        if workers:  # no byte of the result depends on their number
+            environment["workers"] = workers
+        # A method that was passed in is recorded by its modules and the digest of its source.
+        if origin := origin_of(setup.method, setup.recipe.method):
+            environment["method"] = origin
+        if has_checkpoint or (self / ENVIRONMENT).exists():
+            method = read_json(self / ENVIRONMENT).get("method")
+            if method is not None and method != environment.get("method"):
+                raise UserError(
+                    str(self / ENVIRONMENT),
+                    "the run began with another method, which was passed in from Python; pass in "
+                    "the same one, or use a new directory",
+                )
+        if not has_checkpoint:
+            write_json(self / OVERLAP, overlap)
+            write_json(self / ENVIRONMENT, {**environment, "run": self.name or secrets.token_hex(8)})
+
+    @property
+    def name(self) -> str:
+        """The random name of the run in the directory; empty at a server."""
+        path = self / ENVIRONMENT
+        return str(read_json(path).get("run", "")) if path.exists() else ""
+
+    def owner(self, site: str = "") -> Owner:
+        """Return the run, the recipe and the site that a site's private state in the directory names."""
+        return Owner(site, self.name, recipe_digest(read_text(self / RECIPE)), unnamed=not self.name)
+
+    def digests(self) -> dict[str, str]:
+        """Return the digests of the run's files that do not grow, by name; a checkpoint records them."""
+        paths = [self / name for name in (DATA, OVERLAP, ENVIRONMENT, START)]
+        paths += sorted((self / SNAPSHOTS).glob("round-*"))
+        return {str(path.relative_to(self.path)): file_digest(path) for path in paths if path.exists()}
+
+    def write_once(self, name: str, text: str) -> None:
+        """Write a file unless it exists, as in a resumed run."""
+        if not (self / name).exists():
+            write_atomically(self / name, text.encode())
 
 
 def close_settings(recipe: Recipe, settings: Mapping[str, str]) -> Recipe:
@@ -208,92 +290,6 @@ def close_settings(recipe: Recipe, settings: Mapping[str, str]) -> Recipe:
     return recipe.model_copy(update={"runtime": recipe.runtime.model_copy(update=closed)})
 
 
-def recorded_settings(out: Path) -> dict[str, str]:
-    """Return the layout and number format of the run in a directory; empty if it contains none.
-
-    The resolved recipe has both. In recipes of earlier versions they may be open: then the environment record has the
-    number format, and the layout unless the version had only one.
-    """
-    try:
-        runtime = recipes.read_tree(out / RECIPE)["runtime"]
-        settings = {key: runtime.get(key, "auto") for key in ("layout", "precision")}
-        if "auto" in settings.values():
-            environment = read_json(out / ENVIRONMENT) if (out / ENVIRONMENT).exists() else {}
-            recorded = {"layout": "last", **environment}
-            settings = {key: recorded[key] if value == "auto" else value for key, value in settings.items()}
-    except (UserError, LookupError, TypeError, AttributeError):  # `finished_metrics` reports faults of the recipe
-        return {}
-    return settings if settings["layout"] in LAYOUTS and settings["precision"] in ("fp32", "bf16") else {}
-
-
-def record_start(
-    out: Path, recipe: Recipe, digests: Mapping[str, str], overlap: Mapping[str, Any], environment: Mapping[str, Any]
-) -> None:
-    """Write the files that describe a run before it trains.
-
-    A run is refused with other data or another method than it began with. A run with a checkpoint, which has the
-    digests of these files, keeps them. Without one, training begins again, so the process is recorded again.
-    """
-    write_once(out / RECIPE, recipes.text_of(recipe))  # first, as it marks the directory as a run
-    digests = {**digests, **_start_digest(recipe)}
-    has_checkpoint = any((out / CHECKPOINTS).glob("*.safetensors"))
-    if not has_checkpoint:
-        write_once(out / DATA, json_text(digests))
-    _check_same_data(out / DATA, digests)
-    if has_checkpoint or (out / ENVIRONMENT).exists():
-        _check_same_method(out / ENVIRONMENT, environment)
-    if not has_checkpoint:
-        write_json(out / OVERLAP, overlap)
-        write_json(out / ENVIRONMENT, {**environment, "run": run_name(out) or secrets.token_hex(8)})
-
-
-def run_name(out: Path) -> str:
-    """Return the random name of the run in a directory; empty if an earlier version began it, or at a server."""
-    path = out / ENVIRONMENT
-    return str(read_json(path).get("run", "")) if path.exists() else ""
-
-
-def owner_in(out: Path) -> Owner:
-    """Return the run and the recipe that the sites' private state in a run's directory names, without a site."""
-    run = run_name(out)
-    return Owner(run=run, recipe=recipe_digest(read_text(out / RECIPE)), unnamed=not run)
-
-
-def digests_of_files(out: Path) -> dict[str, str]:
-    """Return the digests of the files of a run that do not grow, by name; a checkpoint records them."""
-    paths = [*(out / name for name in (DATA, OVERLAP, ENVIRONMENT, START)), *sorted((out / SNAPSHOTS).glob("round-*"))]
-    return {str(path.relative_to(out)): file_digest(path) for path in paths if path.exists()}
-
-
-def write_once(path: Path, text: str) -> None:
-    """Write a file unless it exists, as in a resumed run."""
-    if not path.exists():
-        write_atomically(path, text.encode())
-
-
-def _start_digest(recipe: Recipe) -> dict[str, str]:
-    """Return the digest of the weights that a recipe starts from, in the format of the data digests."""
-    start = recipe.training.starts_from
-    return {} if start is None else {"training.start": digest_of(read_tensors(Path(start.file))[0])}
-
-
-def _check_same_data(path: Path, digests: Mapping[str, str]) -> None:
-    """Refuse to continue a run with other data than it began with."""
-    recorded = rename_places(read_json(path))
-    changed = sorted(name for name in recorded.keys() | digests.keys() if recorded.get(name) != digests.get(name))
-    if changed:
-        raise UserError(
-            changed[0],
-            f"is not the data that {path} records for the start of the run; restore it, or start a new run",
-        )
-
-
-def _check_same_method(path: Path, environment: Mapping[str, Any]) -> None:
-    """Refuse to continue a run with a method whose source differs from the one passed in at its start."""
-    recorded = read_json(path)
-    if "method" in recorded and recorded["method"] != environment.get("method"):
-        raise UserError(
-            str(path),
-            "the run began with another method, which was passed in from Python; pass in "
-            "the same one, or use a new directory",
-        )
+def snapshot_path(out: Path, number: int) -> Path:
+    """Return the path of the model of a round."""
+    return out / SNAPSHOTS / f"round-{number}.safetensors"

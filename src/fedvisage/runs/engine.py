@@ -141,7 +141,7 @@ class LocalWorker:
         """Prepare a process, which begins with its first job."""
         self._scratch, self._threads = scratch, threads
         self._process: LastingProcess | None = None
-        # Shared memory, because a job must never wait until somebody reads its progress.
+        # Shared memory, so that a job never blocks on an unread progress queue.
         self._progress: Array[c_longlong] = get_context("spawn").RawArray("q", 2)
 
     def submit(self, job: Callable[..., Result], /, *args: Any) -> Future[Result]:
@@ -150,7 +150,9 @@ class LocalWorker:
         self._progress[:] = [0, 0]
         try:
             if self._process is None:
-                self._process = self._begin()
+                self._scratch.mkdir(parents=True)
+                begin = partial(_begin_worker, self._progress, self._threads, self._scratch)
+                self._process = LastingProcess(begin, fork_server=True)
             self._process.submit(_execute, job, args).add_done_callback(partial(_deliver, future))
         except (RuntimeError, EOFError):  # the process was lost, or ended, before this job
             future.set_exception(WorkerLost())
@@ -165,11 +167,6 @@ class LocalWorker:
         """Kill the process, if it has begun."""
         if self._process is not None:
             self._process.end()
-
-    def _begin(self) -> LastingProcess:
-        self._scratch.mkdir(parents=True)
-        begin = partial(_begin_worker, self._progress, self._threads, self._scratch)
-        return LastingProcess(begin, fork_server=True)
 
 
 class _Current:

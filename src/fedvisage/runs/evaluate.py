@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +10,21 @@ from fedvisage.base.errors import UserError
 from fedvisage.base.files import write_json
 from fedvisage.base.progress import Reporter, Say, discard
 from fedvisage.data.batches import View
-from fedvisage.data.integrity import check_bytes
 from fedvisage.data.overlap import OVERLAP, PUBLIC, SITE, TARGET, find_overlap, refuse_overlap
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import select, split_entry, splits_of
-from fedvisage.datasets.sources import existing_set, resolve, without_part
+from fedvisage.datasets.sources import existing_set, without_part
 from fedvisage.methods import read_method
 from fedvisage.nn.compute import report_nondeterminism
 from fedvisage.recipe import load
-from fedvisage.runs.directory import DATA, METRICS, RECIPE, close_settings, recorded_settings
-from fedvisage.runs.local_training import adoption
+from fedvisage.runs.directory import DATA, METRICS, RECIPE, RunDirectory, close_settings
 from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
+from fedvisage.runs.score_set import open_named
+from fedvisage.runs.train import adoption
 from fedvisage.tasks.checks import USUAL, Checks
 from fedvisage.tasks.finished_model import FinishedModel
-from fedvisage.tasks.opened import Benchmark, check_entry, check_for_model, notice_of_set, verify_sets
+from fedvisage.tasks.opened import Benchmark, check_entry, check_for_model, verify_sets
 from fedvisage.tasks.recognition.benchmarks import PLACE, check_unseen, share_of
 from fedvisage.tasks.seal import write_sealed
 
@@ -42,32 +41,11 @@ def recount(trained: Path, out: Path, cache: Path, reporter: Reporter) -> dict[s
         raise UserError(
             str(trained), "is not a finished run; name its directory, or finish it with `fedvisage run --resume`"
         )
-    recipe = close_settings(load(trained / RECIPE, [EXACT], read_method), recorded_settings(trained))
+    recipe = close_settings(load(trained / RECIPE, [EXACT], read_method), RunDirectory(trained).settings)
     return run(Request(recipe, out, cache, resume=True, training=adoption(trained), report=True), reporter)
 
 
 PUBLIC_SPLITS = ("train", "heldout")
-
-
-@dataclass(frozen=True, eq=False)
-class _Evaluation:
-    """The model to evaluate, the cache directory, the checks, and the callbacks for notes and progress."""
-
-    model: FinishedModel
-    cache: Path
-    checks: Checks
-    say: Say
-    course: Say
-
-
-@dataclass(frozen=True, eq=False)
-class _Target:
-    """The set to evaluate on: its view, the digest of its data, and its overlap with the training data."""
-
-    name: str
-    view: View
-    digest: str
-    overlap: dict[str, Any]
 
 
 @report_nondeterminism()
@@ -91,75 +69,47 @@ def evaluate(
     """
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(str(out), "is not empty; give a new directory, so that no result is overwritten")
-    evaluation, task = _Evaluation(model, cache, checks, say, course), model.setup.task
+    task, entry = model.setup.task, data or model.recipe.data.target
+    target, benchmark_sets, overlap = None, dict[str, Benchmark](), dict[str, Any]()
     # All sets are opened and checked before the first image is scored.
-    benchmark_sets, benchmark_overlap = _open_benchmarks(benchmarks, evaluation) if benchmarks else ({}, {})
-    target = _open_target(data, evaluation) if data is not None or not benchmark_sets else None
+    if benchmarks:
+        for name, source in benchmarks.items():
+            check_entry(source, f"{PLACE}{name}", model.recipe.input.size)
+        benchmark_sets = task.open_benchmarks(benchmarks, model.recipe, cache, course)
+        if checks.verify:
+            verify_sets([benchmark.entry for benchmark in benchmark_sets.values()], cache, say)
+        trained_on = _training_views(model, cache)
+        overlap["benchmarks"] = check_unseen(benchmark_sets, trained_on, model.saved.crops, cache, say, checks)
+    if data is not None or not benchmark_sets:
+        if entry is None:
+            raise UserError("--data", "the run has no target; name a prepared set")
+        # A named set is evaluated as a whole; the recipe's split applies to the run's own target.
+        split = model.recipe.data.target_split if data is None else "all"
+        target = open_named(
+            entry, cache, model=model, split=None if split == "all" else split, checks=checks, say=say, course=course
+        )
+    if target is not None and data is not None:  # training has already checked the run's own target
+        check_for_model(model.saved.crops, target.prepared.crop, target.entry, checks.allow_mixed_crops)
+        places = {**_training_views(model, cache), TARGET: (target.view,)}
+        shared = find_overlap(places, cache, say).about(TARGET)
+        for line in refuse_overlap(shared, checks.allow_overlap, target.prepared.name):
+            say(line)
+        overlap |= shared.as_json(checks.allow_overlap)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
     metrics: dict[str, Any] = {"method": model.recipe.method.name, "target": None, "seed": model.recipe.runtime.seed}
     if target is not None:
-        metrics["target"] = target.name
-        metrics |= task.evaluate_saved(model.scorer, model.saved, target.view, target.name, out)
+        name = metrics["target"] = target.prepared.name
+        metrics |= task.evaluate_saved(model.scorer, model.saved, target.view, name, out)
     if benchmark_sets:
         metrics |= task.evaluate_benchmarks(model.scorer, model.saved, benchmark_sets)
     if out is not None:
         digests = {f"{PLACE}{name}": benchmark.digest for name, benchmark in benchmark_sets.items()}
         write_json(out / DATA, digests if target is None else {**digests, TARGET: target.digest})
-        if overlap := {**benchmark_overlap, **(target.overlap if target is not None else {})}:
+        if overlap:
             write_json(out / OVERLAP, overlap)
         write_sealed(out, metrics)
     return metrics
-
-
-def _open_target(data: str | None, evaluation: _Evaluation) -> _Target:
-    """Open the named set, or else the run's target, and check it against the model and its training data."""
-    model, checks = evaluation.model, evaluation.checks
-    recipe = model.recipe
-    entry = data or recipe.data.target
-    if entry is None:
-        raise UserError("--data", "the run has no target; name a prepared set")
-    name, part = without_part(entry)
-    source, selection = split_entry(name)
-    path = resolve(source, evaluation.cache, workers=recipe.runtime.threads, say=evaluation.course)
-    prepared = PreparedSet.open(path).at_margin(model.margin)
-    check_bytes(path, evaluation.cache, whole=checks.verify, say=evaluation.say)
-    if prepared.size != recipe.input.size:
-        raise UserError(
-            entry,
-            f"images are {prepared.size}×{prepared.size}, but the model expects "
-            f"{recipe.input.size}×{recipe.input.size}",
-        )
-    model.setup.task.check_set(prepared, recipe, entry)
-    for line in notice_of_set(prepared.crop, entry):
-        evaluation.say(line)
-    # A named set is evaluated as a whole; the recipe's split applies to the run's own target.
-    view = View.of(prepared, None if data or recipe.data.target_split == "all" else recipe.data.target_split)
-    view = select(share_of(view, part), selection, entry)
-    overlap: dict[str, Any] = {}
-    if data is not None:  # training has already checked the run's own target
-        check_for_model(model.saved.crops, prepared.crop, entry, checks.allow_mixed_crops)
-        places = {**_training_views(model, evaluation.cache), TARGET: (view,)}
-        shared = find_overlap(places, evaluation.cache, evaluation.say).about(TARGET)
-        for line in refuse_overlap(shared, checks.allow_overlap, prepared.name):
-            evaluation.say(line)
-        overlap = shared.as_json(checks.allow_overlap)
-    return _Target(prepared.name, view, prepared.digest + (f" {part}" if part else ""), overlap)
-
-
-def _open_benchmarks(
-    benchmarks: Mapping[str, str], evaluation: _Evaluation
-) -> tuple[dict[str, Benchmark], dict[str, Any]]:
-    """Open the named benchmarks, and return them with their overlap with the training data, for ``overlap.json``."""
-    model, cache = evaluation.model, evaluation.cache
-    for name, entry in benchmarks.items():
-        check_entry(entry, f"{PLACE}{name}", model.recipe.input.size)
-    benchmark_sets = model.setup.task.open_benchmarks(benchmarks, model.recipe, cache, evaluation.course)
-    if evaluation.checks.verify:
-        verify_sets([benchmark.entry for benchmark in benchmark_sets.values()], cache, evaluation.say)
-    trained_on = _training_views(model, cache)
-    overlap = check_unseen(benchmark_sets, trained_on, model.saved.crops, cache, evaluation.say, evaluation.checks)
-    return benchmark_sets, {"benchmarks": overlap}
 
 
 def _training_views(model: FinishedModel, cache: Path) -> dict[str, list[View]]:

@@ -38,8 +38,11 @@ def with_chosen_settings(setup: Setup) -> Recipe:
     recipe = setup.recipe
     settings: dict[str, str] = {"precision": setup.compute.precision}
     if recipe.runtime.layout == "auto":
-        instructions = torch.backends.cpu.get_cpu_capability()
-        settings["layout"] = choose_layout(setup.compute, instructions, lambda: _traits_of(setup))
+
+        def traits() -> NetworkTraits:
+            return describe_network(setup.method.initial_network(recipe), recipe.input)
+
+        settings["layout"] = choose_layout(setup.compute, torch.backends.cpu.get_cpu_capability(), traits)
     return close_settings(recipe, settings)
 
 
@@ -54,10 +57,6 @@ def choose_layout(compute: Compute, instructions: str, network: Callable[[], Net
         return "first" if network().group_norm else "last"
     # AVX2's gradient of a convolution slows down with the channels last as soon as a row does not fit the cache.
     return "first" if instructions == "AVX2" and network().longest_row >= LONG_ROW else "last"
-
-
-def _traits_of(setup: Setup) -> NetworkTraits:
-    return describe_network(setup.method.initial_network(setup.recipe), setup.recipe.input)
 
 
 def describe_network(network: nn.ModuleDict, image: Input) -> NetworkTraits:

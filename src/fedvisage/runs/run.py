@@ -6,37 +6,25 @@ run; programs that train on other machines give it their own ``training`` and ``
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from fedvisage.base.files import read_json
+from fedvisage.base.files import read_json, read_tensors
 from fedvisage.base.imports import pause_garbage_collection
 from fedvisage.base.processes import use_threads
 from fedvisage.base.progress import Reporter, Say
 from fedvisage.federation.protections.dp import figures_of
-from fedvisage.federation.record.attendance import Attendance, absences, attendance_of
+from fedvisage.federation.record.attendance import absences, attendance_of
 from fedvisage.federation.record.ledger import LEDGER, REPEATED, ROUNDS, LedgerTotals, stream_lines, totals_of
 from fedvisage.federation.site_worker import LocalTransport
-from fedvisage.methods.origin import origin_of
 from fedvisage.nn.compute import report_nondeterminism
 from fedvisage.report.tracking.reporting import report_to_trackers
-from fedvisage.runs import directory
-from fedvisage.runs.checks import check_opened_data, validate
-from fedvisage.runs.directory import (
-    METRICS,
-    REPORT,
-    finished_metrics,
-    hold_directory,
-    record_start,
-    with_recorded_values,
-)
+from fedvisage.runs.directory import METRICS, REPORT, RunDirectory, peak_rss_mb, snapshot_path
 from fedvisage.runs.layout import with_chosen_settings
-from fedvisage.runs.local_training import open_site_workers
 from fedvisage.runs.request import Request
-from fedvisage.runs.snapshots import snapshot_metrics
-from fedvisage.runs.train import train_over_transport
-from fedvisage.runs.workers import WorkerPool, remove_scratch, without_workers
+from fedvisage.runs.train import open_site_workers, train_over_transport
+from fedvisage.runs.workers import WorkerPool, remove_scratch
 from fedvisage.tasks import saved_model
 from fedvisage.tasks.catalogue import Setup, set_up, task_of
 from fedvisage.tasks.opened import RunData
@@ -49,34 +37,35 @@ def run(request: Request, reporter: Reporter) -> dict[str, Any]:
 
     A finished run is not repeated: its metrics are returned.
     """
-    out, pool = request.out, WorkerPool(request.recipe.runtime.workers, request.out)
+    directory, pool = RunDirectory(request.out), WorkerPool(request.recipe.runtime.workers, request.out)
     # No byte of the result depends on the number of workers, so the run's files do not mention it.
-    request = replace(request, recipe=without_workers(request.recipe))
-    with report_to_trackers(request.recipe, out, reporter) as trackers:
-        request = replace(request, recipe=with_recorded_values(request.recipe, out))
-        metrics = finished_metrics(out, request.recipe, request.resume)
+    runtime = request.recipe.runtime.model_copy(update={"workers": None})
+    recipe = directory.with_recorded_values(request.recipe.model_copy(update={"runtime": runtime}))
+    request = replace(request, recipe=recipe)
+    with report_to_trackers(recipe, request.out, reporter) as trackers:
+        metrics = directory.finished_metrics(recipe, request.resume)
         if metrics is not None:
-            reporter.say(f"{out} is finished already; nothing to do")
+            reporter.say(f"{request.out} is finished already; nothing to do")
         else:
-            validate(request, reporter.say)
+            request.validate(reporter.say)
             setup = resolve(request, reporter)
             data, overlap = open_data(request, setup, pool, reporter)
-            with hold_directory(out), report_nondeterminism():
+            with directory.hold(), report_nondeterminism():
                 # Another process may have finished the run while this one opened its data.
-                metrics = finished_metrics(out, setup.recipe, resume=True)
+                metrics = directory.finished_metrics(setup.recipe, resume=True)
                 if metrics is None:
-                    record_start(out, setup.recipe, data.digests, overlap, _environment(setup, pool))
+                    directory.record_start(setup, data, overlap, len(pool.workers))
                     trained = train_model(request, setup, data, pool, reporter)
-                    metrics = evaluate(request, setup, data, trained, pool, reporter.say)
+                    metrics = evaluate(setup, request.out, data, trained, pool, reporter.say)
         trackers.finish(metrics)
-    if request.report and not (out / REPORT).exists():
+    if request.report and not (directory / REPORT).exists():
         with pause_garbage_collection():  # imported late, because these load the plotting libraries
             from fedvisage.report.page import write_report
             from fedvisage.report.tracking.tensorboard import write_events
 
         use_threads(request.recipe.runtime.threads)  # again, for the libraries that were just loaded
-        write_events(out)
-        write_report(out, request.cache)
+        write_events(request.out)
+        write_report(request.out, request.cache)
     return metrics
 
 
@@ -95,7 +84,7 @@ def open_data(request: Request, setup: Setup, pool: WorkerPool, reporter: Report
         data = setup.task.open(setup.recipe, setup.method, request.cache, reporter)
     else:
         data = request.opening(setup, request.cache, reporter)
-    return data, check_opened_data(request, data, reporter.say)
+    return data, request.check_data(data, reporter.say)
 
 
 def train_model(request: Request, setup: Setup, data: RunData, pool: WorkerPool, reporter: Reporter) -> TrainingResult:
@@ -116,39 +105,33 @@ def train_model(request: Request, setup: Setup, data: RunData, pool: WorkerPool,
 
 
 def evaluate(
-    request: Request, setup: Setup, data: RunData, trained: TrainingResult, pool: WorkerPool, say: Say
+    setup: Setup, out: Path, data: RunData, trained: TrainingResult, pool: WorkerPool, say: Say
 ) -> dict[str, Any]:
     """Evaluate the model on the target, write and return the metrics, and report the sites that were absent."""
-    totals = totals_of(stream_lines(request.out / LEDGER))
+    totals, bytes_sent = totals_of(stream_lines(out / LEDGER)), dict[str, Any]()
+    for way, count in totals.bytes.items():
+        bytes_sent[f"bytes_{way}"] = count
+    if totals.repeated:  # an interrupted run also reports the bytes that were sent again
+        bytes_sent[REPEATED] = {f"bytes_{way}": count for way, count in totals.repeated.items()}
     metrics = {
-        **_training_metrics(setup, data, trained, totals, attendance_of(stream_lines(request.out / ROUNDS))),
-        **setup.task.evaluate(setup.scorer(), trained, data, request.out),
-        **snapshot_metrics(setup, request.out, trained, data),
-        **_costs(totals, sum(row["seconds"] for row in stream_lines(request.out / ROUNDS)), pool),
+        **_training_metrics(setup, out, data, trained, totals),
+        **setup.task.evaluate(setup.scorer(), trained, data, out),
+        **_snapshot_metrics(setup, out, trained, data),
+        **bytes_sent,
+        "seconds": round(sum(row["seconds"] for row in stream_lines(out / ROUNDS)), 3),
+        "peak_rss_mb": peak_rss_mb(pool.peaks_kb),
     }
-    write_sealed(request.out, metrics)
+    write_sealed(out, metrics)
     for sentence in absences(metrics):
         say(f"note: {sentence}")
-    return read_json(request.out / METRICS)
-
-
-def _environment(setup: Setup, pool: WorkerPool) -> dict[str, Any]:
-    """Return the environment record of a run.
-
-    A method that was passed in is recorded by its modules and the digest of its source. The record also has the number
-    of worker processes, if any, although no byte of the result depends on it.
-    """
-    environment = directory.describe(setup.compute, setup.recipe.runtime.threads)
-    environment |= {"workers": len(pool.workers)} if pool.workers else {}
-    origin = origin_of(setup.method, setup.recipe.method)
-    return environment | ({"method": origin} if origin else {})
+    return read_json(out / METRICS)
 
 
 def _training_metrics(
-    setup: Setup, data: RunData, trained: TrainingResult, totals: LedgerTotals, attendance: Attendance
+    setup: Setup, out: Path, data: RunData, trained: TrainingResult, totals: LedgerTotals
 ) -> dict[str, Any]:
     """Return the description of a run's training in metrics.json: its names, rounds, attendance and privacy."""
-    recipe, method = setup.recipe, setup.method
+    recipe, method, attendance = setup.recipe, setup.method, attendance_of(stream_lines(out / ROUNDS))
     metrics: dict[str, Any] = {
         "method": method.name,
         "task": setup.task.name,
@@ -166,18 +149,21 @@ def _training_metrics(
     return metrics
 
 
-def _costs(totals: LedgerTotals, seconds: float, pool: WorkerPool) -> dict[str, Any]:
-    """Return the sums of bytes and seconds, and the peak memory of a run.
+def _snapshot_metrics(setup: Setup, out: Path, trained: TrainingResult, data: RunData) -> dict[str, Any]:
+    """Return the target metrics of each saved round; there are none without a target and benchmarks.
 
-    Bytes are those of the whole ledger. An interrupted run also reports the bytes that were sent again.
+    Only simulations can evaluate snapshots, because a federation does not see its target. The metrics select nothing,
+    and they need no threshold, because the sites choose thresholds only for the finished model.
     """
-    return {
-        **_as_figures(totals.bytes),
-        **({REPEATED: _as_figures(totals.repeated)} if totals.repeated else {}),
-        "seconds": round(seconds, 3),
-        "peak_rss_mb": directory.peak_rss_mb(pool.peaks_kb),
-    }
-
-
-def _as_figures(bytes_by_direction: Mapping[str, int]) -> dict[str, int]:
-    return {f"bytes_{direction}": count for direction, count in bytes_by_direction.items()}
+    every = setup.recipe.evaluation.snapshots
+    if every is None or (data.target is None and not data.benchmarks):
+        return {}
+    evaluation = setup.recipe.evaluation.model_copy(update={"resamples": 0, "published": None})
+    scorer = replace(setup, recipe=setup.recipe.model_copy(update={"evaluation": evaluation})).scorer()
+    figures = []
+    for number in range(every, trained.rounds + 1, every):
+        path = snapshot_path(out, number)
+        if path.exists():  # a run that adopted the model of another run has none
+            saved = replace(trained.saved, finished=read_tensors(path)[0])
+            figures.append({"round": number, **setup.task.evaluate_snapshot(scorer, saved, data)})
+    return {"by_round": figures} if figures else {}

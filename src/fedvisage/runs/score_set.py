@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from fedvisage.metrics.scores import FloatArray, by_video, write_scores
 from fedvisage.recipe import Evaluation
 from fedvisage.runs.directory import DATA
 from fedvisage.tasks.checks import USUAL, Checks
+from fedvisage.tasks.finished_model import FinishedModel
 from fedvisage.tasks.opened import check_for_model, notice_of_set
 from fedvisage.tasks.pad.evaluation import as_scores
 from fedvisage.tasks.pad.task import SCORES
@@ -47,16 +47,35 @@ class NamedSet:
     digest: str
 
 
-def open_named(entry: str, cache: Path, *, checks: Checks = USUAL, say: Say = discard) -> NamedSet:
-    """Open the set of a data entry, and render it into the cache if necessary."""
-    name, part = without_part(entry.strip())
+def open_named(
+    entry: str,
+    cache: Path,
+    *,
+    model: FinishedModel | None = None,
+    place: str = "",
+    split: str | None = None,
+    checks: Checks = USUAL,
+    say: Say = discard,
+    course: Say = discard,
+) -> NamedSet:
+    """Open the set of a data entry, all of it or one split, and render it into the cache if necessary.
+
+    With ``model``, a finished run's, the crops have its margin, and the set must fit its recipe. Errors name ``place``,
+    by default the entry. ``say`` receives notes on the set, ``course`` the progress of rendering.
+    """
+    place, (name, part) = place or entry, without_part(entry.strip())
     source, selection = split_entry(name)
-    path = resolve(source, cache, say=say)
-    prepared = PreparedSet.open(path)
+    path = resolve(source, cache, workers=1 if model is None else model.recipe.runtime.threads, say=course)
+    prepared = PreparedSet.open(path).at_margin(None if model is None else model.margin)
     check_bytes(path, cache, whole=checks.verify, say=say)
+    if model is not None:
+        size = model.recipe.input.size
+        if prepared.size != size:
+            raise UserError(place, f"images are {prepared.size}×{prepared.size}, but the model expects {size}×{size}")
+        model.setup.task.check_set(prepared, model.recipe, place)
     for line in notice_of_set(prepared.crop, entry):
         say(line)
-    view = select(share_of(View.of(prepared), part), selection, entry)
+    view = select(share_of(View.of(prepared, split), part), selection, place)
     return NamedSet(entry, prepared, view, prepared.digest + (f" {part}" if part else ""))
 
 
@@ -78,13 +97,8 @@ def score_set(model: Model, view: View) -> FloatArray:
     """Return the logits of a view of one set."""
     (part,) = view.slices
     by_shape = [part.set.at_margin(shape.margin).images for shape in model.shapes]
-    return np.concatenate(
-        [model.score([np.array(images[indices]) for images in by_shape]) for indices in _batches(part.indices)]
-    )
-
-
-def _batches(indices: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
-    yield from (indices[start : start + AT_ONCE] for start in range(0, max(len(indices), 1), AT_ONCE))
+    batches = [part.indices[start : start + AT_ONCE] for start in range(0, max(len(part.indices), 1), AT_ONCE)]
+    return np.concatenate([model.score([np.array(images[batch]) for images in by_shape]) for batch in batches])
 
 
 def evaluate_export(
@@ -95,10 +109,11 @@ def evaluate_export(
         raise UserError(str(model.directory), "is no detector with a threshold; evaluate the run that it came from")
     if out is not None:
         check_free(out)
-    named = open_named(data, cache, checks=checks, say=say)
+    named = open_named(data, cache, checks=checks, say=say, course=say)
     check_set(model, named.prepared, data, allow_mixed_crops=checks.allow_mixed_crops)
     name, threshold = named.prepared.name, model.threshold
     scores = as_scores(score_set(model, named.view), named.view, name, "")
+    scores_by_video = by_video(scores)
     metrics: dict[str, Any] = {
         "method": model.method,
         "target": name,
@@ -108,12 +123,12 @@ def evaluate_export(
         "threshold_source": {"far": threshold.far, "frr": threshold.frr},
         "level": "frame",
         **pad.evaluate(scores, threshold.value),
-        "video": pad.evaluate(by_video(scores), threshold.value),
+        "video": pad.evaluate(scores_by_video, threshold.value),
         "intervals": {
             level: intervals(
                 scored, threshold.value, Evaluation().resamples, numpy_rng(0, "bootstrap", level)
             ).as_json()
-            for level, scored in (("frame", scores), ("video", by_video(scores)))
+            for level, scored in (("frame", scores), ("video", scores_by_video))
         },
     }
     if out is not None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 from fedvisage import recipe as recipes
 from fedvisage.base.errors import RunFailed, UserError, plain_line
-from fedvisage.base.files import json_text, read_json, read_text
+from fedvisage.base.files import json_text, read_json, read_text, tensor_bytes, write_atomically
 from fedvisage.base.progress import Reporter
 from fedvisage.base.streams import seed_global_rng
 from fedvisage.federation.exchange import LONGEST_REASON, Exchange
@@ -21,31 +22,39 @@ from fedvisage.federation.protections.dp import promise_of
 from fedvisage.federation.record.attendance import attendance_of
 from fedvisage.federation.record.ledger import CHANGED, LEDGER, ROUNDS, JsonLines, read_lines
 from fedvisage.federation.record.releases import Releases
-from fedvisage.federation.record.store import CHECKPOINTS, Checkpoints, Progress, recipe_digest
+from fedvisage.federation.record.store import (
+    CHECKPOINTS,
+    Checkpoints,
+    Progress,
+    SiteStore,
+    StateCache,
+    generations_of,
+    recipe_digest,
+)
 from fedvisage.federation.server import NoQuorum, Server
-from fedvisage.federation.wire.message import Message, load_parts, under
+from fedvisage.federation.site_worker import LocalTransport, SiteWorker
+from fedvisage.federation.wire.message import Message, load_parts, plain, under
 from fedvisage.federation.wire.schema import Schema
 from fedvisage.federation.wire.transport import Transport
 from fedvisage.methods import find, read_method
-from fedvisage.methods.models.frozen_backbone import load_constant
+from fedvisage.methods.models.frozen_backbone import constant_weights, load_constant
 from fedvisage.runs.directory import (
     METRICS,
     RECIPE,
+    SITES,
     SNAPSHOTS,
     START,
+    RunDirectory,
     close_settings,
-    digests_of_files,
-    owner_in,
-    recorded_settings,
-    run_name,
-    write_once,
+    snapshot_path,
 )
-from fedvisage.runs.snapshots import snapshot_saver, with_constant_weights
+from fedvisage.runs.request import Training
 from fedvisage.starts.start import read_start
 from fedvisage.tasks import saved_model, scoring
 from fedvisage.tasks.asking import collect_histograms, source_summary
 from fedvisage.tasks.catalogue import Setup
 from fedvisage.tasks.heldout_counts import write_counts
+from fedvisage.tasks.opened import RunData
 from fedvisage.tasks.task import TrainingResult
 
 BEST = "best/"
@@ -78,8 +87,6 @@ class TrainingLoop:
     ledger: JsonLines
     rounds: JsonLines
     reporter: Reporter
-    keep: Callable[[Server], Mapping[str, str]]
-    """Saves a snapshot of the round's model, if the recipe asks for it, and returns its digest by file name."""
     digests: dict[str, str] = field(default_factory=dict)
     """The digests of the run's other files."""
     watch: BestRound = field(default_factory=BestRound)
@@ -111,9 +118,22 @@ class TrainingLoop:
                 self._record(
                     seconds, counted, heldout, server.exchange.transport.uncommitted if is_checkpointed else {}
                 )
-                self.digests |= self.keep(server)
+                self._save_snapshot()
                 if generations is not None:
-                    self._checkpoint(generations)
+                    # The server's checkpoint names the sites' generations.
+                    progress = Progress(
+                        round=server.round,
+                        generations=generations,
+                        ledger=self.ledger.flush(),
+                        rounds=self.rounds.flush(),
+                        notes={
+                            "watch": asdict(self.watch),
+                            "stopped": server.stopped,
+                            "without_quorum": server.without_quorum,
+                        },
+                        digests={**self.digests, LEDGER: self.ledger.digest, ROUNDS: self.rounds.digest},
+                    )
+                    self.checkpoints.write(server.state(), progress)
                 start_time = time.monotonic()
         if server.ended:
             self.reporter.say(f"ended after round {server.round} of {total}: {server.ended}")
@@ -162,12 +182,9 @@ class TrainingLoop:
         """Refuse files that are not those of the checkpoint, and keep the digests of the others for the next one."""
         out, recorded = self.checkpoints.directory.parent, dict(progress.digests)
         for lines, length in ((self.ledger, progress.ledger), (self.rounds, progress.rounds)):
-            lines.check(length, recorded.pop(lines.path.name, "") if progress.digests else None)
-        self.digests = digests_of_files(out)
-        if not progress.digests:
-            if progress.round:
-                written = f"an earlier version wrote the checkpoint of round {progress.round}, without digests"
-                self.reporter.say(f"note: {written}: whether files were changed since is not checked")
+            lines.check(length, recorded.pop(lines.path.name, "") if progress.round else None)
+        self.digests = RunDirectory(out).digests()
+        if not progress.round:  # training begins
             return
         for name in sorted(self.digests.keys() - recorded.keys()):
             if not name.startswith(SNAPSHOTS):
@@ -178,6 +195,23 @@ class TrainingLoop:
             if self.digests.get(name) != digest:
                 fault = CHANGED if name in self.digests else "is missing; restore it to resume"
                 raise UserError(str(out / name), fault)
+
+    def _save_snapshot(self) -> None:
+        """Save the model of the round if the recipe selects it.
+
+        Papers plot metrics by round (PrivacyFace's Figure 5, FedPAD's curves) and start from models of earlier rounds.
+        Each file equals the ``model.safetensors`` of a run that ends at that round, except for exact statistics, which
+        the server collects only once. ``training.start`` accepts such a file. A round that is trained again overwrites
+        its snapshot.
+        """
+        every, server = self.server.recipe.evaluation.snapshots, self.server
+        if every is None or server.round % every:
+            return
+        out = self.checkpoints.directory.parent
+        path, content = snapshot_path(out, server.round), tensor_bytes(with_constant_weights(server, server.finished()))
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, content)
+        self.digests[str(path.relative_to(out))] = hashlib.sha256(content).hexdigest()
 
     def _evaluate(self) -> dict[str, float]:
         recipe, server = self.server.recipe, self.server
@@ -200,11 +234,7 @@ class TrainingLoop:
         return summary
 
     def _record(
-        self,
-        seconds: float,
-        counted: list[str] | None,
-        heldout: dict[str, float],
-        uncommitted: Mapping[str, str],
+        self, seconds: float, counted: list[str] | None, heldout: dict[str, float], uncommitted: Mapping[str, str]
     ) -> None:
         record = self.server.exchange.record
         row: dict[str, Any] = {
@@ -227,21 +257,10 @@ class TrainingLoop:
         self.rounds.append(row)
         self.reporter.ended_round(row, self.server.recipe.training.rounds)
 
-    def _checkpoint(self, generations: Mapping[str, int]) -> None:
-        """Write the server's checkpoint, which names the sites' generations."""
-        progress = Progress(
-            round=self.server.round,
-            generations=generations,
-            ledger=self.ledger.flush(),
-            rounds=self.rounds.flush(),
-            notes={
-                "watch": asdict(self.watch),
-                "stopped": self.server.stopped,
-                "without_quorum": self.server.without_quorum,
-            },
-            digests={**self.digests, LEDGER: self.ledger.digest, ROUNDS: self.rounds.digest},
-        )
-        self.checkpoints.write(self.server.state(), progress)
+
+def with_constant_weights(server: Server, finished: Message) -> Message:
+    """Add the constant weights, which are never sent, to a finished model, so that it needs no other file."""
+    return {**finished, **{name: plain(value) for name, value in constant_weights(server.net).items()}}
 
 
 EVALUATION_KEYS = ("threshold", "level", "batch", "resamples", "features", "adapt", "recognition", "snapshots")
@@ -262,18 +281,22 @@ def train_over_transport(
     ``adopted`` names a finished run whose members are adopted instead of trained again. ``first`` holds pre-trained
     parts to start from.
     """
-    recipe, method = setup.recipe, setup.method
+    recipe, method, directory = setup.recipe, setup.method, RunDirectory(out)
     with ExitStack() as stack:
         ledger, rounds = (stack.enter_context(closing(JsonLines(out / name))) for name in (LEDGER, ROUNDS))
         exchange = Exchange(recipe, transport, schemas, ledger, promise_of(recipe, method))
-        server = _build_server(setup, exchange, Releases(out / "released", owner_in(out)), first or {})
-        _load_start_weights(server, out, reporter)
+        # The server's network, with the pre-trained parts and the constant weights.
+        net = method.initial_network(recipe)
+        load_parts(net, {name: value for name, value in (first or {}).items() if name.split(".")[0] in net})
+        setup.compute.place(net)
+        load_constant(net, recipe, setup.files)
+        releases = Releases(out / "released", directory.owner())
+        server = Server(method, recipe, net, exchange, setup.compute, releases, setup.files)
+        _load_start_weights(server, directory, reporter)
         if adopted is None:
-            # The run's own text: a run that an earlier version began lacks newer keys, and may have former names.
-            digest, ours = recipe_digest(read_text(out / RECIPE)), bool(run_name(out))
-            checkpoints = Checkpoints(out / CHECKPOINTS, digest, with_digests=ours)
-            keep = snapshot_saver(out, recipe)
-            finished = TrainingLoop(method, server, checkpoints, ledger, rounds, reporter, keep).train()
+            digest = recipe_digest(read_text(directory / RECIPE))
+            checkpoints = Checkpoints(out / CHECKPOINTS, digest, with_digests=True)
+            finished = TrainingLoop(method, server, checkpoints, ledger, rounds, reporter).train()
         else:
             finished = _adopt(adopted, setup, server)
         # The sites' last calls are about the finished model: its statistics come before its thresholds.
@@ -281,34 +304,19 @@ def train_over_transport(
             finished = scoring.with_exact_statistics(server, setup.scorer(), finished)
         trained = setup.task.choose_thresholds(server, finished)
         saved = replace(trained.saved, finished=with_constant_weights(server, trained.saved.finished))
-        trained = replace(trained, saved=saved, ended=_early_end_reason(server))
+        ended = {}  # the reason for fewer rounds than the recipe asks for, as `metrics.json` records it
+        if server.ended:
+            ended = {"cause": "budget", "reason": server.ended}
+        elif server.stopped and server.round < recipe.training.rounds:
+            ended = {"cause": "early-stop", "reason": "the sites' held-out EER had not improved for a while"}
         write_counts(out, trained.counts)
-        saved_model.save(out, trained.saved)
+        saved_model.save(out, saved)
         ledger.flush()
         rounds.flush()
-    return trained
+    return replace(trained, saved=saved, ended=ended)
 
 
-def _early_end_reason(server: Server) -> dict[str, str]:
-    """Return the reason for fewer rounds than the recipe asks for, as ``metrics.json`` records it."""
-    if server.ended:
-        return {"cause": "budget", "reason": server.ended}
-    if server.stopped and server.round < server.recipe.training.rounds:
-        return {"cause": "early-stop", "reason": "the sites' held-out EER had not improved for a while"}
-    return {}
-
-
-def _build_server(setup: Setup, exchange: Exchange, releases: Releases, first: Message) -> Server:
-    """Build the server and its network, with the pre-trained parts and the constant weights loaded."""
-    recipe, method, compute, files = setup.recipe, setup.method, setup.compute, setup.files
-    net = method.initial_network(recipe)
-    load_parts(net, {name: value for name, value in first.items() if name.split(".")[0] in net})
-    compute.place(net)
-    load_constant(net, recipe, files)
-    return Server(method, recipe, net, exchange, compute, releases, files)
-
-
-def _load_start_weights(server: Server, out: Path, reporter: Reporter) -> None:
+def _load_start_weights(server: Server, directory: RunDirectory, reporter: Reporter) -> None:
     """Load the weights that the recipe starts from into the network, and report the parts that fit."""
     start = server.recipe.training.starts_from
     if start is None:
@@ -316,17 +324,17 @@ def _load_start_weights(server: Server, out: Path, reporter: Reporter) -> None:
     start_weights = read_start(server.file(start.file), start, server.tensors(*server.net))
     server.load(start_weights.weights)
     server.start = {name: start_weights.weights[name] for name in start_weights.taken}
-    if not (out / START).exists():
+    if not (directory / START).exists():
         for line in start_weights.lines():
             reporter.say(line)
-    write_once(out / START, json_text(start_weights.as_json()))
+    directory.write_once(START, json_text(start_weights.as_json()))
 
 
 def _adopt(trained: Path, setup: Setup, server: Server) -> Message:
     """Adopt the members of a finished run whose recipe differs only in its evaluation."""
     saved = saved_model.load(trained)
     their_recipe = recipes.validate(saved.recipe, read_method)  # newer keys have their defaults
-    their_recipe = close_settings(their_recipe, recorded_settings(trained))
+    their_recipe = close_settings(their_recipe, RunDirectory(trained).settings)
     exact = scoring.wants_exact_statistics(setup.recipe)
     theirs, ours = (training_of(recipes.tree_of(recipe), exact) for recipe in (their_recipe, setup.recipe))
     if theirs != ours or find(their_recipe.method).server is not setup.method.server:
@@ -354,3 +362,45 @@ def training_of(recipe: dict[str, Any], exact: bool) -> dict[str, Any]:
     for key in EVALUATION_KEYS:
         tree["evaluation"].pop(key, None)
     return tree
+
+
+# The sites of a run on this machine.
+
+
+def open_site_workers(
+    setup: Setup, out: Path, data: RunData, reporter: Reporter
+) -> tuple[list[SiteWorker], Mapping[str, Schema]]:
+    """Return the worker of each site, with its data and its private state, and the schemas of their uploads."""
+    workspace, state_cache, owner = setup.workspace(), StateCache(), RunDirectory(out).owner()
+    workspace.on_batch = reporter.batch
+    public = data.people.public if data.people else None
+    strangers = data.people.strangers if data.people else {}
+    site_workers = [
+        SiteWorker(
+            name,
+            site.train,
+            site.heldout,
+            SiteStore(out / SITES / name, state_cache, replace(owner, site=name)),
+            workspace,
+            public=public,
+            strangers=strangers.get(name),
+            unseen=site.unseen,
+        )
+        for name, site in data.sites.items()
+    ]
+    return site_workers, workspace.schemas
+
+
+def adoption(trained: Path) -> Training:
+    """Return a training that adopts the members of a finished run, and its sites' own models, without new rounds."""
+
+    def adopt(setup: Setup, out: Path, data: RunData, reporter: Reporter) -> TrainingResult:
+        site_workers, schemas = open_site_workers(setup, out, data, reporter)
+        generations = generations_of(trained) if data.people is not None else {}
+        owner = RunDirectory(trained).owner()
+        for worker in site_workers:
+            name, own = worker.name, replace(owner, site=worker.name)
+            worker.store.take_over(trained / SITES / name, own, generations.get(name, 0))
+        return train_over_transport(setup, out, LocalTransport(site_workers), schemas, reporter, adopted=trained)
+
+    return adopt

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from fedvisage import recipe as recipes
 from fedvisage.base.errors import RunFailed, UserError
@@ -36,8 +36,6 @@ from fedvisage.recipe import Recipe
 from fedvisage.runs.directory import peak_kb
 from fedvisage.runs.engine import Engine, LocalEngine, Worker, WorkerLost, report_progress
 from fedvisage.tasks.catalogue import set_up
-
-Result = TypeVar("Result")
 
 # The jobs of a worker. They keep the sites of the worker's process in memory, and their files in its scratch space.
 
@@ -148,13 +146,6 @@ Workers = Literal["auto"] | int | None
 """The values of ``runtime.workers``."""
 
 
-def without_workers(recipe: Recipe) -> Recipe:
-    """Return a recipe without its number of workers, because no byte of the result depends on it."""
-    if recipe.runtime.workers is None:
-        return recipe
-    return recipe.model_copy(update={"runtime": recipe.runtime.model_copy(update={"workers": None})})
-
-
 def recipe_of_worker(recipe: Recipe, number: int) -> Recipe:
     """Return a recipe with the device of one worker."""
     device = {"device": device_of_worker(recipe.runtime.device, number)}
@@ -162,9 +153,8 @@ def recipe_of_worker(recipe: Recipe, number: int) -> Recipe:
 
 
 def remove_scratch(out: Path) -> None:
-    """Remove the files that the workers of a killed run left; earlier versions used another name."""
-    for name in (SCRATCH, ".handed"):
-        shutil.rmtree(out / name, ignore_errors=True)
+    """Remove the files that the workers of a killed run left."""
+    shutil.rmtree(out / SCRATCH, ignore_errors=True)
 
 
 class WorkerPool:
@@ -193,10 +183,18 @@ class WorkerPool:
         slots = min(self.engine.capacity(threads), gpus or sites)
         best = slots + (not gpus and slots > 1 and sites % slots > 0)
         count = min(sites, best if isinstance(self._requested, str) else self._requested)
+        reason = None
         if count == 1:
-            reason: str | None = f"one process uses {'the GPU' if gpus == 1 else 'all cores with its threads'}"
-        else:
-            reason = _why_not_parallel(recipe, method, ours)
+            reason = f"one process uses {'the GPU' if gpus == 1 else 'all cores with its threads'}"
+        elif not ours:
+            reason = "the transport that was passed in decides where its sites are"
+        elif method.in_turn:
+            reason = f"{method.name} visits its sites one after another"
+        elif not is_picklable(method, recipe):
+            reason = (
+                f"{method.name} was passed in and cannot be sent to another process, because not all of its functions "
+                "can be imported by name"
+            )
         if reason is not None:
             say(f"note: {reason}; runtime.workers changes nothing")
             return
@@ -225,20 +223,6 @@ class WorkerPool:
             self.engine.close()
 
 
-def _why_not_parallel(recipe: Recipe, method: Method, ours: bool) -> str | None:
-    """Return the reason why sites cannot train in parallel, or None if they can."""
-    if not ours:
-        return "the transport that was passed in decides where its sites are"
-    if method.in_turn:
-        return f"{method.name} visits its sites one after another"
-    if not is_picklable(method, recipe):
-        return (
-            f"{method.name} was passed in and cannot be sent to another process, because not all of its functions can "
-            "be imported by name"
-        )
-    return None
-
-
 class WorkerTransport:
     """The transport to sites at workers.
 
@@ -252,7 +236,12 @@ class WorkerTransport:
         self.names = tuple(sorted(site.name for site in sites))
         self._sites, self._workspace = {site.name: site for site in sites}, sites[0].workspace
         self._engine, self._workers = engine, workers
-        self._images = {site.name: _images_per_round(site) for site in sites}
+        recipe = self._workspace.recipe
+        # The number of images that each site trains on in a round.
+        self._images = {
+            site.name: round_length(recipe, site.name, len(site.train)) * recipe.training.batch.of(site.name)
+            for site in sites
+        }
         self._homes: dict[str, Worker] = {}
         self._visited: set[str] = set()
         self._round = 0
@@ -264,7 +253,12 @@ class WorkerTransport:
 
         A site with a spent budget ends the round, and the sites after it must not be charged for that round.
         """
-        self._open_round(max((order.round for order in orders.values()), default=self._round))
+        number = max((order.round for order in orders.values()), default=self._round)
+        if number != self._round:
+            # End the visits of the last round, and release its sites that keep nothing from their workers.
+            stays = self._sites_with_state() | (self._homes.keys() - self._visited)
+            self._homes = {name: worker for name, worker in self._homes.items() if name in stays}
+            self._round = number
         self._visited |= orders.keys()
         jobs = self._jobs_of(orders)
         if not any(self._workspace.schemas[order.call].releases for order in orders.values()):
@@ -272,7 +266,7 @@ class WorkerTransport:
             return
         for name in sorted(jobs):
             for reply in self._execute({name: jobs.pop(name)}):
-                # What a site has released is in the run's directory before its reply is used.
+                # Write the site's releases to disk before using its reply, so that a crash cannot lose them.
                 log = self._sites[name].releases
                 log.receive(self._homes[name].submit(release_files, name, log.value_files).result())
                 yield reply
@@ -364,38 +358,20 @@ class WorkerTransport:
                 with suppress(Empty):
                     site, future = finished.get(timeout=POLL_SECONDS)
                     replies[site] = future.result()
-                self._report_progress()
+                # Report the progress of the sites that has changed.
+                for worker, running in self._running.items():
+                    progress = (running, *worker.progress())
+                    if progress[2] and self._reported.get(worker) != progress:
+                        self._reported[worker] = progress
+                        self._workspace.on_batch(*progress)
             reply = replies.pop(name)
             message = reply.message and {key: plain(value) for key, value in reply.message.items()}
             yield replace(reply, message=message)
 
-    def _open_round(self, number: int) -> None:
-        """End the visits of the last round, and release its sites that keep nothing from their workers."""
-        if self._round != number:
-            stays = self._sites_with_state() | (self._homes.keys() - self._visited)
-            self._homes = {name: worker for name, worker in self._homes.items() if name in stays}
-            self._round = number
-
     def _sites_with_state(self) -> set[str]:
-        return set().union(*self._at_all(end_visits))
-
-    def _at_all(self, job: Callable[..., Result], *args: Any) -> list[Result]:
-        """Execute a job at all workers at the same time."""
-        return [future.result() for future in [worker.submit(job, *args) for worker in self._workers]]
-
-    def _report_progress(self) -> None:
-        """Report the progress of the sites that has changed."""
-        for worker, name in self._running.items():
-            progress = (name, *worker.progress())
-            if progress[2] and self._reported.get(worker) != progress:
-                self._reported[worker] = progress
-                self._workspace.on_batch(*progress)
-
-
-def _images_per_round(site: SiteWorker) -> int:
-    """Return the number of images that a site trains on in a round."""
-    recipe = site.workspace.recipe
-    return round_length(recipe, site.name, len(site.train)) * recipe.training.batch.of(site.name)
+        """End the visits at all workers at the same time, and return the sites that keep state."""
+        ends = [worker.submit(end_visits) for worker in self._workers]
+        return set().union(*(end.result() for end in ends))
 
 
 def assign_sites(images: Mapping[str, int], count: int) -> list[list[str]]:

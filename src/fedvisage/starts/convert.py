@@ -5,7 +5,7 @@ A conversion writes its file only when every step succeeds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -108,13 +108,25 @@ class Conversion:
             f"as {result.project} writes them"
         ]
         lines += [f"left out: {', '.join(result.left_out)}"] if result.left_out else []
+        mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (result.mean, result.std))
+        pixels = f"less ({mean}), by ({std})"
+        if set(result.mean) == set(result.std) == {0.5}:
+            pixels = "from -1 to 1"
+        elif set(result.std) == {1 / 255}:
+            pixels = "from 0 to 255"
         lines.append(
-            f"the source expects {result.colour.upper()}, {_describe_pixels(result)}; "
+            f"the source expects {result.colour.upper()}, {pixels}; "
             f"the result RGB from 0 to 1, {result.size} pixels"
             + ("" if result.margin is None else f", crops of {result.margin:g} times the face box")
         )
         lines += [f"note: {result.note}"] if result.note else []
-        lines.append(_describe_comparison(self.agreement))
+        if self.agreement is None:
+            lines.append("not verified: give --reference ONNX, a graph with the same weights")
+        else:
+            lines.append(
+                f"compared: features of {self.agreement.pictures} pictures are at most {self.agreement.furthest:.2g} "
+                "from the graph's, at unit length"
+            )
         lines += ["licence: not stated (--licence)"] if not self.licence else []
         return [*lines, "a recipe that starts from it:", *(f"  {line}" for line in self.use.splitlines())]
 
@@ -132,9 +144,7 @@ class Conversion:
             "tensors": dict(result.pairs),
             "left_out": result.left_out,
             "note": result.note,
-            "compared": None
-            if self.agreement is None
-            else {"pictures": self.agreement.pictures, "furthest": self.agreement.furthest},
+            "compared": None if self.agreement is None else asdict(self.agreement),
             "recipe": self.use,
         }
 
@@ -175,34 +185,7 @@ def metadata_of(done: Conversion) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "network": dict(result.network),
-        "input": {
-            "size": result.size,
-            "colour": "rgb",
-            **({} if result.margin is None else {"margin": result.margin}),
-        },
+        "input": {"size": result.size, "colour": "rgb", **({} if result.margin is None else {"margin": result.margin})},
         "source": {"name": done.source.path.name, "sha256": done.source.sha256, "project": result.project},
         "licence": done.licence,
     }
-
-
-def _describe_pixels(network: ConvertedNetwork) -> str:
-    """Return the source's normalisation of pixels in words."""
-    if set(network.mean) == set(network.std) == {0.5}:
-        return "from -1 to 1"
-    if set(network.std) == {1 / 255}:
-        return "from 0 to 255"
-    return f"less {_format_numbers(network.mean)}, by {_format_numbers(network.std)}"
-
-
-def _format_numbers(values: tuple[float, ...]) -> str:
-    return "(" + ", ".join(f"{value:.4g}" for value in values) + ")"
-
-
-def _describe_comparison(agreement: FeatureDistance | None) -> str:
-    """Return a line about the comparison, or about the lack of one."""
-    if agreement is None:
-        return "not verified: give --reference ONNX, a graph with the same weights"
-    return (
-        f"compared: features of {agreement.pictures} pictures are at most {agreement.furthest:.2g} from the "
-        "graph's, at unit length"
-    )

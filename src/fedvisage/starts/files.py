@@ -55,28 +55,20 @@ def read_graph(path: Path) -> tuple[dict[str, Tensor], tuple[GraphLayer, ...]]:
         }
     except (ValueError, TypeError, IndexError) as error:
         raise UserError(str(path), f"is not a valid ONNX graph ({' '.join(str(error).split())[:160]})") from error
-    values = constants | tensors
-    return tensors, tuple(_layer(node, values) for node in model.graph.node if _has_weights(node, values))
-
-
-def _has_weights(node: Any, weights: dict[str, Tensor]) -> bool:
-    """Return whether a node is a layer with at least one stored weight."""
-    return node.op_type in LAYERS and any(name in weights for name in node.input)
-
-
-def _layer(node: Any, stored: dict[str, Tensor]) -> GraphLayer:
-    """Return a node's weights in the layout of torch."""
-    names = [name for name in node.input if name in stored]
-    weights = [stored[name] for name in names]
-    if node.op_type == "MatMul" or (node.op_type == "Gemm" and not _attribute(node, "transB")):
-        weights[0] = weights[0].T.contiguous()
-    if node.op_type == "PRelu":
-        weights[0] = weights[0].reshape(-1)
-    return GraphLayer(node.op_type, names[0], tuple(weights))
-
-
-def _attribute(node: Any, name: str) -> int:
-    return next((int(attribute.i) for attribute in node.attribute if attribute.name == name), 0)
+    values, layers = constants | tensors, []
+    for node in model.graph.node:
+        names = [name for name in node.input if name in values]
+        if node.op_type not in LAYERS or not names:
+            continue
+        # The weights in the layout of torch.
+        weights = [values[name] for name in names]
+        is_transposed = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
+        if node.op_type == "MatMul" or (node.op_type == "Gemm" and not is_transposed):
+            weights[0] = weights[0].T.contiguous()
+        if node.op_type == "PRelu":
+            weights[0] = weights[0].reshape(-1)
+        layers.append(GraphLayer(node.op_type, names[0], tuple(weights)))
+    return tensors, tuple(layers)
 
 
 def _tensor(array: np.ndarray[Any, Any]) -> Tensor:
@@ -161,7 +153,11 @@ def _send_tensors(path: str, key: str | None, memory: int, out: Connection) -> N
         enter_sandbox(memory)
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         tensors = weights_in(checkpoint, key)
-        plain = {name: _to_dense(value) for name, value in tensors.items()}
+        plain = {}
+        for name, value in tensors.items():
+            value = value.detach()
+            dense = (value.dequantize() if value.is_quantized else value).to_dense()
+            plain[name] = dense.contiguous().clone()
         out.send_bytes(b"+" + encode(plain))
     except MemoryError:
         out.send_bytes(b"-needs more memory than a file of its size may")
@@ -218,11 +214,6 @@ def _has_tensors(value: Mapping[Any, Any]) -> bool:
     )
 
 
-def _to_dense(value: Tensor) -> Tensor:
-    value = value.detach()
-    return (value.dequantize() if value.is_quantized else value).to_dense().contiguous().clone()
-
-
 @dataclass(frozen=True)
 class WeightsFile:
     """The content of a file: tensors by name, and for a graph also its layers in order."""
@@ -241,7 +232,9 @@ def read_source(path: Path, key: str | None = None) -> WeightsFile:
     size, free = path.stat().st_size, free_memory()
     if size > free // 2:
         raise UserError(str(path), f"has {size:,} bytes, more than half of the free memory ({free:,})")
-    form, layers = _format(path), tuple[GraphLayer, ...]()
+    with path.open("rb") as file:
+        form = "torch" if file.read(2) in (b"PK", b"\x80\x02") else "safetensors"
+    form, layers = "onnx" if path.suffix.lower() == ".onnx" else form, tuple[GraphLayer, ...]()
     if key is not None and form != "torch":
         raise UserError("--key", f"requires a PyTorch checkpoint; {path.name} is {form}")
     if form == "onnx":
@@ -258,11 +251,3 @@ def read_source(path: Path, key: str | None = None) -> WeightsFile:
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise UserError(str(path), f"{name} contains NaN or infinite values")
     return WeightsFile(path, form, file_digest(path), plain, layers)
-
-
-def _format(path: Path) -> str:
-    with path.open("rb") as file:
-        start = file.read(2)
-    if path.suffix.lower() == ".onnx":
-        return "onnx"
-    return "torch" if start in (b"PK", b"\x80\x02") else "safetensors"

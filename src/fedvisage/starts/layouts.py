@@ -122,16 +122,23 @@ def _take_layer(
 ) -> Tensor | None:
     """Map one layer; return a bias that the next layer, a BatchNorm, must absorb."""
     if row.source is None:
-        fitted.state.update({f"{row.target}.{name}": value for name, value in _identity_of(layer).items()})
+        channels = layer.out_channels if isinstance(layer, nn.Conv2d) else layer.num_features
+        assert isinstance(channels, int)
+        identity = _identity_weights(layer, channels)
+        fitted.state.update({f"{row.target}.{name}": value for name, value in identity.items()})
         return None
     source = f"{fitted.prefix}{row.source}"
     for name, expected in layer.state_dict().items():
         source_name, target = f"{source}.{name}", f"{row.target}.{name}"
         value = tensors.get(source_name)
-        if value is None:
-            value = _default_value(layer, name, expected, f"{source}.weight" in tensors)
-        else:
+        # A file may omit counters, and the scale and shift of a BatchNorm without them.
+        has_scale = f"{source}.weight" in tensors
+        if value is not None:
             taken.add(source_name)
+        elif name == COUNTER:
+            value = torch.zeros(expected.shape, dtype=expected.dtype)
+        elif isinstance(layer, _BatchNorm) and not has_scale and name in ("weight", "bias"):
+            value = torch.full(expected.shape, float(name == "weight"))
         if value is None:
             fitted.lacking.append(source_name)
             continue
@@ -156,22 +163,6 @@ def _take_layer(
     return None
 
 
-def _default_value(layer: nn.Module, name: str, ours: Tensor, scaled: bool) -> Tensor | None:
-    """Return a value that a file may omit: a counter, or the scale and shift of a BatchNorm without them."""
-    if name == COUNTER:
-        return torch.zeros(ours.shape, dtype=ours.dtype)
-    if isinstance(layer, _BatchNorm) and not scaled and name in ("weight", "bias"):
-        return torch.full(ours.shape, float(name == "weight"))
-    return None
-
-
-def _identity_of(layer: nn.Module) -> dict[str, Tensor]:
-    """Return the weights with which a layer that the source lacks changes nothing."""
-    channels = layer.out_channels if isinstance(layer, nn.Conv2d) else layer.num_features
-    assert isinstance(channels, int)
-    return _identity_weights(layer, channels)
-
-
 def _identity_weights(layer: nn.Module, channels: int) -> dict[str, Tensor]:
     """Return the weights with which a convolution or a BatchNorm changes nothing."""
     if isinstance(layer, nn.Conv2d):
@@ -186,6 +177,16 @@ def _identity_weights(layer: nn.Module, channels: int) -> dict[str, Tensor]:
     }
 
 
+KINDS: Mapping[str, type[nn.Module] | tuple[type[nn.Module], ...]] = {
+    "Conv": nn.Conv2d,
+    "BatchNormalization": _BatchNorm,
+    "PRelu": nn.PReLU,
+    "Gemm": (nn.Linear, nn.Conv2d),
+    "MatMul": (nn.Linear, nn.Conv2d),
+}
+"""The layers that compute the same as a node of a graph."""
+
+
 def match_in_order(layers: Sequence[GraphLayer], layout: WeightsLayout, net: nn.Module) -> dict[str, Tensor] | None:
     """Map the layers of a graph to the names of a layout by their order; return None if the layers differ.
 
@@ -194,45 +195,27 @@ def match_in_order(layers: Sequence[GraphLayer], layout: WeightsLayout, net: nn.
     remaining, tensors = list(layers), dict[str, Tensor]()
     rows = [(row.source, net.get_submodule(row.target)) for row in layout.rows if row.source is not None]
     folded = False
-    for source, layer in rows:
+    for index, (source, layer) in enumerate(rows):
         # The exporter folded this BatchNorm into the convolution before it.
         if folded and isinstance(layer, _BatchNorm):
             folded = False
             continue
-        if not remaining or not _is_same_kind(remaining[0].kind, layer):
+        if not remaining or not isinstance(layer, KINDS[remaining[0].kind]):
             return None
         weights = remaining.pop(0).weights
-        tensors |= {f"{source}.{name}": value for name, value in zip(_names(layer), weights, strict=False)}
+        names: tuple[str, ...] = ("weight", "bias")
+        if isinstance(layer, _BatchNorm):
+            names = (*names, "running_mean", "running_var")
+        tensors |= {f"{source}.{name}": value for name, value in zip(names, weights, strict=False)}
         folded = isinstance(layer, nn.Conv2d) and layer.bias is None and len(weights) > 1
         if folded:
-            tensors |= _unfold_bias(rows, source, tensors.pop(f"{source}.bias"))
+            # A BatchNorm that was folded into its convolution only adds the bias.
+            bias = tensors.pop(f"{source}.bias")
+            name, norm = rows[index + 1]
+            assert isinstance(norm, _BatchNorm), "a convolution without bias has BatchNorm behind it"
+            values = _identity_weights(norm, len(bias)) | {"bias": bias}
+            tensors |= {f"{name}.{key}": value for key, value in values.items()}
     return None if remaining else tensors
-
-
-def _unfold_bias(rows: Sequence[tuple[str, nn.Module]], source: str, bias: Tensor) -> dict[str, Tensor]:
-    """Return the values of a BatchNorm that was folded into its convolution: it only adds the bias."""
-    next_index = next(index for index, row in enumerate(rows) if row[0] == source) + 1
-    name, layer = rows[next_index]
-    assert isinstance(layer, _BatchNorm), "a convolution without bias has BatchNorm behind it"
-    values = _identity_weights(layer, len(bias)) | {"bias": bias}
-    return {f"{name}.{key}": value for key, value in values.items()}
-
-
-def _is_same_kind(kind: str, layer: nn.Module) -> bool:
-    """Return whether a node of a graph computes the same as one of our layers."""
-    kinds: dict[str, type[nn.Module] | tuple[type[nn.Module], ...]] = {
-        "Conv": nn.Conv2d,
-        "BatchNormalization": _BatchNorm,
-        "PRelu": nn.PReLU,
-        "Gemm": (nn.Linear, nn.Conv2d),
-        "MatMul": (nn.Linear, nn.Conv2d),
-    }
-    return isinstance(layer, kinds[kind])
-
-
-def _names(layer: nn.Module) -> tuple[str, ...]:
-    """Return the names of a layer's tensors in the order of a graph's inputs."""
-    return ("weight", "bias", "running_mean", "running_var") if isinstance(layer, _BatchNorm) else ("weight", "bias")
 
 
 def rows_from(pairs: Iterator[tuple[str | None, str]]) -> tuple[LayerRow, ...]:

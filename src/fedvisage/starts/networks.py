@@ -54,7 +54,17 @@ def convert_timm(source: WeightsFile, arch: str, size: int | None, colour: Colou
     values = [tuple(float(value) for value in channel.flatten()) for channel in (model.mean, model.std)]
     project = "a project that timm renames" if is_translated else "timm"
     fitted = FitResult(WeightsLayout(project, (), mean=values[0], std=values[1]), "")
-    _copy_fitting(fitted, renamed_tensors, expected)
+    for name, present in expected.items():
+        value = renamed_tensors.get(name)
+        if value is None and name.endswith(COUNTER):
+            value = torch.zeros_like(present)
+        if value is None:
+            fitted.lacking.append(name)
+        elif value.shape != present.shape:
+            fitted.wrong.append(f"{name} {tuple(value.shape)} for {tuple(present.shape)}")
+        else:
+            fitted.state[name] = value.to(present.dtype).contiguous().clone()
+            fitted.pairs.append((name, name))
     # A published classifier is an expected extra; any other extra tensor is a mismatch.
     classifier = getattr(published, "classifier", None) or ("head", "fc", "classifier")
     heads = tuple(f"{name}." for name in ((classifier,) if isinstance(classifier, str) else classifier))
@@ -78,21 +88,6 @@ def convert_timm(source: WeightsFile, arch: str, size: int | None, colour: Colou
         use=f"method: {{name: fedavg, model: {{name: timm, arch: {arch}, weights: FILE}}}}\n"
         f"input: {{size: {side}, colour: rgb}}",
     )
-
-
-def _copy_fitting(fitted: FitResult, named: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
-    """Copy the tensors that fit, and collect missing and mismatched ones."""
-    for name, expected in wanted.items():
-        value = named.get(name)
-        if value is None and name.endswith(COUNTER):
-            value = torch.zeros_like(expected)
-        if value is None:
-            fitted.lacking.append(name)
-        elif value.shape != expected.shape:
-            fitted.wrong.append(f"{name} {tuple(value.shape)} for {tuple(expected.shape)}")
-        else:
-            fitted.state[name] = value.to(expected.dtype).contiguous().clone()
-            fitted.pairs.append((name, name))
 
 
 def rename_tensors(source: WeightsFile, network: nn.Module) -> dict[str, Tensor]:
@@ -283,7 +278,12 @@ def _convert_resnet18(source: WeightsFile, colour: Colour | None) -> ConvertedNe
     fitted = fit_tensors(source.tensors, layout, net)
     check_fit(source.path, "resnet18", fitted)
     order = colour or "rgb"
-    state = _fold_normalisation(to_rgb(fitted.state, net, order))
+    state = to_rgb(fitted.state, net, order)
+    # Fold (x − mean) / deviation into the first convolution and the mean of the BatchNorm behind it.
+    mean, std = (torch.tensor(values)[None, :, None, None] for values in (IMAGENET_MEAN, IMAGENET_STD))
+    state["conv1.weight"] = state["conv1.weight"] / std
+    offset = -(state["conv1.weight"] * mean).sum(dim=(1, 2, 3))
+    state["bn1.running_mean"] = state["bn1.running_mean"] - offset
     # FedPAD's network also has HSV channels; with zero weights they do not change the features.
     six_channel_net = resnet18(options, "rgb+hsv")
     added = CHANNELS["rgb+hsv"] - 3
@@ -321,11 +321,3 @@ class _PooledFeatures(nn.Module):
         inputs = torch.cat([images, torch.zeros_like(images)], dim=1)
         features: Tensor = net.forward_head(net.forward_features(inputs), pre_logits=True)
         return features
-
-
-def _fold_normalisation(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Fold (x − mean) / deviation into the first convolution and the mean of the BatchNorm behind it."""
-    mean, std = (torch.tensor(values)[None, :, None, None] for values in (IMAGENET_MEAN, IMAGENET_STD))
-    scaled = state["conv1.weight"] / std
-    offset = -(scaled * mean).sum(dim=(1, 2, 3))
-    return {**state, "conv1.weight": scaled, "bn1.running_mean": state["bn1.running_mean"] - offset}

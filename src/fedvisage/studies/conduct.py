@@ -19,15 +19,14 @@ from fedvisage.datasets.sources import SYNTHETIC, resolve, without_part
 from fedvisage.methods import find, read_method
 from fedvisage.recipe import tree_of as recipe_tree
 from fedvisage.recipe import validate
-from fedvisage.recipe.former import present_key
 from fedvisage.render.domains import DOMAINS
 from fedvisage.render.sets import Synthesis, parse_synthesis
 from fedvisage.report.tables import as_csv, as_latex
 from fedvisage.report.tables import markdown as as_markdown
-from fedvisage.runs.directory import METRICS, close_settings, recorded_settings
-from fedvisage.runs.local_training import adoption
+from fedvisage.runs.directory import METRICS, RunDirectory, close_settings
 from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
+from fedvisage.runs.train import adoption
 from fedvisage.studies.grid import Cell, cells_of, groups_of, tree_of, with_changes
 from fedvisage.studies.page import differences, render
 from fedvisage.studies.roots import Root, on_root
@@ -199,8 +198,7 @@ def run_study(
     choices rest on these, and the target's figures stay unread. ``checks`` lists the problems of sets that do not stop
     a study.
     """
-    study = with_changes(load_study(path, say), changes)
-    _report_former_keys(study, path, say)
+    study = with_changes(load_study(path), changes)
     if blind:
         study = study.model_copy(update={"figures": list(BLIND), "paper": []})
     if smoke:  # renders all sets, unless a root provides real ones
@@ -232,14 +230,6 @@ def run_study(
     out.mkdir(parents=True, exist_ok=True)
     _write(study, table, results, cells, out, blind)
     return table
-
-
-def _report_former_keys(study: Study, path: Path, say: Say) -> None:
-    """Report each key in the changes of a study whose name has changed, once."""
-    changes = [*study.set, *(change for row in study.rows.values() for change in row.set)]
-    for key in dict.fromkeys(change.partition("=")[0].strip() for change in changes):
-        if (present := present_key(key)) != key:
-            say(f"note: {path}: {key} is now called {present}")
 
 
 def _write(
@@ -317,7 +307,7 @@ def _run_cell(cell: Cell, cache: Path, checks: Checks, say: Say = discard) -> di
     recipe, training = cell.recipe, None
     if cell.trained is not None:
         # The rule may choose otherwise on this machine, but adopting a model does not train it again.
-        recipe, training = close_settings(recipe, recorded_settings(cell.trained)), adoption(cell.trained)
+        recipe, training = close_settings(recipe, RunDirectory(cell.trained).settings), adoption(cell.trained)
     name = f"{cell.row} target {cell.target} seed {cell.seed}"
     reporter = say.part(name) if isinstance(say, Reporter) else Reporter(Console(), quiet=True)
     return run(Request(recipe, cell.out, cache, resume=True, training=training, checks=checks), reporter)

@@ -18,12 +18,10 @@ from pydantic import Field, field_validator, model_validator
 
 from fedvisage import recipe as recipes
 from fedvisage.base.errors import UserError, choice_hint, suggestion
-from fedvisage.base.progress import Say, discard
 from fedvisage.data.selection import split_entry
 from fedvisage.datasets.import_spec import read_spec
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS, locate_entry
 from fedvisage.recipe import SITE_NAME, Section, expand_names, expand_sites, read_section
-from fedvisage.recipe.former import rename_keys
 from fedvisage.report.compare import PLACES, TABLES
 from fedvisage.studies.shipped import locate
 
@@ -377,9 +375,9 @@ def _expand_protocol(tree: Tree) -> Tree:
     return {"targets": list(protocol.folds), "sites": list(sites), **tree, "sets": sets, "imports": imports}
 
 
-def load_study(path: Path, say: Say = discard) -> Study:
-    """Read and validate a study file and all files that it names; ``say`` takes lines about former names of keys."""
-    study = _validate_study(path, say)
+def load_study(path: Path) -> Study:
+    """Read and validate a study file and all files that it names."""
+    study = read_section(Study, _read_inherited(path), f"{path}: ")
     places: dict[str, str] = {}
     # Rows: only an earlier row can have trained a model, and each row needs a directory of its own.
     for number, (name, row) in enumerate(study.rows.items()):
@@ -436,22 +434,16 @@ def _check_names(names: list[str], study: Study, place: str) -> None:
             raise UserError(place, f"{name!r} is not among the study's sets{choice_hint(name, study.sets)}")
 
 
-def _validate_study(path: Path, say: Say) -> Study:
-    return read_section(Study, _read_inherited(path, say), f"{path}: ")
-
-
-def _read_inherited(path: Path, say: Say, above: tuple[Path, ...] = ()) -> Tree:
+def _read_inherited(path: Path, above: tuple[Path, ...] = ()) -> Tree:
     """Read a file with its inherited keys, and with the content of the files that it names."""
     tree: Tree = {}
-    content = rename_keys(
-        recipes.read_tree(path), {"users": "targets"}, f"{path}: ", lambda line: say(f"note: {path}: {line}")
-    )
+    content = recipes.read_tree(path)
     above = (*above, path.resolve())
     for name in _likes(content.pop("like", []), path):
         inherited = locate(name, path.parent)
         if inherited.resolve() in above:
             raise UserError(f"{path}: like", f"{name} inherits from a study that inherits from it")
-        tree |= _read_inherited(inherited, say, above)
+        tree |= _read_inherited(inherited, above)
     if "recipe" in content:
         content["recipe"] = _read_named(content["recipe"], path)
     if isinstance(content.get("recipes"), dict):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,12 @@ from fedvisage.federation.server import NoQuorum
 from fedvisage.metrics.threshold import Threshold
 from fedvisage.report.page import write_report
 from fedvisage.report.recognition import left_out_table
-from fedvisage.runs.directory import owner_in
+from fedvisage.runs.directory import RunDirectory
 from fedvisage.runs.evaluate import evaluate
-from fedvisage.runs.local_training import adoption
 from fedvisage.runs.predict import compare_faces, predict
 from fedvisage.runs.request import Request, Training
 from fedvisage.runs.run import run
+from fedvisage.runs.train import adoption
 from fedvisage.tasks import saved_model
 from fedvisage.tasks.finished_model import open_model
 
@@ -159,7 +158,7 @@ def test_it_is_the_sites_own_parameters_that_are_judged(
     """Where each site's own transformation leaves nothing of a face, no site has an answer."""
     shutil.copytree(finished, tmp_path / "blinded")
     for site in (tmp_path / "blinded" / "sites").iterdir():
-        store = SiteStore(site, owner=replace(owner_in(tmp_path / "blinded"), site=site.name))
+        store = SiteStore(site, owner=RunDirectory(tmp_path / "blinded").owner(site.name))
         store.restore(2)
         store.save({name: value * (name != "own/Pi") for name, value in store.load().items()})
         store.commit(2)

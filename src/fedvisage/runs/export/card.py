@@ -16,6 +16,7 @@ from fedvisage.tasks.finished_model import FinishedModel
 _MEASURED = ("hter", "eer", "auc", "apcer_worst", "bpcer")
 """Attack detection metrics on the run's target that the card repeats if the run recorded them."""
 
+PAD_TAGS = ("presentation-attack-detection", "liveness")
 _PURPOSE = {
     "pad": "Distinguishes a living face from a presentation attack (prints, replays, masks) in an RGB crop of a face.",
     "recognition": "Turns an aligned face into an embedding of unit length; the cosine of two embeddings decides "
@@ -43,7 +44,10 @@ def card(model: FinishedModel, config: Config, figures: Mapping[str, Any], notic
     data = ModelCardData(
         library_name="fedvisage",
         pipeline_tag="image-classification" if description.task == "pad" else "image-feature-extraction",
-        tags=["face", "federated-learning", "onnx", *_tags(description)],
+        tags=[
+            *("face", "federated-learning", "onnx"),
+            *(PAD_TAGS if description.task == "pad" else ("face-recognition",)),
+        ],
         model_name=f"{model.setup.method.title} ({description.task})",
         eval_results=_results(model, figures),
     )
@@ -55,10 +59,6 @@ def write_card(path: Path, text: str) -> None:
     from huggingface_hub import ModelCard
 
     ModelCard(text).save(path)
-
-
-def _tags(description: Description) -> list[str]:
-    return ["presentation-attack-detection", "liveness"] if description.task == "pad" else ["face-recognition"]
 
 
 def _results(model: FinishedModel, figures: Mapping[str, Any]) -> list[Any] | None:
@@ -83,12 +83,19 @@ def _text(model: FinishedModel, config: Config, notices: Sequence[str]) -> str:
         graphs.append(
             f"- `{INT8_GRAPH}`: int8, SHA-256 `{config.int8.file.sha256}`; {_threshold(config.int8.description)}"
         )
+    if (origin := model.saved.origin) is None:
+        source = f"Trained by {method.title} ({method.paper}): federated learning, in which the faces stayed with their"
+        source += " owners."
+    else:
+        licence = origin["licence"] or "not stated"
+        source = f"Converted from {origin['source']['name']} of {origin['source']['project']}, not trained further."
+        source += f" Licence of the weights: {licence}."
     trained = "; ".join(map(str, description.trained_on)) or "unknown"
     lines = [
         f"# {method.title}",
         "",
         _PURPOSE[description.task],
-        _origin_line(model),
+        source,
         "",
         "## Use",
         "```python",
@@ -119,16 +126,6 @@ def _text(model: FinishedModel, config: Config, notices: Sequence[str]) -> str:
         f"{description.version}. `parity.json` compares the graph with torch.",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _origin_line(model: FinishedModel) -> str:
-    """Return the sentence on where the weights come from."""
-    method, origin = model.setup.method, model.saved.origin
-    if origin is None:
-        trained = f"Trained by {method.title} ({method.paper})"
-        return f"{trained}: federated learning, in which the faces stayed with their owners."
-    source = f"{origin['source']['name']} of {origin['source']['project']}"
-    return f"Converted from {source}, not trained further. Licence of the weights: {origin['licence'] or 'not stated'}."
 
 
 def _curves_line(curves: ErrorCurves) -> str:
@@ -166,7 +163,7 @@ def write_fused_card(
     data = ModelCardData(
         library_name="fedvisage",
         pipeline_tag="image-classification",
-        tags=["face", "federated-learning", "onnx", "presentation-attack-detection", "liveness"],
+        tags=["face", "federated-learning", "onnx", *PAD_TAGS],
         model_name="Fused detectors (pad)",
     )
     rows = []

@@ -26,7 +26,6 @@ from fedvisage.base.onnx_graphs import open_session
 from fedvisage.base.progress import Say, discard, format_count
 from fedvisage.base.streams import torch_rng
 from fedvisage.base.version import VERSION
-from fedvisage.data.batches import View
 from fedvisage.device.exported import (
     AGAIN,
     CARD,
@@ -51,6 +50,7 @@ from fedvisage.metrics.threshold import Threshold
 from fedvisage.nn.inputs import prepare
 from fedvisage.recipe import Adapt
 from fedvisage.recipe.former import rename_in_metrics
+from fedvisage.runs.directory import METRICS
 from fedvisage.runs.export.card import card, write_card
 from fedvisage.runs.export.graph import (
     COSINE,
@@ -73,14 +73,11 @@ from fedvisage.runs.export.quantised import (
     view_of,
 )
 from fedvisage.tasks.finished_model import FinishedModel
-from fedvisage.tasks.pad.adaptation import AdaptationOutcome, adapt_weights
+from fedvisage.tasks.pad.adaptation import adapt_weights
 from fedvisage.tasks.pad.evaluation import sources_of
 from fedvisage.tasks.scoring import as_logits, mean_score
 
 # Selection of the exported weights, and torch's reference outputs for the comparison.
-
-PRIVATE = ("data",)
-"""Recipe sections that contain paths of the training machine."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,10 +145,6 @@ def reference(model: FinishedModel, chosen: ExportedWeights, crops: NDArray[np.u
     return mean_score(logits) if len(logits) > 1 else logits[0]
 
 
-METRICS = "metrics.json"
-"""The file of a run's metrics, which the card repeats if it exists."""
-
-
 @dataclass(frozen=True)
 class ExportResult:
     """The result of an export: its directory, its configuration, and its difference from torch."""
@@ -165,7 +158,9 @@ class ExportResult:
 
     def as_values(self) -> dict[str, Any]:
         """Return the result as plain values, for programs."""
-        return {"directory": str(self.directory), **as_values(self.config), "parity": self._parity()}
+        task = self.config.float32.description.task
+        parity = parity_values(self.parity, self.compared_on, self.moved, task)
+        return {"directory": str(self.directory), **as_values(self.config), "parity": parity}
 
     def lines(self) -> list[str]:
         """Return the result as lines of text, for people."""
@@ -191,9 +186,6 @@ class ExportResult:
                 f"{'HTER' if pad else 'TAR'} on {moved.set}: {rates[0]} in float32, {rates[1]} in int8",
             ]
         return lines
-
-    def _parity(self) -> dict[str, Any]:
-        return parity_values(self.parity, self.compared_on, self.moved, self.config.float32.description.task)
 
 
 def export(
@@ -222,7 +214,9 @@ def export(
     if calibrate is not None and chosen.threshold is not None and chosen.threshold.estimates:
         raise UserError("--at", "does not apply to an int8 graph, which has its own threshold; leave --int8 out")
     crops, compared_on = to_compare(model, data, LEAST, cache, say)
-    source = None if calibrate is None else _source(model, chosen, calibrate, cache, say)
+    source, rule = None, "" if chosen.threshold is None else chosen.threshold.rule
+    if calibrate is not None:
+        source = splits(view_of(model, calibrate, PLACE, cache, say), model.task, rule)
     say("writing the graph")
     with replaced_when_complete(out) as directory:
         config = with_graph(directory, model, chosen, description)
@@ -233,16 +227,29 @@ def export(
         int8, moved = None, None
         if source is not None:
             say("writing the int8 graph")
-            int8, moved = _with_int8(directory, model, exported, source)
+            calibration, heldout = source
+            path = directory / INT8_GRAPH
+            quantise(directory / GRAPH, path, calibration)
+            before = evaluate_graph(exported, heldout, model.recipe, rule)
+            session = open_session(str(path), path.read_bytes(), 1, remedy=AGAIN)
+            after = evaluate_graph(replace(exported, session=session), heldout, model.recipe, rule)
+            moved = QuantisationEffect(heldout.slices[0].set.name, len(heldout), before, after)
+            moved.require(model.task)
+            own = {"arithmetic": "int8", "threshold": point_of(after.threshold)}
+            int8 = exported.description.model_copy(update=own)
         notices = _notices(model, description)
         write_json(directory / PARITY, parity_values(parity, compared_on, moved, model.task))
-        write_tensors(directory / WEIGHTS, _weights(chosen))
+        # Where several members are averaged, numbers replace the names of their sites.
+        members = {f"member{number}": weights for number, weights in enumerate(chosen.weights, 1)}
+        write_tensors(directory / WEIGHTS, join_members(members if len(members) > 1 else {"": chosen.weights[0]}))
         # The graphs state the digests of these two files, so they are described again after them.
         config = write_export(directory, description, int8, curves=config.curves)
         for arithmetic in (False, True) if int8 else (False,):
             Exported.open(directory, int8=arithmetic)
         written = ExportResult(out, config, parity, compared_on, (*model.notices, *notices), moved)
-        write_card(directory / CARD, card(model, config, _figures(model), notices))
+        path = model.directory / METRICS
+        figures = rename_in_metrics(read_json(path)) if path.exists() else {}
+        write_card(directory / CARD, card(model, config, figures, notices))
     return written
 
 
@@ -260,26 +267,6 @@ def parity_values(
     }
 
 
-def _source(model: FinishedModel, chosen: ExportedWeights, entry: str, cache: Path, say: Say) -> tuple[View, View]:
-    view = view_of(model, entry, PLACE, cache, say)
-    return splits(view, model.task, "" if chosen.threshold is None else chosen.threshold.rule)
-
-
-def _with_int8(
-    directory: Path, model: FinishedModel, exported: Exported, source: tuple[View, View]
-) -> tuple[Description, QuantisationEffect]:
-    """Write the int8 graph, and return its description, with its own threshold."""
-    description, path, (calibration, heldout) = exported.description, directory / INT8_GRAPH, source
-    rule = "" if description.threshold is None else description.threshold.rule
-    quantise(directory / GRAPH, path, calibration)
-    before = evaluate_graph(exported, heldout, model.recipe, rule)
-    session = open_session(str(path), path.read_bytes(), 1, remedy=AGAIN)
-    after = evaluate_graph(replace(exported, session=session), heldout, model.recipe, rule)
-    moved = QuantisationEffect(heldout.slices[0].set.name, len(heldout), before, after)
-    moved.require(model.task)
-    return description.model_copy(update={"arithmetic": "int8", "threshold": point_of(after.threshold)}), moved
-
-
 def with_graph(directory: Path, model: FinishedModel, chosen: ExportedWeights, description: Description) -> Config:
     """Write a model's graph and its description into a directory, without comparing the graph with torch."""
     path = directory / GRAPH
@@ -288,15 +275,6 @@ def with_graph(directory: Path, model: FinishedModel, chosen: ExportedWeights, d
         write_graph(Graph(model, chosen.weights), path, description.size)
         # The curves are those before adaptation.
         return write_export(directory, description, curves=model.saved.curves if description.adapted is None else None)
-
-
-def _weights(chosen: ExportedWeights) -> dict[str, torch.Tensor]:
-    """Return the weights. Where several members are averaged, numbers replace the names of their sites."""
-    named = {
-        "" if len(chosen.weights) == 1 else f"member{number}": weights
-        for number, weights in enumerate(chosen.weights, 1)
-    }
-    return join_members(named)
 
 
 def _notices(model: FinishedModel, description: Description) -> list[str]:
@@ -323,11 +301,6 @@ def _notices(model: FinishedModel, description: Description) -> list[str]:
             "The run adapted the model to its target's images before it was evaluated; the graph is not adapted."
         )
     return notices
-
-
-def _figures(model: FinishedModel) -> dict[str, Any]:
-    path = model.directory / METRICS
-    return rename_in_metrics(read_json(path)) if path.exists() else {}
 
 
 # Adaptation before export. Exported models cannot learn, so this step runs where torch is installed.
@@ -358,16 +331,12 @@ def adapt_and_export(
     settings = configured if configured is not None and configured.loop == "settled" else Adapt()
     sources = sources_of(model.setup.method, model.saved)
     finished, outcomes = adapt_weights(model.scorer, model.saved.finished, view, settings, sources)
-    _require(outcomes)
+    # If no member was adapted, the source model must not be exported as an adapted one.
+    if not any(outcome.adapted and not outcome.taken_back for outcome in outcomes.values()):
+        reasons = {reason for outcome in outcomes.values() for reason in (*outcome.skipped, *outcome.taken_back)}
+        raise RunFailed(f"the gate rejected the adaptation ({', '.join(sorted(reasons))}); nothing was written")
     source = digest_of(model.saved.finished)
     adaptation = AdaptationOrigin(from_sha256=source, how="gated", images=len(view))
     adapted = replace(model, saved=replace(model.saved, finished=finished))
     written = export(adapted, out, data=data, member=member, cache=cache, say=say, threads=threads, adapted=adaptation)
     return AdaptedExport(written, len(view))
-
-
-def _require(outcomes: dict[str, AdaptationOutcome]) -> None:
-    """Raise an error if no member was adapted: the source model must not be exported as an adapted one."""
-    reasons = sorted({reason for outcome in outcomes.values() for reason in (*outcome.skipped, *outcome.taken_back)})
-    if not any(outcome.adapted and not outcome.taken_back for outcome in outcomes.values()):
-        raise RunFailed(f"the gate rejected the adaptation ({', '.join(reasons)}); nothing was written")

@@ -39,7 +39,7 @@ from fedvisage.device.fused import (
     open_export,
     write_fused,
 )
-from fedvisage.metrics.operating_point import BONA_FIDE, CLASSES, ErrorCurves, average_curves, count_by_type
+from fedvisage.metrics.operating_point import BONA_FIDE, CLASSES, average_curves, count_by_type
 from fedvisage.metrics.scores import FloatArray
 from fedvisage.metrics.threshold import (
     BINS,
@@ -143,40 +143,6 @@ def fuse(
     which also measure the threshold. All sites, and all these sets, have equal weight.
     """
     check_free(out)
-    factors = _weights(models, weights)
-    if scales and len(scales) != len(models):
-        raise UserError("--scale", f"is given {len(scales)} times for {len(models)} models; give one per model")
-    _check_factors("--weight", factors)
-    _check_factors("--scale", scales)
-    if len(set(on)) < len(on):
-        raise UserError("--on", "names a set twice; name each once")
-    named = {entry: open_named(entry, cache, say=say) for entry in on}
-    with replaced_when_complete(out) as directory:
-        terms = list[Term]()
-        for number, (model, weight) in enumerate(zip(models, factors, strict=True)):
-            scale = scales[number] if scales else None
-            term = Term(model, str(model), weight, scale)
-            terms += _add_members(directory, len(terms) + 1, term, next(iter(on), None), cache, say)
-        if len(terms) > MOST:
-            raise UserError("MODEL", f"a fused model has at most {MOST} members, got {len(terms)}; leave some out")
-        sets = [_score(terms, entry, one, threads) for entry, one in named.items()]
-        members = [_member(term, [one.logits[number] for one in sets]) for number, term in enumerate(terms)]
-        config = FusedConfig(
-            members=tuple(members),
-            model_sha256=digest_of(members, [Exported.open(term.directory).digest for term in terms]),
-            threshold=OperatingPoint(value=FIXED, rule="fixed"),
-            version=VERSION,
-        )
-        config = _with_thresholds(directory, config, terms, sets, threads)
-        aucs = {one.entry: _aucs(directory, one) for one in sets}
-        result = FusionResult(out, config, tuple(term.name for term in terms), aucs)
-        measured_on = ", ".join(one.prepared.name for one in named.values())
-        write_fused_card(directory / CARD, result.names, config, result.notices, measured_on)
-        Fused.open(directory)
-    return result
-
-
-def _weights(models: Sequence[Path], weights: Sequence[float]) -> list[float]:
     if len(models) < 2:
         raise UserError("MODEL", "one model needs no fusion; name at least two")
     if len(weights) not in (0, len(models) - 1, len(models)):
@@ -185,7 +151,42 @@ def _weights(models: Sequence[Path], weights: Sequence[float]) -> list[float]:
             f"is given {len(weights)} times for {len(models)} models; give one per model, or one per model after the "
             "first, which then has 1",
         )
-    return [1.0] * (len(models) - len(weights)) + list(weights)
+    factors = [1.0] * (len(models) - len(weights)) + list(weights)
+    if scales and len(scales) != len(models):
+        raise UserError("--scale", f"is given {len(scales)} times for {len(models)} models; give one per model")
+    _check_factors("--weight", factors)
+    _check_factors("--scale", scales)
+    if len(set(on)) < len(on):
+        raise UserError("--on", "names a set twice; name each once")
+    named = {entry: open_named(entry, cache, say=say, course=say) for entry in on}
+    with replaced_when_complete(out) as directory:
+        terms = list[Term]()
+        for number, (model, weight) in enumerate(zip(models, factors, strict=True)):
+            scale = scales[number] if scales else None
+            term = Term(model, str(model), weight, scale)
+            terms += _add_members(directory, len(terms) + 1, term, next(iter(on), None), cache, say)
+        if len(terms) > MOST:
+            raise UserError("MODEL", f"a fused model has at most {MOST} members, got {len(terms)}; leave some out")
+        sets = [_score(terms, named_set, threads) for named_set in named.values()]
+        members = [_member(term, [scored.logits[number] for scored in sets]) for number, term in enumerate(terms)]
+        config = FusedConfig(
+            members=tuple(members),
+            model_sha256=digest_of(members, [Exported.open(term.directory).digest for term in terms]),
+            threshold=OperatingPoint(value=FIXED, rule="fixed"),
+            version=VERSION,
+        )
+        config = _with_thresholds(directory, config, terms, sets, threads)
+        # The AUC of each member and of the sum; both classes are held out, so all have one.
+        aucs = {}
+        for scored in sets:
+            values = [*scored.logits, score_set(Fused.open(directory), scored.view)]
+            figures = [auc_from_histogram(histogram(logits, scored.labels)) for logits in values]
+            aucs[scored.entry] = tuple(auc for auc in figures if auc is not None)
+        result = FusionResult(out, config, tuple(term.name for term in terms), aucs)
+        measured_on = ", ".join(named_set.prepared.name for named_set in named.values())
+        write_fused_card(directory / CARD, result.names, config, result.notices, measured_on)
+        Fused.open(directory)
+    return result
 
 
 def _check_factors(option: str, factors: Sequence[float]) -> None:
@@ -241,42 +242,33 @@ def spread_of(histograms: Sequence[Histogram]) -> float | None:
     return float(np.sqrt(share @ (middles - share @ middles) ** 2)) or None
 
 
-def _heldout(named: NamedSet) -> View:
-    """Return a set's held-out images; refuse a set without both classes there."""
+def _score(terms: Sequence[Term], named: NamedSet, threads: int) -> HeldOut:
+    """Score a set's held-out images with each member; refuse a set without both classes there."""
     (part,) = named.view.slices
     view = named.view.subset(np.flatnonzero(part.set.rows.split[part.indices] == "heldout").astype(np.int64))
     if len(np.unique(view.labels)) < 2:
         raise UserError("--on", f"{named.prepared.name} does not hold out both classes; import it with --heldout")
-    return view
-
-
-def _score(terms: Sequence[Term], entry: str, named: NamedSet, threads: int) -> HeldOut:
-    view, logits = _heldout(named), []
+    logits = []
     for term in terms:
         model = Exported.open(term.directory, threads=threads)
-        check_set(replace(model, directory=Path(term.name)), view.slices[0].set, entry)
+        check_set(replace(model, directory=Path(term.name)), view.slices[0].set, named.entry)
         logits.append(score_set(model, view))
-    return HeldOut(entry, view, tuple(logits))
+    return HeldOut(named.entry, view, tuple(logits))
 
 
 def _member(term: Term, logits: Sequence[FloatArray]) -> FusedMember:
     """Return the record of a member; its scale is the given one, its own, or the one measured on the sets."""
-    scale = term.scale or _deviation(logits)
-    if scale is None:
+    scale = term.scale
+    if not scale and logits:  # the standard deviation of log-odds on sets of equal weight; zero is no scale
+        mean = np.mean([values.mean() for values in logits])
+        scale = float(np.sqrt(np.mean([((values - mean) ** 2).mean() for values in logits])))
+    if not scale:
         raise UserError(
             "--scale", f"{term.name} has no held-out scores to measure it; give --scale per model, or --on SET"
         )
     _check_factors("--weight", [term.weight])
     _check_factors("--scale", [scale])
     return FusedMember(config=entry_of(term.directory / CONFIG), weight=term.weight, scale=scale)
-
-
-def _deviation(logits: Sequence[FloatArray]) -> float | None:
-    """Return the standard deviation of log-odds on sets of equal weight; None without sets, or if it is zero."""
-    if not logits:
-        return None
-    mean = np.mean([values.mean() for values in logits])
-    return float(np.sqrt(np.mean([((values - mean) ** 2).mean() for values in logits]))) or None
 
 
 def _with_thresholds(
@@ -286,37 +278,24 @@ def _with_thresholds(
     has_int8 = all((term.directory / INT8_GRAPH).is_file() for term in terms)
     config = config.model_copy(update={"int8_threshold": config.threshold if has_int8 else None})
     config = write_fused(directory, config)
-    if sets:
-        scores = _score_sum(Fused.open(directory, threads=threads), sets)
-        measured = {"threshold": _threshold(scores, sets), "curves": _curves(scores, sets)}
-        if has_int8:
-            scores = _score_sum(Fused.open(directory, threads=threads, int8=True), sets)
-            measured["int8_threshold"] = _threshold(scores, sets)
-        config = write_fused(directory, config.model_copy(update=measured))
-    return config
+    if not sets:
+        return config
 
+    def scores_and_threshold(*, int8: bool) -> tuple[list[FloatArray], OperatingPoint]:
+        model = Fused.open(directory, threads=threads, int8=int8)
+        scores = [score_set(model, scored.view) for scored in sets]
+        counts = [histogram(values, scored.labels) for values, scored in zip(scores, sets, strict=True)]
+        return scores, point_of(threshold_from_histograms(counts, RULE))
 
-def _score_sum(model: Fused, sets: Sequence[HeldOut]) -> list[FloatArray]:
-    return [score_set(model, one.view) for one in sets]
-
-
-def _threshold(scores: Sequence[FloatArray], sets: Sequence[HeldOut]) -> OperatingPoint:
-    counts = [histogram(values, one.labels) for values, one in zip(scores, sets, strict=True)]
-    return point_of(threshold_from_histograms(counts, RULE))
-
-
-def _curves(scores: Sequence[FloatArray], sets: Sequence[HeldOut]) -> ErrorCurves | None:
-    """Average the error rates of the sum over the sets; None if fewer than three sets have both classes."""
+    scores, threshold = scores_and_threshold(int8=False)
+    # Average the error rates of the sum over the sets; there are none if fewer than three sets have both classes.
     sites = [
-        count_by_type(values, one.view.species, one.view.subjects, one.view.videos)
-        for values, one in zip(scores, sets, strict=True)
+        count_by_type(values, scored.view.species, scored.view.subjects, scored.view.videos)
+        for values, scored in zip(scores, sets, strict=True)
     ]
     classes = {name: [site[name] for site in sites] for name in CLASSES}
-    return average_curves(classes.pop(BONA_FIDE), classes, pooled=False)
-
-
-def _aucs(directory: Path, heldout: HeldOut) -> tuple[float, ...]:
-    """Return the AUC of each member and of the sum on a set."""
-    scores = [*heldout.logits, score_set(Fused.open(directory), heldout.view)]
-    aucs = [auc_from_histogram(histogram(values, heldout.labels)) for values in scores]
-    return tuple(auc for auc in aucs if auc is not None)  # both classes are held out, so all have one
+    curves = average_curves(classes.pop(BONA_FIDE), classes, pooled=False)
+    measured: dict[str, Any] = {"threshold": threshold, "curves": curves}
+    if has_int8:
+        measured["int8_threshold"] = scores_and_threshold(int8=True)[1]
+    return write_fused(directory, config.model_copy(update=measured))

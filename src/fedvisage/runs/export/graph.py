@@ -75,8 +75,9 @@ def measure(graph: Compute, torch: Compute, crops: Crops, task: str) -> list[Par
             for compute in (graph, torch)
         )
         if task == "pad":
-            with np.errstate(invalid="ignore"):  # `require` rejects NaN
-                difference = float(np.abs(_probability(graph_outputs) - _probability(torch_outputs)).max())
+            with np.errstate(invalid="ignore"):  # `require_parity` rejects NaN
+                probabilities = (np.exp(-np.logaddexp(0.0, -logits)) for logits in (graph_outputs, torch_outputs))
+                difference = float(np.abs(np.subtract(*probabilities)).max())
             parity.append(Parity(batch, len(graph_outputs), score_difference=difference))
         else:
             lengths = np.linalg.norm(graph_outputs, axis=1) * np.linalg.norm(torch_outputs, axis=1)
@@ -106,10 +107,6 @@ def require_parity(parities: list[Parity]) -> None:
             )
 
 
-def _probability(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(np.exp(-np.logaddexp(0.0, -logits)))
-
-
 OPSET = 20
 
 
@@ -129,20 +126,19 @@ class Graph(nn.Module):
         """Return the graph's outputs, in the order of their names in ``OUTPUTS``."""
         recipe = self._setup.recipe
         ready = colour_channels(images.permute(0, 3, 1, 2).to(torch.float32) / 255.0, recipe.input.colour)
-        outputs = [
-            self._predict(Member(self._parts(number), ready, self._generator, recipe)).float()
-            for number in range(len(self.members))
-        ]
+        outputs = []
+        for parts in self.members:
+            assert isinstance(parts, nn.ModuleDict)
+            outputs.append(self._predict(Member(parts, ready, self._generator, recipe)).float())
         if not self._pad:
             return (mean_direction(outputs),)
         logits = [output.clamp(-LIMIT, LIMIT) for output in outputs]
-        logit = logits[0] if len(logits) == 1 else _mean(torch.stack(logits))
+        logit = logits[0]
+        if len(logits) > 1:  # the logit of the mean probability
+            stacked = torch.stack(logits)
+            live, attack = (torch.logsumexp(nn.functional.logsigmoid(sign * stacked), dim=0) for sign in (1, -1))
+            logit = live - attack
         return torch.sigmoid(logit), logit
-
-    def _parts(self, number: int) -> nn.ModuleDict:
-        parts = self.members[number]
-        assert isinstance(parts, nn.ModuleDict)
-        return parts
 
 
 def write_graph(graph: Graph, path: Path, size: int) -> None:
@@ -155,7 +151,7 @@ def write_graph(graph: Graph, path: Path, size: int) -> None:
     example = torch.zeros(2, size, size, 3, dtype=torch.uint8)
     outputs = OUTPUTS["pad" if graph._pad else "recognition"]
     try:
-        with _without_warnings():
+        with without_warnings(), torch.no_grad():
             program = torch.onnx.export(
                 graph.cpu().eval(),
                 (example,),
@@ -171,17 +167,14 @@ def write_graph(graph: Graph, path: Path, size: int) -> None:
         reason = " ".join(str(error).split())[:200]
         raise RunFailed(f"the network of {name} cannot be written as a graph: {reason}") from error
     assert program is not None
-    _without_traces(program.model)
-    program.save(path, external_data=False)
-
-
-def _without_traces(model: Any) -> None:
-    """Remove the source locations of operations, which contain paths of this machine."""
+    # The source locations of operations contain paths of this machine.
+    model: Any = program.model
     model.graph.metadata_props.clear()
     for node in model.graph.all_nodes():
         for annotated in (node, *node.outputs):
             annotated.metadata_props.clear()
             annotated.doc_string = None
+    program.save(path, external_data=False)
 
 
 def _load_weights(model: FinishedModel, weights: Message) -> nn.ModuleDict:
@@ -203,19 +196,13 @@ def mean_direction(embeddings: Sequence[Tensor]) -> Tensor:
     return units[0] if len(units) == 1 else nn.functional.normalize(torch.stack(units).mean(dim=0))
 
 
-def _mean(logits: Tensor) -> Tensor:
-    """Return the logit of the mean probability over the first axis."""
-    live, attack = (torch.logsumexp(nn.functional.logsigmoid(sign * logits), dim=0) for sign in (1, -1))
-    return live - attack
-
-
 @contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Suppress the exporter's warnings: it raises its errors, and the result is compared with torch."""
+def without_warnings() -> Iterator[None]:
+    """Suppress the warnings of exporter and quantiser: both raise their errors, and the results are checked."""
     previous = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings(), torch.no_grad():
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -7,9 +7,6 @@ the held-out images of that set. An int8 graph whose error rate moves there is r
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,19 +18,16 @@ from numpy.typing import NDArray
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.progress import Say
 from fedvisage.data.batches import View
-from fedvisage.data.integrity import check_bytes
-from fedvisage.data.prepared import PreparedSet
-from fedvisage.data.selection import select, split_entry
-from fedvisage.datasets.sources import resolve, without_part
 from fedvisage.device.exported import INPUT, Exported
 from fedvisage.metrics.generic import threshold_at_fmr, within_counts
 from fedvisage.metrics.similarity import Faces
 from fedvisage.metrics.threshold import ON_TRAINING, SOURCE_RULES, Threshold, histogram, threshold_from_histograms
 from fedvisage.recipe import Recipe
+from fedvisage.runs.export.graph import without_warnings
+from fedvisage.runs.score_set import open_named
 from fedvisage.starts.convert import make_pictures
 from fedvisage.tasks.finished_model import FinishedModel
 from fedvisage.tasks.opened import check_for_model
-from fedvisage.tasks.recognition.benchmarks import share_of
 
 # Crops for the comparison with torch, and for the calibration and evaluation of an int8 graph.
 
@@ -43,20 +37,9 @@ COMPARED = 10
 
 def view_of(model: FinishedModel, entry: str, place: str, cache: Path, say: Say) -> View:
     """Open all images of a dataset for a model; ``place`` is the option or recipe key that errors name."""
-    name, part = without_part(entry.strip())
-    source, selection = split_entry(name)
-    path = resolve(source, cache, workers=model.recipe.runtime.threads, say=say)
-    prepared = PreparedSet.open(path).at_margin(model.margin)
-    check_bytes(path, cache, say=say)
-    if prepared.size != model.recipe.input.size:
-        raise UserError(
-            place,
-            f"images are {prepared.size}×{prepared.size}, but the model expects "
-            f"{model.recipe.input.size}×{model.recipe.input.size}",
-        )
-    model.setup.task.check_set(prepared, model.recipe, place)
-    check_for_model(model.saved.crops, prepared.crop, place, allowed=False)
-    return select(share_of(View.of(prepared), part), selection, place)
+    named = open_named(entry, cache, model=model, place=place, say=say, course=say)
+    check_for_model(model.saved.crops, named.prepared.crop, place, allowed=False)
+    return named.view
 
 
 def to_compare(
@@ -173,7 +156,7 @@ def quantise(graph: Path, path: Path, calibration: View) -> None:
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    with TemporaryDirectory(dir=path.parent) as place, _without_advice():
+    with TemporaryDirectory(dir=path.parent) as place, without_warnings():
         prepared = Path(place) / "prepared.onnx"
         quant_pre_process(graph, prepared, skip_symbolic_shape=True)
         quantize_static(
@@ -218,14 +201,3 @@ class _CropReader:
         """Return the next crop, or None after the last."""
         crop = next(self._remaining, None)
         return None if crop is None else {INPUT: crop[None]}
-
-
-@contextmanager
-def _without_advice() -> Iterator[None]:
-    """Suppress the quantiser's advice about its own options."""
-    previous = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(previous)

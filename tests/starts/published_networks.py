@@ -1,4 +1,4 @@
-"""Networks as other projects write them, with their names, plainly; weights are random, nothing is at its default."""
+"""Plain implementations of published networks, with the names of their projects and random weights."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 BLOCKS = {18: (2, 2, 2, 2), 50: (3, 4, 14, 3), 100: (3, 13, 30, 3)}
 
 
-def shaken(net: nn.Module, seed: int = 0) -> nn.Module:
-    """Draw weights and statistics that tell every layer from every other, and keep features in reach."""
+def randomise(net: nn.Module, seed: int = 0) -> nn.Module:
+    """Draw different weights and statistics for every layer, at a scale that keeps features bounded."""
     draw = torch.Generator().manual_seed(seed)
     for module in net.modules():
         if isinstance(module, _BatchNorm):
@@ -49,7 +49,7 @@ class InsightBlock(nn.Module):
             self.downsample = nn.Sequential(conv(inputs, width, 1, stride), nn.BatchNorm2d(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.bn3(self.conv2(self.prelu(self.bn2(self.conv1(self.bn1(x))))))
+        out: Tensor = self.bn3(self.conv2(self.prelu(self.bn2(self.conv1(self.bn1(x))))))
         return out + (x if self.downsample is None else self.downsample(x))
 
 
@@ -72,7 +72,8 @@ class Insightface(nn.Module):
         x = self.prelu(self.bn1(self.conv1(x)))
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
             x = stage(x)  # type: ignore[operator]
-        return self.features(self.fc(self.bn2(x).flatten(1)))
+        features: Tensor = self.features(self.fc(self.bn2(x).flatten(1)))
+        return features
 
 
 class IRBlock(nn.Module):
@@ -94,8 +95,8 @@ class IRBlock(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        shortcut = self.shortcut_layer(x)
-        return self.res_layer(x) + shortcut
+        out: Tensor = self.res_layer(x) + self.shortcut_layer(x)
+        return out
 
 
 class AdaFace(nn.Module):
@@ -124,7 +125,7 @@ class AdaFace(nn.Module):
         return feature / norm, norm
 
 
-def named(**parts: nn.Module) -> nn.Sequential:
+def sequential(**parts: nn.Module) -> nn.Sequential:
     net = nn.Sequential()
     for name, part in parts.items():
         net.add_module(name, part)
@@ -141,7 +142,7 @@ def conv_block(
     prelu: bool = True,
 ) -> nn.Sequential:
     parts = {"conv": conv(inputs, outputs, side, stride, groups, pad), "bn": nn.BatchNorm2d(outputs)}
-    return named(**parts, **({"prelu": nn.PReLU(outputs)} if prelu else {}))
+    return sequential(**parts, **({"prelu": nn.PReLU(outputs)} if prelu else {}))
 
 
 class DepthWise(nn.Module):
@@ -155,7 +156,7 @@ class DepthWise(nn.Module):
         self.residual = residual
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.project(self.conv_dw(self.conv(x)))
+        out: Tensor = self.project(self.conv_dw(self.conv(x)))
         return x + out if self.residual else out
 
 
@@ -167,11 +168,11 @@ class MobileFaceNet(nn.Module):
         w, d, last = width, 2 * width, 8 * width
         self.conv1, self.conv2_dw = conv_block(3, w, 3, 2), conv_block(w, w, 3, groups=w)
         self.conv_23 = DepthWise(w, w, 2 * w, 2, residual=False)
-        self.conv_3 = named(model=nn.Sequential(*(DepthWise(w, w, 2 * w, 1, residual=True) for _ in range(4))))
+        self.conv_3 = sequential(model=nn.Sequential(*(DepthWise(w, w, 2 * w, 1, residual=True) for _ in range(4))))
         self.conv_34 = DepthWise(w, d, 4 * w, 2, residual=False)
-        self.conv_4 = named(model=nn.Sequential(*(DepthWise(d, d, 4 * w, 1, residual=True) for _ in range(6))))
+        self.conv_4 = sequential(model=nn.Sequential(*(DepthWise(d, d, 4 * w, 1, residual=True) for _ in range(6))))
         self.conv_45 = DepthWise(d, d, 8 * w, 2, residual=False)
-        self.conv_5 = named(model=nn.Sequential(*(DepthWise(d, d, 4 * w, 1, residual=True) for _ in range(2))))
+        self.conv_5 = sequential(model=nn.Sequential(*(DepthWise(d, d, 4 * w, 1, residual=True) for _ in range(2))))
         self.conv_6_sep = conv_block(d, last)
         self.conv_6_dw = conv_block(last, last, size // 16, groups=last, pad=0, prelu=False)
         self.linear, self.bn = nn.Linear(last, embedding, bias=False), nn.BatchNorm1d(embedding)
@@ -190,10 +191,11 @@ class MobileFaceNet(nn.Module):
             self.conv_6_dw,
         ):
             x = part(x)
-        return self.bn(self.linear(x.flatten(1)))
+        features: Tensor = self.bn(self.linear(x.flatten(1)))
+        return features
 
 
-class Inverted(nn.Module):
+class InvertedBottleneck(nn.Module):
     """A bottleneck of foamliu's MobileFaceNet."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, expansion: int) -> None:
@@ -202,10 +204,11 @@ class Inverted(nn.Module):
         wide = nn.Sequential(conv(inputs, inner, 1), nn.BatchNorm2d(inner), nn.ReLU6())
         each = nn.Sequential(conv(inner, inner, 3, stride, inner), nn.BatchNorm2d(inner), nn.ReLU6())
         self.conv = nn.Sequential(wide, each, conv(inner, outputs, 1), nn.BatchNorm2d(outputs))
-        self.added = stride == 1 and inputs == outputs
+        self.residual = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.conv(x) if self.added else self.conv(x)
+        out: Tensor = self.conv(x)
+        return x + out if self.residual else out
 
 
 class Foamliu(nn.Module):
@@ -215,7 +218,7 @@ class Foamliu(nn.Module):
         super().__init__()
         w, last = width, 8 * width
         self.conv1 = nn.Sequential(conv(3, w, stride=2), nn.BatchNorm2d(w), nn.ReLU6())
-        self.dw_conv = named(
+        self.dw_conv = sequential(
             depthwise=conv(w, w, groups=w), pointwise=conv(w, w, 1), bn1=nn.BatchNorm2d(w), bn2=nn.BatchNorm2d(w)
         )
         blocks, inputs = [], w
@@ -227,27 +230,28 @@ class Foamliu(nn.Module):
             (2, 2 * w, 2, 1),
         ):
             for index in range(count):
-                blocks.append(Inverted(inputs, outputs, stride if index == 0 else 1, expansion))
+                blocks.append(InvertedBottleneck(inputs, outputs, stride if index == 0 else 1, expansion))
                 inputs = outputs
         self.conv2 = nn.Sequential(conv(inputs, last, 1), nn.BatchNorm2d(last), nn.ReLU6())
-        self.gdconv = named(depthwise=conv(last, last, size // 16, groups=last, pad=0), bn=nn.BatchNorm2d(last))
+        self.gdconv = sequential(depthwise=conv(last, last, size // 16, groups=last, pad=0), bn=nn.BatchNorm2d(last))
         self.conv3, self.bn = nn.Conv2d(last, embedding, 1), nn.BatchNorm2d(embedding)
         self.features = nn.Sequential(*blocks)
 
     def forward(self, x: Tensor) -> Tensor:
-        x, one = self.conv1(x), self.dw_conv
-        x = one.bn1(one.depthwise(x)).relu()  # type: ignore[operator]
-        x = one.bn2(one.pointwise(x)).relu()  # type: ignore[operator]
-        return self.bn(self.conv3(self.gdconv(self.conv2(self.features(x))))).flatten(1)
+        x, layers = self.conv1(x), self.dw_conv
+        x = layers.bn1(layers.depthwise(x)).relu()  # type: ignore[operator]
+        x = layers.bn2(layers.pointwise(x)).relu()  # type: ignore[operator]
+        features: Tensor = self.bn(self.conv3(self.gdconv(self.conv2(self.features(x)))))
+        return features.flatten(1)
 
 
-class Excited(DepthWise):
+class SqueezeExcitation(DepthWise):
     """A bottleneck of Minivision's MiniFASNet that scales its channels before it adds them."""
 
     def __init__(self, inputs: int, outputs: int, groups: int) -> None:
         super().__init__(inputs, outputs, groups, 1, residual=False)
         narrow = outputs // 4
-        self.se_module = named(
+        self.se_module = sequential(
             fc1=conv(outputs, narrow, 1),
             bn1=nn.BatchNorm2d(narrow),
             fc2=conv(narrow, outputs, 1),
@@ -257,7 +261,8 @@ class Excited(DepthWise):
     def forward(self, x: Tensor) -> Tensor:
         out, se = super().forward(x), self.se_module
         gate = se.bn1(se.fc1(out.mean((2, 3), keepdim=True))).relu()  # type: ignore[operator]
-        return x + out * se.bn2(se.fc2(gate)).sigmoid()  # type: ignore[operator]
+        scaled: Tensor = out * se.bn2(se.fc2(gate)).sigmoid()  # type: ignore[operator]
+        return x + scaled
 
 
 MINIFASNETS = {
@@ -285,8 +290,8 @@ class MiniFASNet(nn.Module):
     def blocks(width: int, inner: list[int], variant: str) -> nn.Sequential:
         blocks: list[nn.Module] = [DepthWise(width, width, groups, 1, residual=True) for groups in inner]
         if variant.endswith("se"):
-            blocks[-1] = Excited(width, width, inner[-1])
-        return named(model=nn.Sequential(*blocks))
+            blocks[-1] = SqueezeExcitation(width, width, inner[-1])
+        return sequential(model=nn.Sequential(*blocks))
 
     def forward(self, x: Tensor) -> Tensor:
         for name, part in self.named_children():

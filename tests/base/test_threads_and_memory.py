@@ -1,4 +1,4 @@
-"""A process's share of the machine: its number of threads, and the memory that is really free."""
+"""Threads, cores and free memory of a process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from tests.conftest import THREADS
+from tests.toy import THREADS
 from threadpoolctl import threadpool_info
 
 from fedvisage.base.processes import SPINS, WAITING, cores, free_memory, use_threads
@@ -37,7 +37,7 @@ def test_linear_algebra_libraries_use_the_threads_of_the_process(count: int) -> 
     assert torch.get_num_threads() == count
 
 
-STARTED = """
+PRINT_SETTINGS = """
 import os, sys
 from fedvisage.cli import main
 
@@ -60,9 +60,9 @@ except SystemExit:
 def test_waiting_threads_of_the_command_line_sleep_sooner_by_default(settings: dict[str, str], policy: str) -> None:
     """OpenMP's environment variables are set before torch is loaded."""
     environment = {name: value for name, value in os.environ.items() if name not in WAITING} | settings
-    words = [sys.executable, "-c", STARTED]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == f"{policy} False"
+    words = [sys.executable, "-c", PRINT_SETTINGS]
+    process = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    assert process.stdout.splitlines()[-1] == f"{policy} False"
 
 
 @pytest.mark.parametrize(
@@ -94,5 +94,5 @@ def test_cores_are_limited_by_machine_and_container(tmp_path: Path, limit: str, 
     assert cores(tmp_path) == (most or everything)
 
 
-def test_this_machine_has_some_memory_left() -> None:
+def test_this_machine_has_free_memory() -> None:
     assert free_memory() > 1 << 20

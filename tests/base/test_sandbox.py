@@ -1,4 +1,4 @@
-"""A process that is closed off has no network, starts nothing, writes nothing, and has little memory."""
+"""A sandboxed process has no network, starts no processes, writes no files, and has little memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from fedvisage.base.processes import can_sandbox, enter_sandbox
 
-pytestmark = pytest.mark.skipif(not can_sandbox(), reason="this system closes no process off")
+pytestmark = pytest.mark.skipif(not can_sandbox(), reason="this system has no sandbox")
 
 
 def connect() -> None:
@@ -30,7 +30,7 @@ def fork() -> None:
 
 
 def write() -> None:
-    Path(os.environ["CLOSED_FILE"]).write_bytes(b"x" * 100_000)
+    Path(os.environ["SANDBOXED_FILE"]).write_bytes(b"x" * 100_000)
 
 
 def take_memory() -> None:
@@ -41,7 +41,7 @@ def compute() -> None:
     assert sum(range(1000)) == 499_500
 
 
-def _closed(work: Callable[[], None], out: Connection) -> None:
+def work_in_sandbox(work: Callable[[], None], out: Connection) -> None:
     import signal
 
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -53,22 +53,24 @@ def _closed(work: Callable[[], None], out: Connection) -> None:
         out.send_bytes(type(error).__name__.encode())
 
 
-def run_closed(work: Callable[[], None]) -> str:
+def run_sandboxed(work: Callable[[], None]) -> str:
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_closed, args=(work, theirs))
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=work_in_sandbox, args=(work, sender))
     process.start()
-    theirs.close()
+    sender.close()
     try:
-        return ours.recv_bytes().decode()
+        return receiver.recv_bytes().decode()
     finally:
         process.join()
 
 
-def test_closed_process_cannot_reach_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLOSED_FILE", str(tmp_path / "written"))
-    actual = {work.__name__: run_closed(work) for work in (connect, begin_a_process, fork, write, take_memory, compute)}
-    assert actual == {
+def test_sandboxed_process_has_no_network_processes_files_or_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SANDBOXED_FILE", str(tmp_path / "written"))
+    jobs = (connect, begin_a_process, fork, write, take_memory, compute)
+    assert {job.__name__: run_sandboxed(job) for job in jobs} == {
         "connect": "PermissionError",
         "begin_a_process": "PermissionError",
         "fork": "PermissionError",

@@ -1,4 +1,4 @@
-"""A detector without BatchNorm, whose weights alone decide, for tests of what a course makes of them."""
+"""A linear detector without BatchNorm, for tests in which the weights are set by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedvisage.recipe import Recipe
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
-    """Build a detector that looks at the mean of each channel."""
+    """Build a detector on the mean of each channel."""
     return nn.ModuleDict({"model": nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 1))})
 
 
@@ -30,7 +30,7 @@ def predict(member: Member) -> Tensor:
     return logits.squeeze(1)
 
 
-def plain(name: str) -> Method:
-    """Return a method on FedPAD's network with this one in its place."""
+def linear_detector(name: str) -> Method:
+    """Return a method of the catalogue with this network in place of its own."""
     train = fedavg.training_call(loss, "model")
     return replace(METHODS[name], network=network, prediction=Prediction(predict), calls={"train": train})

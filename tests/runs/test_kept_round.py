@@ -1,4 +1,4 @@
-"""Which round is kept and when training stops, where each round's error on held-out images is set by hand."""
+"""The kept round and the end of training, for held-out errors that are set by hand."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.runs.plain import plain
+from tests.runs.linear_detector import linear_detector
 from tests.toy import SITES, make_set, run_toy, tree
 
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.server import Server
 
 LIGHT_IS_LIVE = (-10.0, 0.0, 0.0, 10.0, 10.0, 10.0, 0.0, 10.0)
-"""How much more live an image looks if it is lighter, round by round; prints are darker than bona fide images."""
+"""The weight of brightness per round; prints are darker than bona fide images."""
 
 ERRORS = [1.0, 0.5, 0.5, 0.0, 0.0, 0.0, 0.5, 0.0]
 
 
 def server(s: Server) -> Iterator[None]:
-    """Set the weights of a round; the bias, on which no error hangs, is the number of the round in eighths."""
+    """Set the weights of a round; the bias, which changes no error, is the number of the round in eighths."""
     for number in s.rounds():
         weight = torch.zeros(1, 6)
         weight[0, 0] = LIGHT_IS_LIVE[number - 1]
@@ -41,29 +41,29 @@ def prints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-def kept(prints: Mapping[str, Path], out: Path, **changes: Any) -> tuple[Any, float]:
-    """Return a run's figures, and the number of the round whose model it leaves."""
-    method = replace(plain("fedpad"), server=server)
+def run_and_find_round(prints: Mapping[str, Path], out: Path, **changes: Any) -> tuple[Any, float]:
+    """Return a run's metrics, and the number of the round whose model it keeps."""
+    method = replace(linear_detector("fedpad"), server=server)
     metrics = run_toy(tree(prints, training__rounds=len(ERRORS), **changes), out, method=method)
     return metrics, 8 * float(load_file(out / "model.safetensors")["model.2.bias"])
 
 
 @pytest.mark.parametrize(("keep", "number"), [("best", 4), ("last", 8)])
-def test_the_first_of_the_best_rounds_is_kept_or_the_last_of_all(
+def test_keep_selects_the_first_best_or_the_last_round(
     keep: str, number: int, prints: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    _, found = kept(prints, tmp_path / "run", evaluation__keep=keep)
+    _, kept_round = run_and_find_round(prints, tmp_path / "run", evaluation__keep=keep)
     errors = [row["heldout"]["eer"] for row in read_lines(tmp_path / "run" / "rounds.jsonl")]
     assert errors == pytest.approx(ERRORS)
-    assert found == number
+    assert kept_round == number
 
 
 @pytest.mark.parametrize(("patience", "rounds", "best"), [(1, 3, 2), (2, 6, 4), (3, 7, 4)])
-def test_training_stops_when_held_out_errors_have_not_fallen_for_so_many_rounds(
+def test_training_stops_after_patience_rounds_without_a_lower_error(
     patience: int, rounds: int, best: int, prints: Mapping[str, Path], tmp_path: Path
 ) -> None:
     changes = {"evaluation__keep": "best", "training__early_stop": {"patience": patience}}
-    metrics, found = kept(prints, tmp_path / "run", **changes)
+    metrics, kept_round = run_and_find_round(prints, tmp_path / "run", **changes)
     assert metrics["rounds"] == len(read_lines(tmp_path / "run" / "rounds.jsonl")) == rounds
     assert metrics["ended"]["cause"] == "early-stop"
-    assert found == best
+    assert kept_round == best
