@@ -1,4 +1,4 @@
-"""What the stages of the cascade do with boxes."""
+"""Operations on boxes in the stages of the cascade."""
 
 import numpy as np
 from hypothesis import given
@@ -7,26 +7,26 @@ from hypothesis import strategies as st
 from fedvisage.faces.detection import make_square, move_corners, suppress
 
 
-def test_the_surer_of_two_alike_boxes_stays() -> None:
+def test_box_with_the_higher_score_is_kept() -> None:
     boxes = np.array([[0, 0, 10, 10], [1, 0, 11, 10], [40, 40, 50, 50]], float)  # the first two share 90 of 110
     scores = np.array([0.7, 0.9, 0.8])
     assert suppress(boxes, scores, 0.8, "union").tolist() == [1, 2]
     assert suppress(boxes, scores, 0.82, "union").tolist() == [1, 2, 0]
 
 
-def test_a_box_inside_another_is_alike_as_a_share_of_the_smaller() -> None:
+def test_inner_box_overlaps_as_a_share_of_the_smaller_box() -> None:
     boxes = np.array([[0, 0, 10, 10], [2, 2, 6, 6]], float)
     scores = np.array([0.9, 0.8])
     assert suppress(boxes, scores, 0.7, "union").tolist() == [0, 1]
     assert suppress(boxes, scores, 0.7, "smaller").tolist() == [0]
 
 
-def test_without_boxes_none_stays() -> None:
+def test_suppression_of_no_boxes_is_empty() -> None:
     assert suppress(np.zeros((0, 4)), np.zeros(0), 0.5, "union").tolist() == []
 
 
-def naively(boxes: np.ndarray, scores: np.ndarray, limit: float) -> list[int]:
-    """Go through the boxes from the surest on, and keep each that no kept one is alike."""
+def suppress_naively(boxes: np.ndarray, scores: np.ndarray, limit: float) -> list[int]:
+    """Keep each box, highest score first, that overlaps no kept one too much."""
     kept: list[int] = []
     for index in sorted(range(len(boxes)), key=lambda one: (-scores[one], one)):
         pixels = {(x, y) for x in range(boxes[index, 0], boxes[index, 2]) for y in range(*boxes[index, 1::2])}
@@ -40,10 +40,10 @@ corner, length = st.integers(0, 12), st.integers(1, 8)
 
 
 @given(st.lists(st.tuples(corner, corner, length, length, st.integers(0, 5)), max_size=8))
-def test_suppression_is_that_of_counted_pixels(drawn: list[tuple[int, ...]]) -> None:
-    boxes = np.array([(x, y, x + w, y + h) for x, y, w, h, _ in drawn], int).reshape(-1, 4)
-    scores = np.array([score for *_, score in drawn], float)
-    assert suppress(boxes.astype(float), scores, 0.5, "union").tolist() == naively(boxes, scores, 0.5)
+def test_suppression_equals_counting_pixels(values: list[tuple[int, ...]]) -> None:
+    boxes = np.array([(x, y, x + w, y + h) for x, y, w, h, _ in values], int).reshape(-1, 4)
+    scores = np.array([score for *_, score in values], float)
+    assert suppress(boxes.astype(float), scores, 0.5, "union").tolist() == suppress_naively(boxes, scores, 0.5)
 
 
 def test_corners_move_by_shares_of_the_sides() -> None:

@@ -1,4 +1,4 @@
-"""The cascade on rendered faces, whose points are known exactly, and on pictures that are hardly any."""
+"""The cascade on rendered faces with known points, and on unusual pictures."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ def only(faces: list[list[Face]]) -> list[Face]:
     return [one[0] for one in faces]
 
 
-def test_points_lie_on_the_true_ones_and_to_no_side_of_them(rendered: Faces, detector: Detector) -> None:
+def test_points_are_accurate_and_unbiased(rendered: Faces, detector: Detector) -> None:
     images, truth, width = rendered
-    missed = np.array([face.points for face in only(detector.detect(list(images)))]) - truth
-    missed /= width[:, None, None]
+    errors = np.array([face.points for face in only(detector.detect(list(images)))]) - truth
+    errors /= width[:, None, None]
     # Measured over 1,200 faces: 0.2 % to the right and 1.1 % above, 2.1 % in each direction. On OpenCV 5's engine and
-    # cut to whole pixels it was 2.0 % to the right and 2.4 to 2.7 %, so the first and the last bound would have told.
-    across, down = missed.mean(axis=(0, 1))
+    # cut to whole pixels it was 2.0 % to the right and 2.4 to 2.7 %, so the first and the last bound would fail.
+    across, down = errors.mean(axis=(0, 1))
     assert abs(across) < 0.010
     assert abs(down) < 0.020
-    assert np.sqrt((missed**2).mean()) < 0.0225
+    assert np.sqrt((errors**2).mean()) < 0.0225
 
 
-def test_a_mirrored_picture_has_mirrored_points(rendered: Faces, detector: Detector) -> None:
+def test_mirrored_picture_has_mirrored_points(rendered: Faces, detector: Detector) -> None:
     """Points are measured from the edge of the first pixel: counted from its middle they would be off by a pixel."""
     images, *_ = rendered
     straight = np.array([face.points for face in only(detector.detect(list(images)))])
@@ -69,32 +69,32 @@ def test_points_and_boxes_are_fractions_of_pixels(rendered: Faces, detector: Det
     assert (face.box != face.box.round()).all()
 
 
-def test_the_box_holds_the_points_and_is_as_wide_as_the_face(rendered: Faces, detector: Detector) -> None:
+def test_box_contains_the_points_and_has_the_width_of_the_face(rendered: Faces, detector: Detector) -> None:
     for face, width in zip(only(detector.detect(list(rendered[0]))), rendered[2], strict=True):
         assert (face.points >= face.box[:2]).all()
         assert (face.points <= face.box[:2] + face.box[2:]).all()
         assert 0.7 < face.box[2] / width < 1.3
 
 
-def test_several_faces_are_found_where_they_are(rendered: Faces, detector: Detector) -> None:
+def test_several_faces_have_the_right_points(rendered: Faces, detector: Detector) -> None:
     images, truth, _ = rendered
     corners = [(20, 30), (200, 15), (110, 180)]
     scene = np.full((330, 350, 3), 110, np.uint8)
     for image, (left, top) in zip(images, corners, strict=False):
         scene[top : top + SIZE, left : left + SIZE] = image
-    found = detector.detect([scene])[0]
-    assert len(found) == 3
-    noses = sorted(face.points[2].tolist() for face in found)
+    faces = detector.detect([scene])[0]
+    assert len(faces) == 3
+    noses = sorted(face.points[2].tolist() for face in faces)
     expected = sorted((truth[number, 2] + corner).tolist() for number, corner in enumerate(corners))
     np.testing.assert_allclose(noses, expected, atol=6)
 
 
 def largest_of_all(detector: Detector, scene: NDArray[np.uint8], sure: float = 0.9) -> Face | None:
-    found = [face for face in detector.detect([scene])[0] if face.confidence >= sure]
-    return max(found, key=lambda face: face.area, default=None)
+    faces = [face for face in detector.detect([scene])[0] if face.confidence >= sure]
+    return max(faces, key=lambda face: face.area, default=None)
 
 
-def same(one: Face | None, other: Face | None) -> bool:
+def are_equal(one: Face | None, other: Face | None) -> bool:
     if one is None or other is None:
         return one is other
     alike = np.array_equal(one.box, other.box) and np.array_equal(one.points, other.points)
@@ -115,53 +115,49 @@ def scene_of(images: NDArray[np.uint8], sides: tuple[int, ...], number: int) -> 
 
 
 @pytest.mark.parametrize("sides", [(400,), (90,), (48,), (300, 200), (180, 230), (60, 400), (64, 52, 58, 90), ()])
-def test_the_largest_face_is_that_of_the_whole_search(
-    rendered: Faces, detector: Detector, sides: tuple[int, ...]
-) -> None:
+def test_largest_face_equals_the_full_search(rendered: Faces, detector: Detector, sides: tuple[int, ...]) -> None:
     for number in range(3):
         scene = scene_of(rendered[0], sides, number)
-        found = detector.largest(scene, 0.9)
-        assert same(found, largest_of_all(detector, scene))
-        assert (found is not None) == bool(sides)
+        largest = detector.largest(scene, 0.9)
+        assert are_equal(largest, largest_of_all(detector, scene))
+        assert (largest is not None) == bool(sides)
 
 
-def test_the_largest_face_is_sure_enough(rendered: Faces, detector: Detector) -> None:
+def test_largest_face_has_the_minimum_confidence(rendered: Faces, detector: Detector) -> None:
     scene = scene_of(rendered[0], (260, 120), 1)
     confidences = sorted(face.confidence for face in detector.detect([scene])[0])
     between = float(np.nextafter(confidences[-1], 2))
     assert detector.largest(scene, between) is None
     for sure in confidences:
-        assert same(detector.largest(scene, sure), largest_of_all(detector, scene, sure))
+        assert are_equal(detector.largest(scene, sure), largest_of_all(detector, scene, sure))
 
 
-def test_where_a_large_face_is_found_the_largest_images_of_the_pyramid_are_not_searched(rendered: Faces) -> None:
+def test_search_for_a_large_face_skips_large_pyramid_images(rendered: Faces) -> None:
     seen: list[int] = []
 
-    class Watched(Detector):
+    class RecordingDetector(Detector):
         def _propose_at(self, image: NDArray[np.uint8], scale: float) -> Proposals:
             seen.append(round(image.shape[0] * scale) * round(image.shape[1] * scale))
             return super()._propose_at(image, scale)
 
-    scene, watched = scene_of(rendered[0], (400,), 0), Watched()
-    watched.detect([scene])
+    scene, detector = scene_of(rendered[0], (400,), 0), RecordingDetector()
+    detector.detect([scene])
     whole = sum(seen)
     seen.clear()
-    watched.largest(scene, 0.9)
+    detector.largest(scene, 0.9)
     assert 0 < sum(seen) < whole / 4
 
 
-def test_a_large_picture_is_reduced_and_its_points_are_those_of_the_large_one(
-    rendered: Faces, detector: Detector
-) -> None:
+def test_points_of_a_reduced_picture_are_scaled_back(rendered: Faces, detector: Detector) -> None:
     images, truth, width = rendered
     scene = np.full((2250, 4000, 3), 110, np.uint8)
     scene[500 : 500 + 8 * SIZE, 1000 : 1000 + 8 * SIZE] = images[0].repeat(8, axis=0).repeat(8, axis=1)
     (face,) = only(detector.detect([scene]))
-    missed = (face.points - (1000, 500)) / 8 - truth[0]
-    assert np.abs(missed).max() < 0.06 * width[0]
+    errors = (face.points - (1000, 500)) / 8 - truth[0]
+    assert np.abs(errors).max() < 0.06 * width[0]
 
 
-def test_grey_pictures_are_looked_at_too(rendered: Faces, detector: Detector) -> None:
+def test_grey_pictures_are_searched(rendered: Faces, detector: Detector) -> None:
     grey = rendered[0][0].mean(axis=2).round().astype(np.uint8)
     plane, deep = only(detector.detect([grey, np.repeat(grey[..., None], 3, axis=2)]))
     np.testing.assert_array_equal(plane.points, deep.points)
@@ -175,13 +171,13 @@ def test_pictures_without_a_face_have_none(detector: Detector, shape: tuple[int,
     assert detector.detect([np.full(shape, 90, np.uint8), noise]) == [[], []]
 
 
-def test_what_is_no_picture_is_refused(detector: Detector) -> None:
+def test_invalid_arrays_are_refused(detector: Detector) -> None:
     for wrong in (np.zeros((8, 8, 3)), np.zeros((8, 8, 4), np.uint8), np.zeros(8, np.uint8)):
         with pytest.raises(ValueError, match="must be uint8"):
             detector.detect([wrong])  # type: ignore[list-item]
 
 
-def test_faces_do_not_depend_on_company_or_threads(rendered: Faces, detector: Detector) -> None:
+def test_faces_do_not_depend_on_batch_or_threads(rendered: Faces, detector: Detector) -> None:
     images = list(rendered[0][:6])
     alone = [only(detector.detect([image]))[0] for image in images]
     for others in (only(detector.detect(images)), only(Detector(threads=2).detect(images))):
@@ -191,7 +187,7 @@ def test_faces_do_not_depend_on_company_or_threads(rendered: Faces, detector: De
             assert one.confidence == other.confidence
 
 
-def test_the_package_that_carries_the_networks_is_not_run() -> None:
+def test_package_of_the_networks_is_not_imported() -> None:
     program = (
         "import sys, numpy as np; from fedvisage.faces.detection import Detector\n"
         "Detector().detect([np.zeros((64, 64, 3), np.uint8)])\n"

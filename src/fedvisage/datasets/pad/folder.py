@@ -13,9 +13,8 @@ from pathlib import Path, PurePosixPath
 
 from fedvisage.base.errors import UserError, printable
 from fedvisage.data.rows import BONA_FIDE
-from fedvisage.datasets.dataset import Clip, Kind, Text
+from fedvisage.datasets.dataset import Clip, Item, Kind, Listing, Text
 from fedvisage.datasets.options import ImportOptions
-from fedvisage.datasets.pad.item import Item, Listing
 from fedvisage.datasets.pad.scanner import Scanner
 from fedvisage.datasets.report import SkippedFile
 from fedvisage.datasets.tree import VIDEO_ENDINGS, Tree, fault_of_file
