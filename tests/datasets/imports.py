@@ -3,11 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+from tests.toy import discard
+
 from fedvisage.base.parallel import Progress
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.catalogue import LAYOUTS, SCANNERS, write_small_copy
 from fedvisage.datasets.import_people import import_people
 from fedvisage.datasets.import_presentations import import_items
+from fedvisage.datasets.importing import import_dataset
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad.scanner import Scanner
 from fedvisage.datasets.people.folders import IDENTITIES
@@ -22,6 +25,11 @@ def import_attacks(
     settings = ImportOptions(**{"size": 24, "frames": "4", "crop": "centre", "max_bad": 1.0} | options)
     report = import_items(scanner, source, destination, settings, name=scanner.kind, progress=progress)
     return PreparedSet.open(destination, verify=True), report
+
+
+def import_quietly(kind: str, source: Path, destination: Path, *, name: str = "", **options: Any) -> list[str]:
+    """Import as `fedvisage data import` does, and return the lines of the report."""
+    return import_dataset(kind, source, destination, discard, name=name, options=ImportOptions(**options))
 
 
 def layout_of(kind: str) -> Layout:

@@ -12,6 +12,7 @@ import psutil
 import pytest
 from tests.data.small_sets import make_set
 from tests.datasets.importers.files import make_folder, picture, save
+from tests.datasets.imports import import_quietly
 from tests.datasets.pad.copies import copy_to
 from tests.documented import example
 from tests.refusals import check_output, refused
@@ -22,7 +23,7 @@ from fedvisage.cli import app
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.catalogue import IMPORTERS, SCANNERS, all_kinds, describe_kinds, write_small_copy
 from fedvisage.datasets.dataset import Clip
-from fedvisage.datasets.importing import import_dataset, synthesise_set
+from fedvisage.datasets.importing import synthesise_set
 from fedvisage.datasets.options import ImportOptions, SynthesisOptions
 from fedvisage.datasets.show import show_set
 from fedvisage.datasets.tree import walk
@@ -60,13 +61,12 @@ def test_unwritable_sheet_is_refused_before_the_set_is_opened(tmp_path: Path, sh
 
 def test_unknown_kind_is_refused(tmp_path: Path) -> None:
     with refused("KIND", "tar", "folder"):
-        import_dataset("tar", tmp_path / "f", tmp_path / "set", discard, name="", options=ImportOptions())
+        import_quietly("tar", tmp_path / "f", tmp_path / "set")
 
 
 def test_import_prints_its_report(tmp_path: Path) -> None:
     make_folder(tmp_path / "f")
-    options = ImportOptions(size=8, frames="1", crop="none", max_bad=0)
-    output = import_dataset("folder", tmp_path / "f", tmp_path / "set", discard, name="", options=options)
+    output = import_quietly("folder", tmp_path / "f", tmp_path / "set", size=8, frames="1", crop="none", max_bad=0)
     assert any("24 images of 4 subjects from 24 files" in line for line in output)
     assert PreparedSet.open(tmp_path / "set").name == "f"
 
@@ -85,8 +85,9 @@ def test_documented_importer_works_and_checks_paths(tmp_path: Path, monkeypatch:
     def import_table(*files: str) -> str:
         lines = [f"{file},live,,ann,train" for file in files]
         (tmp_path / "source/table.csv").write_text("\n".join(["file,label,kind,person,part", *lines]))
-        options = ImportOptions(size=8, frames="1", crop="centre", max_bad=0.5)
-        output = import_dataset("table", tmp_path / "source", tmp_path / "set", discard, name="T", options=options)
+        output = import_quietly(
+            "table", tmp_path / "source", tmp_path / "set", name="T", size=8, frames="1", crop="centre", max_bad=0.5
+        )
         return "\n".join(output)
 
     with refused("source/table.csv", "../outside.png"):
@@ -99,39 +100,34 @@ def test_documented_importer_works_and_checks_paths(tmp_path: Path, monkeypatch:
 
 def test_positions_of_frames_require_videos(tmp_path: Path) -> None:
     with refused("--frames", "9,9"):
-        import_dataset(
-            "identities", tmp_path / "f", tmp_path / "s", discard, name="", options=ImportOptions(frames="9,9")
-        )
+        import_quietly("identities", tmp_path / "f", tmp_path / "s", frames="9,9")
 
 
 @pytest.mark.parametrize("labels", ["0", "live", "live=", "attack=1"])
 def test_labels_option_must_define_bona_fide(labels: str, tmp_path: Path) -> None:
     with refused("--labels", "live=0"):
-        import_dataset(
-            "oulu-npu", tmp_path / "f", tmp_path / "s", discard, name="", options=ImportOptions(labels=labels)
-        )
+        import_quietly("oulu-npu", tmp_path / "f", tmp_path / "s", labels=labels)
 
 
 @pytest.mark.parametrize(("option", "value"), [("of", "msu-mfsd"), ("colour", "bgr")])
 def test_options_of_other_kinds_are_refused(option: str, value: str, tmp_path: Path) -> None:
     (tmp_path / "f").mkdir()
-    options = ImportOptions(**{option: value})  # type: ignore[arg-type]
     with refused(f"--{option}", value):
-        import_dataset("oulu-npu", tmp_path / "f", tmp_path / "s", discard, name="", options=options)
+        import_quietly("oulu-npu", tmp_path / "f", tmp_path / "s", **{option: value})
 
 
 def test_import_all_continues_after_a_failure(copies: Mapping[str, Path], tmp_path: Path) -> None:
-    root, options = tmp_path / "root", ImportOptions(size=16, frames="1", crop="centre")
+    root, options = tmp_path / "root", {"size": 16, "frames": "1", "crop": "centre"}
     for kind in ("oulu-npu", "msu-mfsd"):
         copy_to(copies[kind], root / f"Copy of {kind}")
     (root / "holiday").mkdir()
     save(root / "holiday/1.png", picture(1))
     save(root / "crops/train/real/1_1_frame0.png", picture(2))
-    lines = import_dataset("all", root, tmp_path / "sets", discard, name="", options=options)
+    lines = import_quietly("all", root, tmp_path / "sets", **options)
     assert {"unknown, ignored: holiday", "unknown, ignored: crops"} < {*lines}
     assert sorted(path.name for path in (tmp_path / "sets").iterdir()) == ["msu-mfsd", "oulu-npu"]
     assert len(PreparedSet.open(tmp_path / "sets/oulu-npu")) == 8
-    again = import_dataset("all", root, tmp_path / "sets", discard, name="", options=options)
+    again = import_quietly("all", root, tmp_path / "sets", **options)
     assert [line for line in again if "already imported" in line] == [
         "msu-mfsd: already imported",
         "oulu-npu: already imported",
@@ -139,18 +135,18 @@ def test_import_all_continues_after_a_failure(copies: Mapping[str, Path], tmp_pa
     protocol = root / "Copy of oulu-npu/Protocols/Protocol_1/Train.txt"
     protocol.write_text(protocol.read_text().replace("-1", "+1"))
     with refused("root", "1 of 2", "oulu-npu", "Train.txt: line 2"):
-        import_dataset("all", root, tmp_path / "other", discard, name="", options=options)
+        import_quietly("all", root, tmp_path / "other", **options)
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["msu-mfsd"]
 
 
 def test_import_all_refuses_unknown_and_duplicate_datasets(copies: Mapping[str, Path], tmp_path: Path) -> None:
     (tmp_path / "none/pictures").mkdir(parents=True)
     with refused("none", "pictures", "fedvisage data kinds"):
-        import_dataset("all", tmp_path / "none", tmp_path / "s", discard, name="", options=ImportOptions())
+        import_quietly("all", tmp_path / "none", tmp_path / "s")
     for name in ("a", "b"):
         copy_to(copies["casia-fasd"], tmp_path / "twice" / name)
     with refused("twice", "a and b", "casia-fasd"):
-        import_dataset("all", tmp_path / "twice", tmp_path / "s", discard, name="", options=ImportOptions())
+        import_quietly("all", tmp_path / "twice", tmp_path / "s")
 
 
 def test_every_kind_is_described() -> None:
@@ -231,7 +227,7 @@ def test_set_within_its_source_is_refused(source: str, destination: str, tmp_pat
     make_folder(tmp_path / source)
     before = sorted(tmp_path.rglob("*"))
     with refused(tmp_path / destination, str(tmp_path / source)):
-        import_dataset("folder", tmp_path / source, tmp_path / destination, discard, name="", options=ImportOptions())
+        import_quietly("folder", tmp_path / source, tmp_path / destination)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -240,8 +236,7 @@ def test_set_of_one_class_and_subject_has_warnings(kept: str, word: str, tmp_pat
     folder = tmp_path / "f" / ("real" if kept == "real" else "attack/print") / "ann"
     for number in range(2):
         save(folder / f"{number}.png", picture(number))
-    options = ImportOptions(size=8, frames="1", crop="none", heldout=0)
-    output = import_dataset("folder", tmp_path / "f", tmp_path / "set", discard, name="", options=options)
+    output = import_quietly("folder", tmp_path / "f", tmp_path / "set", size=8, frames="1", crop="none", heldout=0)
     for lines in (output, show_set(tmp_path / "set")):
         warnings = [line for line in lines if line.startswith("warning: ")]
         assert len(warnings) == 2

@@ -118,7 +118,12 @@ def _select_images(view: View, selection: Selection, place: str) -> View:
     owners = view.coded("video")[1] if selection.by_videos else subjects
     live = (view.labels == 1) & _is_among(owners, _draw_owners(owners)[number - 1 :: shares])
     attacks = (view.labels == 0) & np.isin(kinds, selection.attacks or offered)[species]
-    chosen = (live | attacks) & shared & _has_columns(view, selection.columns, place)
+    chosen = (live | attacks) & shared
+    for name, values in selection.columns.items():
+        matches = _has_value(view, name.removeprefix(AMONG_ATTACKS), values, place)
+        chosen &= matches | (view.labels == 1) if name.startswith(AMONG_ATTACKS) else matches
+    if PURPOSE in view.columns and PURPOSE not in selection.columns:
+        chosen &= view.column(PURPOSE) != ENROL
     if selection.without:
         # Exclude the videos whose paths end in one of these sequences of path components.
         names, videos = view.coded("video")
@@ -151,17 +156,6 @@ def _is_among(owners: Numbers, chosen: Numbers) -> NDArray[np.bool_]:
     is_chosen = np.zeros(owners.max(initial=0) + 1, bool)
     is_chosen[chosen] = True
     return is_chosen[owners]
-
-
-def _has_columns(view: View, columns: Mapping[str, tuple[str, ...]], place: str) -> NDArray[np.bool_]:
-    """Return a mask of the images that have the selected values in further columns."""
-    chosen = np.ones(len(view), bool)
-    for name, values in columns.items():
-        matches = _has_value(view, name.removeprefix(AMONG_ATTACKS), values, place)
-        chosen &= matches | (view.labels == 1) if name.startswith(AMONG_ATTACKS) else matches
-    if PURPOSE in view.columns and PURPOSE not in columns:
-        chosen &= view.column(PURPOSE) != ENROL
-    return chosen
 
 
 def _has_value(view: View, name: str, wanted: tuple[str, ...], place: str) -> NDArray[np.bool_]:

@@ -27,7 +27,7 @@ from fedvisage.data.writer import Writer
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.people.choosing import PARTS, choose_subset, order_digest, subset_text
 from fedvisage.datasets.people.layout import Layout, Photograph, PhotographList, WholeFile
-from fedvisage.datasets.photographs import Aligned, Alignment, PhotographResult, alignment_of, read_photograph
+from fedvisage.datasets.photographs import Aligned, Alignment, PhotographResult, read_photograph
 from fedvisage.datasets.report import ImportReport, Tally
 from fedvisage.faces.cropping import LARGEST, Crop, record_of
 
@@ -366,7 +366,9 @@ def boxes_of(layout: Layout, options: ImportOptions) -> str:
 def _alignment(layout: Layout, crop: Crop, boxes: str, size: int) -> tuple[Alignment, CropRecord]:
     """Return the alignment of crops and their record in the set."""
     if boxes == "detect":
-        return alignment_of(crop, size), record_of(crop, aligned=True, search="all" if layout.boxed else LARGEST)
+        if crop == "centre":
+            raise UserError("crop", "recognition needs aligned faces: use face, or none if they are aligned already")
+        return Alignment(crop, size), record_of(crop, aligned=True, search="all" if layout.boxed else LARGEST)
     if not layout.points or crop != "face":
         fault = "requires --crop face" if layout.points else f"cannot be chosen: {layout.title} has no points"
         raise UserError("boxes", f"dataset {fault}; use detect")

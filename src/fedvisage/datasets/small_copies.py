@@ -65,14 +65,20 @@ def write_copy(dataset: Dataset, root: Path, subjects: int = 0, people: int = 0)
 
     `subjects` adds people to the example; `people` replaces the example by one in which people recur.
     """
-    example = (*dataset.example, *_further(dataset, subjects))
-    if people:
-        if not isinstance(dataset, Scanner) or dataset.crowd is None:
-            raise UserError("--people", f"small copies of {dataset.title} have a fixed number of people; leave it out")
-        example = tuple(dataset.crowd(people))
+    scanner, example = dataset if isinstance(dataset, Scanner) else None, [*dataset.example]
+    if not 0 <= subjects <= MOST:
+        raise UserError("--subjects", f"must be in [0, {MOST}], got {subjects}")
+    if subjects and (scanner is None or scanner.further is None):
+        raise UserError("--subjects", f"no more people of {dataset.title} can be generated; leave it out")
+    if people and (scanner is None or scanner.crowd is None):
+        raise UserError("--people", f"small copies of {dataset.title} have a fixed number of people; leave it out")
+    if scanner and scanner.further:
+        example += [clip for number in range(subjects) for clip in scanner.further(number)]
+    if people and scanner and scanner.crowd:
+        example = [*scanner.crowd(people)]
     if root.exists() and not (root.is_dir() and not any(root.iterdir())):
         raise UserError(str(root), "already exists; choose another directory or remove it first")
-    boxes = dataset.boxes if isinstance(dataset, Scanner) else None
+    boxes = scanner.boxes if scanner else None
     with disk_full_is_failure(root), replaced_when_complete(root) as directory:
         if isinstance(dataset, Layout) and dataset.pack is not None:
             dataset.pack(directory)
@@ -84,18 +90,6 @@ def write_copy(dataset: Dataset, root: Path, subjects: int = 0, people: int = 0)
             else:
                 _write_clip(boxes, directory, file, dataset.kind)
     return sum(path.is_file() for path in root.rglob("*"))
-
-
-def _further(dataset: Dataset, subjects: int) -> Iterator[Clip]:
-    """Yield the clips of additional people, for studies that divide datasets finely."""
-    if not 0 <= subjects <= MOST:
-        raise UserError("--subjects", f"must be in [0, {MOST}], got {subjects}")
-    if not subjects:
-        return
-    if not isinstance(dataset, Scanner) or dataset.further is None:
-        raise UserError("--subjects", f"no more people of {dataset.title} can be generated; leave it out")
-    for number in range(subjects):
-        yield from dataset.further(number)
 
 
 def _write_clip(files: BoxFiles | None, root: Path, clip: Clip, kind: str) -> None:

@@ -48,22 +48,19 @@ class Tree:
             raise UserError(str(path), f"is not text: {error}") from None
         return [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
 
-    def listing(self) -> str:
-        """Describe the contents of the root, for the message about a wrong root."""
-        if not self.files:
-            return "the directory is empty"
-        tops = sorted({printable(PurePosixPath(name).parts[0]) for name in self.files})
-        endings = Counter(PurePosixPath(name).suffix.lower() or "no ending" for name in self.files)
-        counts = ", ".join(f"{count} × {printable(ending)}" for ending, count in endings.most_common(4))
-        return f"found {', '.join(tops[:_SHOWN])}{', …' if len(tops) > _SHOWN else ''} ({counts})"
-
     def mismatch(self, fault: str) -> UserError:
         """Return the error for a wrong root, with its contents and possible obstacles: archives, linked directories."""
         packed = [name for name in self.files if PurePosixPath(name).suffix.lower() in ARCHIVE_ENDINGS]
         linked = [name for name in self.files if self.path(name).is_symlink() and self.path(name).is_dir()]
         text = f"; {printable(packed[0])} is an archive: unpack it first" if packed else ""
         text += f"; {printable(linked[0])} is a linked directory, and links are not followed" if linked else ""
-        return UserError(str(self.root), f"{fault}; {self.listing()}{text}")
+        if not self.files:
+            return UserError(str(self.root), f"{fault}; the directory is empty{text}")
+        tops = sorted({printable(PurePosixPath(name).parts[0]) for name in self.files})
+        endings = Counter(PurePosixPath(name).suffix.lower() or "no ending" for name in self.files)
+        counts = ", ".join(f"{count} × {printable(ending)}" for ending, count in endings.most_common(4))
+        shown = f"{', '.join(tops[:_SHOWN])}{', …' if len(tops) > _SHOWN else ''}"
+        return UserError(str(self.root), f"{fault}; found {shown} ({counts}){text}")
 
 
 def ending_of(name: str) -> str:

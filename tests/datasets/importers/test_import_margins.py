@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.data.small_sets import columns_of
+from tests.datasets.imports import import_quietly
 from tests.device.fusion import with_margin
 from tests.refusals import refused
 from tests.toy import run_toy, tree
@@ -20,7 +21,6 @@ from fedvisage.base.errors import UserError
 from fedvisage.cli import app
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.writer import Writer
-from fedvisage.datasets.importing import import_dataset
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.device import Exported, Pipeline, Settings, open_export
 from fedvisage.device.predict import face_cropper
@@ -51,8 +51,7 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def import_rooms(scenes: Path, out: Path, margin: str) -> PreparedSet:
-    options = ImportOptions(size=SIZE, margin=margin, heldout=0.5, max_bad=0.5)
-    import_dataset("folder", scenes, out, lambda _: None, name="rooms", options=options)
+    import_quietly("folder", scenes, out, name="rooms", size=SIZE, margin=margin, heldout=0.5, max_bad=0.5)
     return PreparedSet.open(out, verify=True)
 
 

@@ -47,6 +47,11 @@ def rows_of(items: list[Item]) -> Rows:
     }
 
 
+@pytest.fixture
+def root(kind: str, copies: Mapping[str, Path], tmp_path: Path) -> Path:
+    return copy_to(copies[kind], tmp_path / "copy")
+
+
 @EVERY
 def test_every_item_is_of_the_right_class_species_subject_and_split(kind: str, copies: Mapping[str, Path]) -> None:
     listing = list_items(kind, copies[kind])
@@ -85,8 +90,7 @@ def first_list(kind: str, root: Path) -> tuple[Path, list[str], str, str]:
 
 
 @WITH_LISTS
-def test_one_wrong_label_is_refused_with_its_line(kind: str, copies: Mapping[str, Path], tmp_path: Path) -> None:
-    root = copy_to(copies[kind], tmp_path / "copy")
+def test_one_wrong_label_is_refused_with_its_line(kind: str, root: Path) -> None:
     path, lines, live, attack = first_list(kind, root)
     path.write_text(swap_labels(lines, live, attack, range(1, 2)))
     with refused(path, "line 2", "name"):
@@ -94,10 +98,7 @@ def test_one_wrong_label_is_refused_with_its_line(kind: str, copies: Mapping[str
 
 
 @WITH_LISTS
-def test_inverted_labels_name_the_option_that_inverts_them(
-    kind: str, copies: Mapping[str, Path], tmp_path: Path
-) -> None:
-    root = copy_to(copies[kind], tmp_path / "copy")
+def test_inverted_labels_name_the_option_that_inverts_them(kind: str, copies: Mapping[str, Path], root: Path) -> None:
     for path in lists_of(kind, root):
         lines, (live, attack) = path.read_text().splitlines(), first_list(kind, copies[kind])[2:]
         path.write_text(swap_labels(lines, live, attack, range(len(lines))))
@@ -145,10 +146,7 @@ def test_report_has_published_counts_and_marks_incomplete_copies(
 
 
 @EVERY_PUBLISHED
-def test_other_files_are_counted_and_unknown_videos_refused(
-    kind: str, copies: Mapping[str, Path], tmp_path: Path
-) -> None:
-    root = copy_to(copies[kind], tmp_path / "copy")
+def test_other_files_are_counted_and_unknown_videos_refused(kind: str, root: Path) -> None:
     (root / "notes.pdf").write_text("x")
     (root / "sums.md5").write_text("x")
     assert list_items(kind, root).stray["files ending in .pdf"] == 1
@@ -160,8 +158,7 @@ def test_other_files_are_counted_and_unknown_videos_refused(
 
 
 @EVERY
-def test_truncated_and_empty_files_are_skipped(kind: str, copies: Mapping[str, Path], tmp_path: Path) -> None:
-    root = copy_to(copies[kind], tmp_path / "copy")
+def test_truncated_and_empty_files_are_skipped(kind: str, root: Path, tmp_path: Path) -> None:
     damaged = list_items(kind, root).items[:2]
     for item, length in zip(damaged, (40, 0), strict=True):
         for path in files_of(item):
@@ -219,8 +216,7 @@ def test_wrong_root_is_described(kind: str, tmp_path: Path) -> None:
 
 
 @EVERY_PUBLISHED
-def test_links_out_of_the_folder_are_not_read(kind: str, copies: Mapping[str, Path], tmp_path: Path) -> None:
-    root = copy_to(copies[kind], tmp_path / "copy")
+def test_links_out_of_the_folder_are_not_read(kind: str, root: Path, tmp_path: Path) -> None:
     first = media_files(kind, root)[0]
     outside = first.rename(tmp_path / first.name)
     first.symlink_to(outside)

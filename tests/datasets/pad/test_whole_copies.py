@@ -1,4 +1,4 @@
-"""The names of whole copies, written out from the documentation of the datasets: as many items as were published."""
+"""Names of whole copies of datasets, written from their documentation, and special names of single datasets."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -98,7 +98,7 @@ def test_whole_copy_has_the_published_counts(kind: str) -> None:
     names, by_species = SPECIES[kind]
     scanner, places, species = SCANNERS[kind], dict[str, list[int]](), Counter[str]()
     for name in names():
-        entry = read_name(kind, name)
+        entry = parse_entry(kind, name)
         species[entry.species] += 1
         place = entry.extra.get("purpose") or entry.split or "all"
         counted = {place, "all"} & scanner.counts.keys()
@@ -109,11 +109,10 @@ def test_whole_copy_has_the_published_counts(kind: str) -> None:
     assert species == by_species
 
 
-def read_name(kind: str, name: str) -> Entry:
-    match = match_name(SCANNERS[kind], name, ImportOptions(enroll=True))
-    assert match is not None, name
-    assert isinstance(match[2], Entry)
-    return match[2]
+def parse_entry(kind: str, name: str) -> Entry:
+    entry = read_name(kind, name)
+    assert isinstance(entry, Entry), (name, entry)
+    return entry
 
 
 @pytest.mark.parametrize(
@@ -128,9 +127,46 @@ def test_content_of_a_display_decides_between_photo_and_replay(
     device: str, camera: str, medium: str, species: str
 ) -> None:
     name = f"test/attack/hand/attack_{device}_client031_session01_{camera}_{medium}_adverse.mov"
-    assert read_name("replay-attack", name).species == species
+    assert parse_entry("replay-attack", name).species == species
 
 
 def test_the_high_quality_replay_of_casia_is_an_attack() -> None:
     entry = Entry("replay", "23", "test", {"clip": "HR_4", "quality": "high"})
-    assert read_name("casia-fasd", "test_release/3/HR_4.avi") == entry
+    assert parse_entry("casia-fasd", "test_release/3/HR_4.avi") == entry
+
+
+def read_name(kind: str, file: str) -> Entry | str | None:
+    match = match_name(SCANNERS[kind], file, ImportOptions(enroll=True))
+    return match and match[2]
+
+
+@pytest.mark.parametrize("name", ["Train/live/003/003-1-2-1-1.mov", "Test/spoof/153/153-1-1-1-1.mov"])
+def test_siw_name_with_contradicting_type_is_unknown(name: str) -> None:
+    assert read_name("siw", name) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("siw", "Train/live/003/004-1-1-1-1.mov"), ("hkbu-mars-v2", "real/03/07_06_9.avi")]
+)
+def test_video_in_another_persons_folder_is_left_out(kind: str, name: str) -> None:
+    assert read_name(kind, name) == "videos in another person's folder"
+
+
+def test_every_person_of_rose_youtu_is_in_one_part() -> None:
+    parts = {
+        n: read_name("rose-youtu", f"{n}/G_T_HS_g_A_{n}_1.mp4") for n in (*range(2, 8), *range(9, 19), *range(20, 24))
+    }
+    splits = [one.split for one in parts.values() if isinstance(one, Entry)]
+    assert splits == ["train"] * 10 + ["test"] * 10
+
+
+def test_kinds_of_attacks_of_siw_mv2_have_species() -> None:
+    name = "Spoof/Any/{}_1.mov"
+    entries = {
+        attack: read_name("siw-mv2", name.format(attack))
+        for attack in SCANNERS["siw-mv2"].names[1].grammar.fields["attack"].split("|")
+    }
+    assert len(entries) == 14
+    assert all(isinstance(one, Entry) and one.species != "bonafide" and not one.subject for one in entries.values())
+    assert read_name("siw-mv2", "Spoof/Paper/Live_3.mov") is None
+    assert read_name("siw-mv2", "Live/Paper_3.mov") is None

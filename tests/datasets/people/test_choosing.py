@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
+from tests.datasets.imports import import_quietly
 from tests.refusals import refused
 from tests.toy import SIZE, open_run_data, run_toy, tree
 
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.importing import import_dataset
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.people.choosing import choose_subset, order_digest
 from fedvisage.datasets.people.layout import Photograph, PhotographList, WholeFile
@@ -154,8 +154,7 @@ def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def import_part(faces: Path, place: Path, part: str) -> PreparedSet:
-    options = ImportOptions(size=SIZE, split=f"fedfr-released-{part}", people=2)
-    lines = import_dataset("rec", faces, place / part, print, name="", options=options)
+    lines = import_quietly("rec", faces, place / part, size=SIZE, split=f"fedfr-released-{part}", people=2)
     assert any("2 of 12 people are used" in line for line in lines)
     return PreparedSet.open(place / part)
 
@@ -231,8 +230,8 @@ def test_the_protocol_runs(protocol: tuple[dict[str, Any], Path], tmp_path: Path
     ],
 )
 def test_parts_are_for_training_sets_of_people(
-    kind: str, options: dict[str, object], place: str, keyword: str, tmp_path: Path
+    kind: str, options: dict[str, Any], place: str, keyword: str, tmp_path: Path
 ) -> None:
     (tmp_path / "d").mkdir()
     with refused(place, keyword):
-        import_dataset(kind, tmp_path / "d", tmp_path / "s", print, name="", options=ImportOptions(**options))  # type: ignore[arg-type]
+        import_quietly(kind, tmp_path / "d", tmp_path / "s", **options)

@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 from tests.datasets.importers.files import picture, save
-from tests.toy import discard
+from tests.datasets.imports import import_quietly
 
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.catalogue import LAYOUTS, write_small_copy
 from fedvisage.datasets.finding import scan_folders
 from fedvisage.datasets.import_people import import_people
-from fedvisage.datasets.importing import import_dataset
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.people.folders import IDENTITIES
 from fedvisage.datasets.report import ImportReport
@@ -169,12 +168,12 @@ def test_import_all_covers_people_and_attacks(copies: Path, tmp_path: Path) -> N
         (root / kind).unlink()
         write_small_copy(kind, root / kind)
     write_small_copy("casia-fasd", root / "casia")
-    options = ImportOptions(size=48, frames="1", crop="centre", enroll=True)
-    lines = import_dataset("all", root, tmp_path / "sets", discard, name="", options=options)
+    options: dict[str, Any] = {"size": 48, "frames": "1", "crop": "centre", "enroll": True}
+    lines = import_quietly("all", root, tmp_path / "sets", **options)
     names = {path.name for path in (tmp_path / "sets").iterdir() if path.is_dir()}
     (pairs,) = (name for name in names if name.startswith("bin-bin-"))
     assert names == {"casia-fasd", "lfw", "rec-rec-train", pairs}
     assert (tmp_path / "sets" / "lfw-pairs.txt").exists()
     assert "unknown, ignored: digiface" in lines
-    again = import_dataset("all", root, tmp_path / "sets", discard, name="", options=options)
+    again = import_quietly("all", root, tmp_path / "sets", **options)
     assert sum("already imported" in line for line in again) == 4

@@ -1,19 +1,17 @@
 """Folders of people as published: people, groups and pairs by the datasets' documentation."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from tests.datasets.imports import import_photographs, list_photographs, write_changed_copy
+from tests.datasets.imports import import_photographs, import_quietly, list_photographs, write_changed_copy
 from tests.refusals import refused
-from tests.toy import discard
 
 from fedvisage.data.batches import View
 from fedvisage.data.lists import read_pairs
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.catalogue import LAYOUTS, describe_kinds, write_small_copy
-from fedvisage.datasets.importing import import_dataset
-from fedvisage.datasets.options import ImportOptions
 from fedvisage.tasks.recognition.benchmarks import pairs_among
 
 PEOPLE = {
@@ -93,9 +91,7 @@ def test_every_layout_lists_the_expected_people(copies: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["lfw", "calfw", "cplfw", "cfp", "rfw"])
 def test_benchmark_import_writes_lists_with_existing_pairs(kind: str, copies: Path, tmp_path: Path) -> None:
-    lines = import_dataset(
-        kind, copies / kind / "copy", tmp_path / "set", discard, name="", options=ImportOptions(size=32, heldout=0.5)
-    )
+    lines = import_quietly(kind, copies / kind / "copy", tmp_path / "set", size=32, heldout=0.5)
     prepared = PreparedSet.open(tmp_path / "set", verify=True)
     assert "heldout" not in prepared.rows.split
     items = {name.rpartition(".")[0]: who for name, who in zip(prepared.rows.item, prepared.rows.subject, strict=True)}
@@ -177,15 +173,15 @@ def test_other_folder_is_refused_and_outward_link_skipped(copies: Path, tmp_path
 
 def test_aligned_runs_no_detector_and_requires_people(copies: Path, tmp_path: Path) -> None:
     source = copies / "digiface" / "copy"
-    options = ImportOptions(size=32, aligned=True, max_bad=1)
+    options: dict[str, Any] = {"size": 32, "aligned": True, "max_bad": 1}
     with refused("digiface/copy", "000007/0.png", "192×160"):
-        import_dataset("digiface", source, tmp_path / "a", discard, name="", options=options)
+        import_quietly("digiface", source, tmp_path / "a", **options)
     for kind in ("oulu-npu", "all"):
         with refused("--aligned", "people"):
-            import_dataset(kind, source, tmp_path / "b", discard, name="", options=options)
-    contradicting = ImportOptions(aligned=True, crop="centre")
+            import_quietly(kind, source, tmp_path / "b", **options)
+    contradicting: dict[str, Any] = {"aligned": True, "crop": "centre"}
     with refused("--aligned", "--crop centre"):
-        import_dataset("identities", source, tmp_path / "c", discard, name="", options=contradicting)
+        import_quietly("identities", source, tmp_path / "c", **contradicting)
 
 
 def test_kinds_describe_expected_files() -> None:

@@ -54,7 +54,6 @@ def _scan(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
 
 
 def _further(number: int) -> tuple[Clip, ...]:
-    """Return the clips of an additional person in a small copy."""
     return tuple(
         Clip(f"train_release/{number + 3}/{clip}.avi", OTHERS + number, species)
         for clip, species in zip("1357", SPECIES, strict=True)

@@ -32,17 +32,8 @@ IMAGE = Grammar(
     number="[0-9]{1,6}",
 )
 TYPES = (
-    "live",
-    "photo",
-    "poster",
-    "a4",
-    "face_mask",
-    "upper_body_mask",
-    "region_mask",
-    "pc",
-    "pad",
-    "phone",
-    "mask_3d",
+    *("live", "photo", "poster", "a4", "face_mask", "upper_body_mask", "region_mask"),
+    *("pc", "pad", "phone", "mask_3d"),
 )
 SPECIES = ("bonafide", *["print"] * 3, *["mask_paper"] * 3, *["screen"] * 3, "mask_rigid")
 LIGHTS = ("", "normal", "strong", "back", "dark")
@@ -173,7 +164,6 @@ _TESTED = {"4930_live_000300": 0, "4930_spoof_000301": 10}
 
 
 def _further(number: int) -> tuple[Clip, ...]:
-    """Return the clips of an additional person in a small copy."""
     return (
         Clip(f"Data/train/{number + 12}/live/{number + 500:06d}.png", OTHERS + number),
         Clip(f"Data/train/{number + 12}/spoof/{number + 600:06d}.png", OTHERS + number, "print"),

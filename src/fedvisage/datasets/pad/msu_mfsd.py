@@ -51,7 +51,6 @@ def check_lists(tree: Tree, _: Sequence[Item]) -> None:
 
 
 def _further(number: int) -> tuple[Clip, ...]:
-    """Return the clips of an additional person in a small copy."""
     client = f"client0{TRAIN.split()[number + 2]}_laptop_SD"
     attacks = ((medium, species) for medium, species in SPECIES.items() if medium != "iphone_video")
     return (

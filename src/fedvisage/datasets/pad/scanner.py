@@ -95,8 +95,11 @@ class Scanner(Dataset):
         return listing
 
 
-def scan_by_name(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
-    """Read every file's name; count other files by reason, and refuse a tree that is not a copy of this dataset."""
+def scan_by_name(scanner: Scanner, tree: Tree, options: ImportOptions, notes: tuple[str, ...] = ()) -> Listing:
+    """Read every file's name; count other files by reason, and refuse a tree that is not a copy of this dataset.
+
+    The notes are for the report, and for the message about another tree.
+    """
     items: dict[str, Item] = {}
     place_of: dict[str, str] = {}
     skipped, unknown, stray = list[SkippedFile](), list[str](), Counter[str]()
@@ -128,11 +131,12 @@ def scan_by_name(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listin
             items[tail] = _make_item(scanner, tree, others, name, located, tail, entry)
     if not items:
         names = ", ".join(f"{name.grammar.template} ({name.endings[0]}, …)" for name in scanner.names)
-        raise tree.mismatch(f"does not match {scanner.title}: searched for {names}")
+        raise tree.mismatch("; ".join([f"does not match {scanner.title}: searched for {names}", *notes]))
     refuse_unknown_names(scanner, tree.root, unknown, len(items), "videos and images")
     bgr = options.colour == "bgr"
     listed = [replace(items[key], bgr=bgr) for key in sorted(items)]
-    notes = check_lists(scanner.lists, tree, listed, options.live) if scanner.lists else ()
+    if scanner.lists:
+        notes = (*check_lists(scanner.lists, tree, listed, options.live), *notes)
     if any(item.kind == "arrays" for item in listed) and not options.colour:
         notes = (*notes, "arrays are read as RGB; --colour bgr reads them as BGR")
     if tree.hidden:

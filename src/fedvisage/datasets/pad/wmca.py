@@ -124,7 +124,6 @@ def _names(*, cut_out: bool) -> tuple[Name, ...]:
 
 
 def _further(number: int) -> tuple[Clip, ...]:
-    """Return the clips of an additional person in a small copy."""
     kinds = (("01_000_0_01", "bonafide"), ("01_000_3_04", "print"), ("01_000_4_02", "replay"))
     place = f"preprocessed-face-station_RGB/26.01.18/{number + 201}"
     return tuple(Clip(f"{place}_{stem}.hdf5", OTHERS + number, species, layout=_ARRAYS) for stem, species in kinds)

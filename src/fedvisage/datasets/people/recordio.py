@@ -222,7 +222,7 @@ def scan(layout: Layout, source: Path) -> PhotographList:
         return _PersonPhotographs(path, records, keys, order[begin : begin + count], name)
 
     # The numbers of people, from the file `property`, and of pictures in a complete copy.
-    count, beside = len(order) if _has_identities(records) else 0, path.with_name(PROPERTY)
+    count, beside = len(order) if records.flags[0] > 1 else 0, path.with_name(PROPERTY)
     expected = (0, count) if count else None
     if beside.is_file() and beside.stat().st_size <= 1000 and not fault_of_file(beside, PROPERTY, path.parent, ("",)):
         first = beside.read_text(encoding="ascii", errors="replace").split(",")[0].strip()
@@ -283,13 +283,9 @@ def _keys(path: Path, records: RecordTable) -> tuple[NDArray[np.int64], tuple[st
     return keys, (f"{missing:,} records that {index.name} does not list are left out",) if missing else ()
 
 
-def _has_identities(records: RecordTable) -> bool:
-    return records.flags[0] > 1
-
-
 def _pictures(path: Path, records: RecordTable, keys: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the positions of the pictures' records; the pictures of each identity must have one label."""
-    if not _has_identities(records):
+    if records.flags[0] < 2:  # without records of identities
         return np.flatnonzero(keys >= 0)
     end, beyond = int(records.labels[0]), int(records.seconds[0])
     by_key = np.argsort(keys, kind="stable")

