@@ -121,13 +121,13 @@ def test_table_of_hashes_is_cached(tmp_path: Path) -> None:
     view = write(tmp_path / "a", draw_pictures(4, 6))
     before = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
     first = contents_of(view.slices[0].set, tmp_path / "cache")
-    kept = next((tmp_path / "cache" / duplicates.FOLDER).iterdir())
-    times = kept.stat().st_mtime_ns
+    table = next((tmp_path / "cache" / duplicates.FOLDER).iterdir())
+    times = table.stat().st_mtime_ns
     again = contents_of(view.slices[0].set, tmp_path / "cache")
     assert np.array_equal(first.hashes, again.hashes)
     assert np.array_equal(first.exact, again.exact)
-    assert kept.stat().st_mtime_ns == times
-    kept.write_bytes(b"damaged")
+    assert table.stat().st_mtime_ns == times
+    table.write_bytes(b"damaged")
     assert np.array_equal(contents_of(view.slices[0].set, tmp_path / "cache").hashes, first.hashes)
     assert {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()} == before
 
@@ -156,9 +156,11 @@ def test_counts_of_copies_equal_a_full_comparison(tmp_path: Path) -> None:
     places = {f"site {n}": [shared] for n in range(5)}
     places |= {f"other {n}": [write(tmp_path / str(n), images[rng.integers(0, 15, 6)])] for n in range(3)}
     pairs, anywhere = find_copies(places, tmp_path / "cache")
-    held = {name: [picture.tobytes() for picture in views[0].slices[0].set.images] for name, views in places.items()}
+    contents = {
+        name: [picture.tobytes() for picture in views[0].slices[0].set.images] for name, views in places.items()
+    }
     expected = {
-        (place, other): sum(picture in held[other] for picture in held[place])
+        (place, other): sum(picture in contents[other] for picture in contents[place])
         for place in places
         for other in places
         if place != other
@@ -166,6 +168,6 @@ def test_counts_of_copies_equal_a_full_comparison(tmp_path: Path) -> None:
     counts = {(pair.place, pair.other): pair.exact for pair in pairs}
     assert counts == {pair: count for pair, count in expected.items() if count}
     for place in places:
-        elsewhere = {picture for other in places if other != place for picture in held[other]}
-        assert anywhere[place].exact == sum(picture in elsewhere for picture in held[place])
+        elsewhere = {picture for other in places if other != place for picture in contents[other]}
+        assert anywhere[place].exact == sum(picture in elsewhere for picture in contents[place])
     assert all(one.near == 0 for one in pairs)

@@ -57,8 +57,8 @@ def test_crops_of_both_searches_are_compatible() -> None:
         assert are_incompatible(sought, WIDER if not aligned else OTHER)
         assert CropRecord.model_validate_json(sought.model_dump_json()) == sought
         assert "search" not in usual.model_dump_json()
-    made = read_settings_of(SCANNERS["casia-fasd"], ImportOptions(size=24, depth="none")).record
-    assert made == record_of("face", search=LARGEST)
+    record = read_settings_of(SCANNERS["casia-fasd"], ImportOptions(size=24, depth="none")).record
+    assert record == record_of("face", search=LARGEST)
 
 
 def test_set_without_a_description_has_no_crop_record(tmp_path: Path) -> None:

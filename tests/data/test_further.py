@@ -17,8 +17,8 @@ def make_further(path: Path, **columns: list[str]) -> PreparedSet:
 
 
 def test_further_columns_follow_the_standard_ones(tmp_path: Path) -> None:
-    found = make_further(tmp_path / "T", official=["train", ""], session=["1", 'two, "2"'])
-    assert {name: values.tolist() for name, values in found.rows.further.items()} == {
+    prepared = make_further(tmp_path / "T", official=["train", ""], session=["1", 'two, "2"'])
+    assert {name: values.tolist() for name, values in prepared.rows.further.items()} == {
         "official": ["train", ""],
         "session": ["1", 'two, "2"'],
     }
@@ -89,9 +89,9 @@ def finish_set(path: Path) -> tuple[list[object], PreparedSet]:
 def test_writer_with_the_same_key_resumes_after_noted_work(upto: int, rest: bool, tmp_path: Path) -> None:
     _, whole = finish_set(tmp_path / "whole")
     write_and_stop(tmp_path / "T", upto, rest=rest)
-    done, found = finish_set(tmp_path / "T")
+    done, prepared = finish_set(tmp_path / "T")
     assert done == list(range(upto))
-    assert found.digest == whole.digest
+    assert prepared.digest == whole.digest
     assert sorted(path.name for path in tmp_path.iterdir()) == ["T", "whole"]
 
 
@@ -103,9 +103,9 @@ def test_notes_beyond_the_files_are_ignored(tmp_path: Path) -> None:
     images.write_bytes(images.read_bytes()[:-1])
     with (partial / "journal.jsonl").open("a") as file:
         file.write('{"count": 99, "ro')
-    done, found = finish_set(tmp_path / "T")
+    done, prepared = finish_set(tmp_path / "T")
     assert done == [0, 1]
-    assert found.digest == finish_set(tmp_path / "whole")[1].digest
+    assert prepared.digest == finish_set(tmp_path / "whole")[1].digest
 
 
 def test_other_key_starts_again_and_removes_leftovers(tmp_path: Path) -> None:

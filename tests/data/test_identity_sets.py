@@ -31,10 +31,10 @@ def write(path: Path, *rows: dict[str, Any], identities: bool = True) -> Path:
 
 def test_identity_set_has_groups_and_mixed_splits(tmp_path: Path) -> None:
     write(tmp_path / "set", {}, {"split": "test"}, {"subject": "bob", "group": "south", "split": "heldout"})
-    found = PreparedSet.open(tmp_path / "set", verify=True)
-    assert found.rows.group is not None
-    assert found.rows.group.tolist() == ["north", "north", "south"]
-    view = View.of(found, None)
+    prepared = PreparedSet.open(tmp_path / "set", verify=True)
+    assert prepared.rows.group is not None
+    assert prepared.rows.group.tolist() == ["north", "north", "south"]
+    view = View.of(prepared, None)
     assert view.of_identities
     assert view.identities.tolist() == ["ann", "bob"]
     assert view.of_people(np.array(["bob"])).items.tolist() == ["2.png"]
@@ -43,9 +43,9 @@ def test_identity_set_has_groups_and_mixed_splits(tmp_path: Path) -> None:
 def test_sets_of_attacks_have_no_groups(tmp_path: Path) -> None:
     write(tmp_path / "set", {}, identities=False)
     assert (tmp_path / "set" / "rows.csv").read_text().splitlines()[0] == ",".join(COLUMNS)
-    found = PreparedSet.open(tmp_path / "set")
-    assert found.rows.group is None
-    assert not View.of(found, None).of_identities
+    prepared = PreparedSet.open(tmp_path / "set")
+    assert prepared.rows.group is None
+    assert not View.of(prepared, None).of_identities
     with refused("other", "ann", "split"):
         write(tmp_path / "other", {}, {"split": "test"}, identities=False)
 

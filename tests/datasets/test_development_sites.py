@@ -85,8 +85,8 @@ def test_classes_keep_a_limited_number_of_equidistant_pictures(tmp_path: Path, m
     assert [picture.split for picture in pictures] == ["train", "train", "train"]
     for picture, number in zip(pictures, (1, 3, 5), strict=True):
         np.testing.assert_array_equal(picture.image, faces[number])
-    kept = sites.choose_pictures({1: files}, detector, lambda image, face: bool((image == faces[5]).all()))
-    np.testing.assert_array_equal([picture.image for picture in kept], faces[[0, 2, 4]])
+    chosen = sites.choose_pictures({1: files}, detector, lambda image, face: bool((image == faces[5]).all()))
+    np.testing.assert_array_equal([picture.image for picture in chosen], faces[[0, 2, 4]])
 
 
 @pytest.mark.parametrize("scaling", ["area", "linear"])

@@ -231,9 +231,9 @@ def test_set_within_its_source_is_refused(source: str, destination: str, tmp_pat
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize(("kept", "word"), [("real", "needs attacks"), ("attack", "needs bona fide")])
-def test_set_of_one_class_and_subject_has_warnings(kept: str, word: str, tmp_path: Path) -> None:
-    folder = tmp_path / "f" / ("real" if kept == "real" else "attack/print") / "ann"
+@pytest.mark.parametrize(("present", "word"), [("real", "needs attacks"), ("attack", "needs bona fide")])
+def test_set_of_one_class_and_subject_has_warnings(present: str, word: str, tmp_path: Path) -> None:
+    folder = tmp_path / "f" / ("real" if present == "real" else "attack/print") / "ann"
     for number in range(2):
         save(folder / f"{number}.png", picture(number))
     output = import_quietly("folder", tmp_path / "f", tmp_path / "set", size=8, frames="1", crop="none", heldout=0)
@@ -266,7 +266,7 @@ def start_rendering(*words: str) -> tuple[subprocess.Popen[str], list[psutil.Pro
 
 
 @pytest.mark.parametrize(
-    ("to", "number", "said", "code"),
+    ("to", "number", "output", "code"),
     [
         (os.killpg, signal.SIGINT, "interrupted", 130),  # as a terminal does: the workers get it, too
         (os.killpg, signal.SIGTERM, "ended by SIGTERM", 143),  # as a service's end does

@@ -71,13 +71,13 @@ def mark_top() -> Image:
 
 def make_detector_of(upright: list[Face], turned: list[Face]) -> tuple[list[str], Callable[[Image], list[Face]]]:
     """Return a detector with fixed results for the marked picture, and the orientations in which it was called."""
-    shown: list[str] = []
+    orientations: list[str] = []
 
     def detect(picture: Image) -> list[Face]:
-        shown.append("upright" if picture[0].all() else "turned")
+        orientations.append("upright" if picture[0].all() else "turned")
         return upright if picture[0].all() else turned
 
-    return shown, detect
+    return orientations, detect
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ def make_detector_of(upright: list[Face], turned: list[Face]) -> tuple[list[str]
 def test_picture_is_turned_if_that_raises_the_confidence(
     upright: list[Face], turned: list[Face], looks: int, is_turned: bool
 ) -> None:
-    shown, detect = make_detector_of(upright, turned)
+    orientations, detect = make_detector_of(upright, turned)
     result = detect_upright(mark_top(), detect)
-    assert len(shown) == looks
+    assert len(orientations) == looks
     assert result.turned == is_turned
     assert result.faces == (turned if is_turned else upright)
     assert bool(result.picture[-1].all()) == is_turned

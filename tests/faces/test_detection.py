@@ -55,13 +55,13 @@ def test_suppression_of_no_boxes_is_empty() -> None:
 
 def suppress_naively(boxes: np.ndarray, scores: np.ndarray, limit: float) -> list[int]:
     """Keep each box, highest score first, that overlaps no kept one too much."""
-    kept: list[int] = []
+    indices: list[int] = []
     for index in sorted(range(len(boxes)), key=lambda one: (-scores[one], one)):
         pixels = {(x, y) for x in range(boxes[index, 0], boxes[index, 2]) for y in range(*boxes[index, 1::2])}
-        others = [{(x, y) for x in range(boxes[k, 0], boxes[k, 2]) for y in range(*boxes[k, 1::2])} for k in kept]
+        others = [{(x, y) for x in range(boxes[k, 0], boxes[k, 2]) for y in range(*boxes[k, 1::2])} for k in indices]
         if all(len(pixels & other) <= limit * len(pixels | other) for other in others):
-            kept.append(index)
-    return kept
+            indices.append(index)
+    return indices
 
 
 corner, length = st.integers(0, 12), st.integers(1, 8)
@@ -244,19 +244,19 @@ def test_largest_face_has_the_minimum_confidence(rendered: Faces, detector: Dete
 
 
 def test_search_for_a_large_face_skips_large_pyramid_images(rendered: Faces) -> None:
-    seen: list[int] = []
+    areas: list[int] = []
 
     class RecordingDetector(Detector):
         def _propose_at(self, image: NDArray[np.uint8], scale: float) -> Proposals:
-            seen.append(round(image.shape[0] * scale) * round(image.shape[1] * scale))
+            areas.append(round(image.shape[0] * scale) * round(image.shape[1] * scale))
             return super()._propose_at(image, scale)
 
     scene, detector = scene_of(rendered[0], (400,), 0), RecordingDetector()
     detector.detect([scene])
-    whole = sum(seen)
-    seen.clear()
+    whole = sum(areas)
+    areas.clear()
     detector.largest(scene, 0.9)
-    assert 0 < sum(seen) < whole / 4
+    assert 0 < sum(areas) < whole / 4
 
 
 def test_points_of_a_reduced_picture_are_scaled_back(rendered: Faces, detector: Detector) -> None:

@@ -10,11 +10,11 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from fedvisage.base.errors import UserError
+from fedvisage.base.errors import UserError, printable
 from fedvisage.data.rows import BONA_FIDE, PURPOSE
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.report import SkippedFile
-from fedvisage.datasets.tree import ARRAY_ENDINGS, VIDEO_ENDINGS, ending_of, without_ending
+from fedvisage.datasets.tree import ARRAY_ENDINGS, VIDEO_ENDINGS, Tree, ending_of, fault_of_file, without_ending
 from fedvisage.faces import pictures
 
 # The files of a small copy, which show the layout of a dataset.
@@ -211,6 +211,55 @@ def match_name(
         if parsed := name.grammar.parse(path):
             return name, parsed.name, name.read(parsed.fields, options)
     return None
+
+
+@dataclass(frozen=True)
+class NamedFile:
+    """A file or a folder of frames: its kind, its path, the matching end of the path, and its entry."""
+
+    name: Name
+    path: str
+    tail: str
+    entry: Entry
+
+
+@dataclass(frozen=True)
+class NamedFiles:
+    """The files of a dataset: known ones by name, unusable ones and left out ones with the reason, and all others."""
+
+    known: dict[str, NamedFile] = field(default_factory=dict)
+    skipped: list[SkippedFile] = field(default_factory=list)
+    left_out: list[SkippedFile] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+
+def read_names(
+    dataset: Dataset, tree: Tree, options: ImportOptions = DEFAULT_OPTIONS, notes: tuple[str, ...] = ()
+) -> NamedFiles:
+    """Read every file's name; refuse a tree without known names, with the notes, or with two copies of one file."""
+    files = NamedFiles()
+    for file in tree.files:
+        match = match_name(dataset, file, options)
+        if match is None:
+            files.unknown.append(file)
+            continue
+        name, tail, entry = match
+        if isinstance(entry, str):
+            files.left_out.append(SkippedFile(printable(file), entry))
+            continue
+        if fault := fault_of_file(tree.path(file), file, tree.root, name.endings):
+            files.skipped.append(SkippedFile(printable(file), fault))
+            continue
+        # The first file of a folder of frames represents the folder.
+        path = str(PurePosixPath(file).parent) if name.kind == "frames" else file
+        first = files.known.setdefault(entry.name or tail, NamedFile(name, path, tail, entry))
+        if first.path != path:
+            fault = f"contains two copies of one file, {first.path} and {path}; give the folder of one copy"
+            raise UserError(str(tree.root), fault)
+    if not files.known:
+        names = ", ".join(f"{name.grammar.template} ({name.endings[0]}, …)" for name in dataset.names)
+        raise tree.mismatch("; ".join([f"does not match {dataset.title}: searched for {names}", *notes]))
+    return files
 
 
 # The videos and images of a dataset of attacks.

@@ -241,9 +241,9 @@ def test_impossible_option_is_refused(root: Path, place: str, value: Any) -> Non
 
 
 def test_progress_counts_the_files(root: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    import_folder(root, progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(done, 24) for done in range(1, 25)]
+    counts: list[tuple[int, int]] = []
+    import_folder(root, progress=lambda done, total: counts.append((done, total)))
+    assert counts == [(done, 24) for done in range(1, 25)]
 
 
 def test_face_crops_have_points(tmp_path: Path) -> None:

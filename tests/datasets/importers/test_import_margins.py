@@ -66,10 +66,10 @@ def test_margins_have_the_pixels_of_single_sets_and_devices(
     margins_set: Path, scenes: Path, pad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepared = PreparedSet.open(margins_set)
-    shown = list[np.ndarray]()
+    images_shown = list[np.ndarray]()
 
     def record(_: Exported, crops: np.ndarray) -> np.ndarray:
-        shown.extend(crops)
+        images_shown.extend(crops)
         return np.zeros(len(crops))
 
     monkeypatch.setattr(Exported, "run", record)
@@ -84,9 +84,9 @@ def test_margins_have_the_pixels_of_single_sets_and_devices(
         for item, image in zip(part.rows.item, part.images, strict=True):
             picture = np.asarray(Image.open(next(scenes.rglob(f"{item.removesuffix('.png')}.png"))).convert("RGB"))
             np.testing.assert_array_equal(cropper(picture).crops[0], image)
-            shown.clear()
+            images_shown.clear()
             pipeline.check(picture)
-            np.testing.assert_array_equal(shown[0], image)
+            np.testing.assert_array_equal(images_shown[0], image)
 
 
 def test_picture_without_context_is_skipped(margins_set: Path) -> None:
@@ -156,6 +156,15 @@ def noise_set(path: Path, name: str, seed: int) -> Path:
     return path
 
 
+def evaluate(model: Path, data: Path, out: Path) -> np.ndarray:
+    """Evaluate a model by the command, and return its logits."""
+    result = CliRunner().invoke(app, ["evaluate", str(model), "--data", str(data), "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    head, *_ = (out / "scores.csv").read_text().splitlines()
+    column = head.split(",").index("logit")
+    return np.loadtxt(out / "scores.csv", delimiter=",", skiprows=1, usecols=column)
+
+
 def test_recipe_selects_a_margin_and_its_model_stores_it(tmp_path: Path) -> None:
     sets = {name: noise_set(tmp_path / name, name, seed) for seed, name in enumerate("ABCU")}
     content = tree(sets, training__rounds=1, input__margin=2.7)
@@ -164,11 +173,7 @@ def test_recipe_selects_a_margin_and_its_model_stores_it(tmp_path: Path) -> None
     assert model.margin == 2.7
     wide = target.at_margin(2.7).images
     assert wide.min() >= 120
-    result = CliRunner().invoke(
-        app, ["evaluate", str(tmp_path / "run"), "--data", str(sets["U"]), "--out", str(tmp_path / "out")]
-    )
-    assert result.exit_code == 0, result.output
-    scores = np.loadtxt(tmp_path / "out/scores.csv", delimiter=",", skiprows=1, usecols=_column(tmp_path, "logit"))
+    scores = evaluate(tmp_path / "run", sets["U"], tmp_path / "out")
     np.testing.assert_allclose(np.sort(scores), np.sort(model.score(np.array(wide))), atol=1e-4)
     with refused("data.sites.A", "1.4 or 2.7 times", "input.margin", "--margin 3"):
         run_toy({**content, "input": {**content["input"], "margin": 3.0}}, tmp_path / "other")
@@ -184,15 +189,8 @@ def test_fused_model_is_evaluated_at_the_margins_of_its_members(margins_set: Pat
     ]
     fused = open_export(tmp_path / "fused")
     expected = sum(logits / term.scale for logits, term in zip(single_scores, fused.config.members, strict=True))  # type: ignore[union-attr]
-    words = ["evaluate", str(tmp_path / "fused"), "--data", str(margins_set), "--out", str(tmp_path / "out")]
-    result = CliRunner().invoke(app, words)
-    assert result.exit_code == 0, result.output
-    scores = np.loadtxt(tmp_path / "out/scores.csv", delimiter=",", skiprows=1, usecols=_column(tmp_path, "logit"))
+    scores = evaluate(tmp_path / "fused", margins_set, tmp_path / "out")
     np.testing.assert_allclose(np.sort(scores), np.sort(expected), rtol=1e-6)
-
-
-def _column(directory: Path, name: str) -> int:
-    return (directory / "out/scores.csv").read_text().splitlines()[0].split(",").index(name)
 
 
 def test_set_without_a_members_margin_is_refused(scenes: Path, pad: Path, tmp_path: Path) -> None:

@@ -99,9 +99,9 @@ def test_interrupted_import_resumes_with_the_same_bytes(copies: Mapping[str, Pat
     with pytest.raises(KeyboardInterrupt):
         import_set("oulu-npu", root, tmp_path / "set", progress=interrupt)
     assert not (tmp_path / "set").exists()
-    seen: list[int] = []
-    prepared, report = import_set("oulu-npu", root, tmp_path / "set", progress=lambda done, _: seen.append(done))
-    assert seen == [6, 7, 8]
+    counts: list[int] = []
+    prepared, report = import_set("oulu-npu", root, tmp_path / "set", progress=lambda done, _: counts.append(done))
+    assert counts == [6, 7, 8]
     assert prepared.digest == whole.digest
     assert report == plain
     assert [path.name for path in tmp_path.iterdir() if "import-" in path.name] == []
@@ -113,15 +113,15 @@ def test_import_with_other_options_starts_again(copies: Mapping[str, Path], tmp_
 
     with pytest.raises(KeyboardInterrupt):
         import_set("oulu-npu", copies["oulu-npu"], tmp_path / "set", progress=interrupt)
-    seen: list[int] = []
+    counts: list[int] = []
     import_set(
         "oulu-npu",
         copies["oulu-npu"],
         tmp_path / "set",
         frames="1",
-        progress=lambda done, _: seen.append(done),
+        progress=lambda done, _: counts.append(done),
     )
-    assert seen[0] == 1
+    assert counts[0] == 1
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
 
 
@@ -147,9 +147,9 @@ def test_killed_import_resumes_with_the_same_bytes(copies: Mapping[str, Path], t
     process = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, check=False)
     assert process.returncode == -signal.SIGKILL, process.stderr.decode()
     assert not destination.exists()
-    seen: list[int] = []
-    prepared, report = import_set("oulu-npu", source, destination, progress=lambda done, _: seen.append(done))
-    assert seen == [5, 6, 7, 8]
+    counts: list[int] = []
+    prepared, report = import_set("oulu-npu", source, destination, progress=lambda done, _: counts.append(done))
+    assert counts == [5, 6, 7, 8]
     whole, plain = import_set("oulu-npu", source, tmp_path / "whole")
     assert (prepared.digest, report) == (whole.digest, plain)
 

@@ -109,8 +109,8 @@ def test_whole_copy_has_the_published_counts(kind: str) -> None:
     assert species == by_species
 
 
-def parse_entry(kind: str, name: str) -> Entry:
-    entry = read_name(kind, name)
+def parse_entry(kind: str, name: str, labels: str = "") -> Entry:
+    entry = read_name(kind, name, labels)
     assert isinstance(entry, Entry), (name, entry)
     return entry
 
@@ -135,8 +135,8 @@ def test_the_high_quality_replay_of_casia_is_an_attack() -> None:
     assert parse_entry("casia-fasd", "test_release/3/HR_4.avi") == entry
 
 
-def read_name(kind: str, file: str) -> Entry | str | None:
-    match = match_name(SCANNERS[kind], file, ImportOptions(enroll=True))
+def read_name(kind: str, file: str, labels: str = "") -> Entry | str | None:
+    match = match_name(SCANNERS[kind], file, ImportOptions(enroll=True, labels=labels))
     return match and match[2]
 
 

@@ -82,8 +82,8 @@ def is_selected(row: Row, words: Mapping[str, list[str]]) -> bool:
 
 def items(rows: list[Row], *views: View) -> set[str]:
     """Return the items of views: the name of an image is that of its item, or begins with it."""
-    shown = [name for view in views for name in view.items.tolist()]
-    return {row["name"] for row in rows for name in shown if f"{name}/".startswith(f"{row['name']}/")}
+    names = [name for view in views for name in view.items.tolist()]
+    return {row["name"] for row in rows for name in names if f"{name}/".startswith(f"{row['name']}/")}
 
 
 def lacks_values(rows: list[Row], words: Mapping[str, list[str]]) -> bool:

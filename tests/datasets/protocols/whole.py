@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 from tests.data.small_sets import write_set
-from tests.datasets.pad.test_whole_copies import SPECIES
+from tests.datasets.pad.test_whole_copies import SPECIES, parse_entry
 
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.rows import OFFICIAL
 from fedvisage.data.splits import split_subjects
 from fedvisage.datasets.catalogue import SCANNERS
-from fedvisage.datasets.dataset import Entry, match_name
-from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.dataset import Entry
+from fedvisage.datasets.options import RELEASED
 from fedvisage.datasets.pad.celeba_spoof import DIVISIONS
 
 SIZE = 8
@@ -137,11 +137,7 @@ def make_set(kind: str, path: Path, frames: int, *, released: bool = False) -> P
 
 
 def _read_name(kind: str, name: str, released: bool) -> Entry:
-    options = ImportOptions(enroll=SCANNERS[kind].enrolment, labels="fedsis-released" if released else "")
-    match = match_name(SCANNERS[kind], name, options)
-    assert match is not None, name
-    entry = match[2]
-    assert isinstance(entry, Entry), (name, entry)
+    entry = parse_entry(kind, name, RELEASED if released else "")
     return replace(entry, extra={**entry.extra, **lists_of_celeba(name)}) if kind == "celeba-spoof" else entry
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import PurePosixPath
 
@@ -13,24 +13,16 @@ from fedvisage.datasets.dataset import (
     SHOWN,
     Clip,
     Dataset,
-    Entry,
     Example,
     Item,
     Listing,
-    Name,
-    match_name,
+    NamedFile,
+    read_names,
     refuse_unknown_names,
 )
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad.lists import BoxFiles, LabelLists, check_lists
-from fedvisage.datasets.report import SkippedFile
-from fedvisage.datasets.tree import (
-    MEDIA_ENDINGS,
-    Tree,
-    ending_of,
-    fault_of_file,
-    without_ending,
-)
+from fedvisage.datasets.tree import MEDIA_ENDINGS, Tree, ending_of, without_ending
 
 COLOURS = ("rgb", "bgr")
 """Possible orders of colours in arrays."""
@@ -100,63 +92,41 @@ def scan_by_name(scanner: Scanner, tree: Tree, options: ImportOptions, notes: tu
 
     The notes are for the report, and for the message about another tree.
     """
-    items: dict[str, Item] = {}
-    place_of: dict[str, str] = {}
-    skipped, unknown, stray = list[SkippedFile](), list[str](), Counter[str]()
+    files = read_names(scanner, tree, options, notes)
+    stray = Counter(entry.reason for entry in files.left_out)
     others = {name for name in tree.files if ending_of(name) not in MEDIA_ENDINGS}
-    for file in tree.files:
-        match = match_name(scanner, file, options)
-        if match is None:
-            if any(fnmatch(file.casefold(), pattern.casefold()) for pattern in scanner.beside):
-                continue
-            if file in others:
-                stray[f"files ending in {printable(ending_of(file)) or 'nothing'}"] += 1
-            else:
-                unknown.append(printable(file))
-                stray["videos and images with other names"] += 1
+    unknown = []
+    for file in files.unknown:
+        if any(fnmatch(file.casefold(), pattern.casefold()) for pattern in scanner.beside):
             continue
-        name, tail, entry = match
-        if isinstance(entry, str):
-            stray[entry] += 1
-            continue
-        if fault := fault_of_file(tree.path(file), file, tree.root, name.endings):
-            skipped.append(SkippedFile(printable(file), fault))
-            continue
-        # The first file of a folder of frames represents the folder.
-        located = str(PurePosixPath(file).parent) if name.kind == "frames" else file
-        if place_of.setdefault(tail, located) != located:
-            paths = f"{place_of[tail]} and {located}"
-            raise UserError(str(tree.root), f"contains two copies of one item, {paths}; give the folder of one copy")
-        if tail not in items:
-            items[tail] = _make_item(scanner, tree, others, name, located, tail, entry)
-    if not items:
-        names = ", ".join(f"{name.grammar.template} ({name.endings[0]}, …)" for name in scanner.names)
-        raise tree.mismatch("; ".join([f"does not match {scanner.title}: searched for {names}", *notes]))
-    refuse_unknown_names(scanner, tree.root, unknown, len(items), "videos and images")
-    bgr = options.colour == "bgr"
-    listed = [replace(items[key], bgr=bgr) for key in sorted(items)]
+        if file in others:
+            stray[f"files ending in {printable(ending_of(file)) or 'nothing'}"] += 1
+        else:
+            unknown.append(printable(file))
+            stray["videos and images with other names"] += 1
+    refuse_unknown_names(scanner, tree.root, unknown, len(files.known), "videos and images")
+    listed = [_make_item(scanner, tree, others, file, options) for _, file in sorted(files.known.items())]
     if scanner.lists:
         notes = (*check_lists(scanner.lists, tree, listed, options.live), *notes)
     if any(item.kind == "arrays" for item in listed) and not options.colour:
         notes = (*notes, "arrays are read as RGB; --colour bgr reads them as BGR")
     if tree.hidden:
         stray["hidden files"] += tree.hidden
-    return Listing(listed, tuple(skipped), stray, tuple(unknown[:SHOWN]), notes)
+    return Listing(listed, tuple(files.skipped), stray, tuple(unknown[:SHOWN]), notes)
 
 
-def _make_item(
-    scanner: Scanner, tree: Tree, others: Container[str], name: Name, located: str, tail: str, entry: Entry
-) -> Item:
-    """Return the item at a path, with the file of its boxes, which is next to it or below the root."""
-    item_name = tail if name.kind == "frames" else tail + located[len(without_ending(located)) :]
-    above = located[: len(located) - len(item_name)]
+def _make_item(scanner: Scanner, tree: Tree, others: Container[str], file: NamedFile, options: ImportOptions) -> Item:
+    """Return an item with the file of its boxes, which is next to it or below the root."""
+    path, tail, entry = file.path, file.tail, file.entry
+    item_name = tail if file.name.kind == "frames" else tail + path[len(without_ending(path)) :]
+    above = path[: len(path) - len(item_name)]
     candidates = scanner.boxes.candidates(item_name) if scanner.boxes else ()
     places = (place for candidate in candidates for place in (f"{above}{candidate}", candidate))
     boxes = (tree.path(place) for place in places if place in others and not tree.path(place).is_symlink())
     return Item(
-        tree.path(located),
+        tree.path(path),
         item_name,
-        name.kind,
+        file.name.kind,
         entry.species,
         "/".join(part for part in (scanner.kind, entry.part, entry.subject or tail) if part),
         str(PurePosixPath(tail).with_name(entry.video)) if entry.video else tail,
@@ -165,4 +135,5 @@ def _make_item(
         boxes=next(boxes, None),
         frame=entry.frame,
         own_subject=not entry.subject,
+        bgr=options.colour == "bgr",
     )

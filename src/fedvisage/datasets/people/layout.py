@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedvisage.base.errors import BadFile, UserError, printable
 from fedvisage.data.lists import Pair, PairList, TemplateLists, read_numbered_pairs
-from fedvisage.datasets.dataset import NO_GROUPS, Dataset, Entry, match_name, refuse_unknown_names
+from fedvisage.datasets.dataset import NO_GROUPS, Dataset, read_names, refuse_unknown_names
 from fedvisage.datasets.report import SkippedFile
 from fedvisage.datasets.tree import Tree, ending_of, fault_of_file, walk, without_ending
 from fedvisage.faces import pictures
@@ -273,35 +273,17 @@ class Layout(Dataset):
 def photographs_of(layout: Layout, source: Path) -> tuple[Tree, list[Photograph], tuple[SkippedFile, ...]]:
     """List the photographs below a root by their names, in order; refuse a folder that is not a copy of it."""
     tree = walk(source)
-    photographs: dict[str, Photograph] = {}
-    skipped: list[SkippedFile] = []
-    others: list[str] = []
-    for file in tree.files:
-        if ending_of(file) not in pictures.ENDINGS:
-            continue
-        if (match := match_name(layout, file)) is None:
-            others.append(printable(file))
-            continue
-        _, tail, entry = match
-        fault = entry if isinstance(entry, str) else fault_of_file(tree.path(file), file, tree.root, pictures.ENDINGS)
-        if fault is not None:
-            skipped.append(SkippedFile(printable(file), fault))
-        elif isinstance(entry, Entry):
-            key = entry.name or tail
-            if key in photographs:
-                both = f"{photographs[key].content.path.relative_to(tree.root)} and {file}"
-                raise UserError(
-                    str(tree.root), f"contains two copies of one photograph, {both}; give the folder of one copy"
-                )
-            person, content = f"{layout.kind}/{entry.subject}", WholeFile(tree.path(file))
-            name, original = key + ending_of(file), tail + ending_of(file)
-            photographs[key] = Photograph(name, person, content, entry.group, original, entry.extra)
-    if not photographs:
-        templates = ", ".join(f"{name.grammar.template}.jpg" for name in layout.names)
-        raise tree.mismatch(f"does not match {layout.title}: searched for {templates}")
-    refuse_unknown_names(layout, tree.root, others, len(photographs), "images")
-    skipped += [SkippedFile(name, f"not a name of {layout.title}") for name in others]
-    return tree, [photograph for _, photograph in sorted(photographs.items())], tuple(skipped)
+    files = read_names(layout, tree)
+    unknown = [printable(file) for file in files.unknown if ending_of(file) in pictures.ENDINGS]
+    refuse_unknown_names(layout, tree.root, unknown, len(files.known), "images")
+    skipped = sorted(files.skipped + files.left_out, key=lambda entry: entry.path)
+    skipped += [SkippedFile(name, f"not a name of {layout.title}") for name in unknown]
+    photographs = []
+    for key, file in sorted(files.known.items()):
+        ending, entry, content = ending_of(file.path), file.entry, WholeFile(tree.path(file.path))
+        person, original = f"{layout.kind}/{entry.subject}", file.tail + ending
+        photographs.append(Photograph(key + ending, person, content, entry.group, original, entry.extra))
+    return tree, photographs, tuple(skipped)
 
 
 def plain_listing(layout: Layout, source: Path) -> PhotographList:
