@@ -193,7 +193,7 @@ def row(**changes: object) -> dict[str, Any]:
     [
         ({"label": 2}, "label"),
         ({"label": 0}, "species"),
-        ({"species": "print"}, "species"),
+        ({"label": 1, "species": "print"}, "species"),
         ({"label": 0, "species": "Print!"}, "Print!"),
         ({"split": "training"}, "training"),
         ({"frame": -1}, "frame"),

@@ -1,4 +1,4 @@
-"""Small copies of every dataset of the catalogue, made once, and copies of these that a test may change."""
+"""Items and files of small copies of datasets, and copies of these that a test may change."""
 
 import shutil
 from pathlib import Path
@@ -6,16 +6,9 @@ from pathlib import Path
 from fedvisage.datasets.catalogue import SCANNERS
 from fedvisage.datasets.dataset import Item, Listing
 from fedvisage.datasets.options import ImportOptions
-from fedvisage.datasets.small_copies import write_copy
 from fedvisage.datasets.tree import walk
 
 PUBLISHED = [kind for kind, scanner in SCANNERS.items() if scanner.official]
-
-
-def make_copies(root: Path) -> dict[str, Path]:
-    for kind, scanner in SCANNERS.items():
-        write_copy(scanner, root / kind)
-    return {kind: root / kind for kind in SCANNERS}
 
 
 def copy_to(original: Path, to: Path) -> Path:
