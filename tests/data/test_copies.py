@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,7 @@ from fedvisage.render.sets import parse_synthesis, synthesise
 Pictures = npt.NDArray[np.uint8]
 
 
-def write(path: Path, images: Pictures, **columns: Sequence[str]) -> View:
+def write(path: Path, images: Pictures, **columns: Any) -> View:
     return View.of(write_set(path, images, **columns))
 
 

@@ -22,8 +22,8 @@ def import_attacks(
     dataset: str | Scanner, source: Path, destination: Path, progress: Progress | None = None, **options: Any
 ) -> tuple[PreparedSet, ImportReport]:
     scanner = SCANNERS[dataset] if isinstance(dataset, str) else dataset
-    settings = ImportOptions(**{"size": 24, "frames": "4", "crop": "centre", "max_bad": 1.0} | options)
-    report = import_items(scanner, source, destination, settings, name=scanner.kind, progress=progress)
+    settings: dict[str, Any] = {"size": 24, "frames": "4", "crop": "centre", "max_bad": 1.0} | options
+    report = import_items(scanner, source, destination, ImportOptions(**settings), name=scanner.kind, progress=progress)
     return PreparedSet.open(destination, verify=True), report
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -50,7 +51,7 @@ def make_set(
     rng = np.random.default_rng(seed)
     faces = [(person, kind) for person in range(people) for kind in species]
     pictures = [change(rng.normal(128, 30, (size, size, 3)).astype(np.float32), kind) for _, kind in faces]
-    columns: dict[str, list[str]] = {
+    columns: dict[str, Any] = {
         "species": [kind for _, kind in faces],
         "subject": [f"p{seed}-{person}" for person, _ in faces],
         "item": [f"{seed}-{person}-{kind}" for person, kind in faces],

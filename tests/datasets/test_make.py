@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -117,7 +118,8 @@ def test_options_of_other_kinds_are_refused(option: str, value: str, tmp_path: P
 
 
 def test_import_all_continues_after_a_failure(copies: Mapping[str, Path], tmp_path: Path) -> None:
-    root, options = tmp_path / "root", {"size": 16, "frames": "1", "crop": "centre"}
+    root = tmp_path / "root"
+    options: dict[str, Any] = {"size": 16, "frames": "1", "crop": "centre"}
     for kind in ("oulu-npu", "msu-mfsd"):
         copy_to(copies[kind], root / f"Copy of {kind}")
     (root / "holiday").mkdir()

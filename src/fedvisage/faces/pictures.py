@@ -298,7 +298,7 @@ def check_parts(content: bytes) -> None:
         raise BadFile(f"has more than {most:,} parts, which no camera writes; save the picture again")
 
 
-def _parts(content: bytes) -> Iterator[object]:
+def _parts(content: bytes) -> Iterator[int]:
     """Yield for each chunk of a PNG, each strip of a TIFF, and each segment of a JPEG before its first scan.
 
     In a JPEG, each byte that decoders skip between segments also counts.
@@ -308,7 +308,7 @@ def _parts(content: bytes) -> Iterator[object]:
     place = len(_PNG) if content.startswith(_PNG) else len(content)
     while place + 8 <= len(content):
         place += 12 + int.from_bytes(content[place : place + 4], "big")
-        yield
+        yield place
     place = len(_JPEG) if content.startswith(_JPEG) else len(content)
     while place + 4 <= len(content):
         marker = content[place + 1]
@@ -320,7 +320,7 @@ def _parts(content: bytes) -> Iterator[object]:
             place += 2
         else:
             place += 2 + int.from_bytes(content[place + 2 : place + 4], "big")
-        yield
+        yield place
 
 
 def _count_strips(content: bytes) -> int:

@@ -68,7 +68,7 @@ def test_positions_count_frames_with_a_face(tmp_path: Path) -> None:
     path = tmp_path / "f/Train_files/1_1_01_1.avi"
     path.parent.mkdir(parents=True)
     write_video(path, (wall, wall, *faces, wall))
-    options = {"size": 32, "crop": "face", "depth": "none"}
+    options: dict[str, Any] = {"size": 32, "crop": "face", "depth": "none"}
     prepared, _ = import_set("oulu-npu", tmp_path / "f", tmp_path / "set", frames="0,n/2", **options)
     assert prepared.rows.frame.tolist() == [2, 3]
     last, report = import_set("oulu-npu", tmp_path / "f", tmp_path / "late", frames="6,", **options)

@@ -225,8 +225,8 @@ def scan(layout: Layout, source: Path) -> PhotographList:
     count, beside = len(order) if records.flags[0] > 1 else 0, path.with_name(PROPERTY)
     expected = (0, count) if count else None
     if beside.is_file() and beside.stat().st_size <= 1000 and not fault_of_file(beside, PROPERTY, path.parent, ("",)):
-        first = beside.read_text(encoding="ascii", errors="replace").split(",")[0].strip()
-        expected = (int(first), count) if first.isdecimal() else None
+        stated = beside.read_text(encoding="ascii", errors="replace").split(",")[0].strip()
+        expected = (int(stated), count) if stated.isdecimal() else None
     in_order = {names[place]: ranges[names[place]][1] for place in appearing}
     return PhotographList(in_order, photographs, notes=notes, expected=expected, in_order=True)
 
