@@ -19,6 +19,8 @@ from rich.console import Console
 from fedvisage import recipe as recipes
 from fedvisage.base.progress import Reporter
 from fedvisage.data.writer import Writer
+from fedvisage.faces.align import PLACES
+from fedvisage.faces.align import SIDE as SIDE_OF_PLACES
 from fedvisage.federation.method import Method
 from fedvisage.federation.record.store import CHECKPOINTS, read_sealed, write_sealed
 from fedvisage.federation.site_worker import LocalTransport
@@ -50,6 +52,11 @@ NEEDS: Mapping[str, Mapping[str, Any]] = {"fednova": {"name": "sgd", "lr": 0.05}
 
 DETERMINISTIC_FILES = ("model.safetensors", "model.json", "ledger.jsonl", "scores.csv", "recipe.yaml")
 """The files of a run in which every byte follows from the recipe."""
+
+
+def misalignment(points: np.ndarray, size: int) -> float:
+    """Return the largest distance of five points from their places in an aligned crop, as a share of its side."""
+    return float(np.linalg.norm(points - PLACES * (size / SIDE_OF_PLACES), axis=1).max() / size)
 
 
 def make_set(

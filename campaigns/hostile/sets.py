@@ -22,7 +22,7 @@ from campaigns.hostile.case import Admitted, Case, pick
 from campaigns.hostile.files import changed_json, changed_table, is_small, odd_file
 from campaigns.hostile.pictures import spoilt_entry
 from PIL import Image
-from tests.datasets.importers.making import make_folder, save_video
+from tests.datasets.importers.files import make_folder, save_video
 from tests.toy import make_people, make_set
 
 from fedvisage.data.prepared import PreparedSet

@@ -1,4 +1,4 @@
-"""Bytes that changed are refused before training; bytes that did not are not read again."""
+"""Changed bytes are refused before training, and unchanged ones are not read again."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
+from tests.data.small_sets import pixels, write_set
 from tests.refusals import refused
 
 from fedvisage.base.errors import UserError
@@ -15,31 +15,18 @@ from fedvisage.base.files import read_json, write_json
 from fedvisage.data import integrity
 from fedvisage.data.integrity import BLOCK, BLOCKS, Snapshot, check_bytes
 from fedvisage.data.prepared import IMAGES
-from fedvisage.data.writer import Writer
 
 
 @pytest.fixture
 def prepared(tmp_path: Path) -> Path:
-    """A set whose pictures are some more blocks than are looked at each time."""
-    count, size = 100, 128
-    images = np.random.default_rng(0).integers(0, 255, (count, size, size, 3), dtype=np.uint8)
+    """A set whose pictures have more blocks than one check reads."""
+    images = pixels(100, 128)
     assert images.nbytes > (BLOCKS + 4) * BLOCK
-    with Writer(tmp_path / "set", name="set", size=size, source="noise") as out:
-        out.add(
-            images,
-            label=[1] * count,
-            species=["bonafide"] * count,
-            frame=[0] * count,
-            split=["train"] * count,
-            subject=[f"s{n}" for n in range(count)],
-            video=[f"v{n}" for n in range(count)],
-            item=[str(n) for n in range(count)],
-        )
-    return tmp_path / "set"
+    return write_set(tmp_path / "set", images).path
 
 
 def change(path: Path, block: int, *, times: bool) -> None:
-    """Change one byte of a block; with ``times`` as an editor does, without as damage of a disk would."""
+    """Change one byte of a block; an editor changes the ``times``, too, and a damaged disk does not."""
     before = path.stat()
     with path.open("r+b") as file:
         file.seek(block * BLOCK + 5)
@@ -60,7 +47,7 @@ def pictures_are_refused(prepared: Path, cache: Path) -> bool:
 
 
 def as_if_untouched(path: Path, cache: Path) -> None:
-    """Put today's times of a file into what is kept, for a file system that did not notice a change."""
+    """Write the times of a file into the record, as if the file system had not noticed a change."""
     record = next((cache / integrity.FOLDER).iterdir())
     known = read_json(record)
     state = path.stat()
@@ -68,13 +55,13 @@ def as_if_untouched(path: Path, cache: Path) -> None:
     write_json(record, known)
 
 
-def test_a_set_of_changed_bytes_is_refused_when_it_is_first_seen(prepared: Path, tmp_path: Path) -> None:
+def test_changed_bytes_are_refused_at_the_first_check(prepared: Path, tmp_path: Path) -> None:
     change(prepared / IMAGES, 30, times=False)
     with refused(prepared / IMAGES, "SHA-256"):
         check_bytes(prepared, tmp_path / "cache")
 
 
-def test_any_edit_after_the_first_time_is_found_by_its_times(prepared: Path, tmp_path: Path) -> None:
+def test_edits_after_the_first_check_are_noticed_by_their_times(prepared: Path, tmp_path: Path) -> None:
     for block in (0, 33, 70):
         check_bytes(prepared, tmp_path / "cache")
         change(prepared / IMAGES, block, times=True)
@@ -83,7 +70,7 @@ def test_any_edit_after_the_first_time_is_found_by_its_times(prepared: Path, tmp
         change(prepared / IMAGES, block, times=True)
 
 
-def test_an_edit_whose_time_was_set_back_is_found(prepared: Path, tmp_path: Path) -> None:
+def test_edit_with_restored_times_is_noticed(prepared: Path, tmp_path: Path) -> None:
     check_bytes(prepared, tmp_path / "cache")
     before = (prepared / IMAGES).stat()
     change(prepared / IMAGES, 33, times=False)
@@ -92,26 +79,24 @@ def test_an_edit_whose_time_was_set_back_is_found(prepared: Path, tmp_path: Path
         check_bytes(prepared, tmp_path / "cache")
 
 
-def test_damage_that_leaves_times_alone_is_found_in_most_blocks_and_by_reading_everything(
-    prepared: Path, tmp_path: Path
-) -> None:
+def test_silent_damage_is_noticed_in_most_blocks(prepared: Path, tmp_path: Path) -> None:
     images, cache = prepared / IMAGES, tmp_path / "cache"
     check_bytes(prepared, cache)
-    count, found = -(-images.stat().st_size // BLOCK), []
+    count, noticed = -(-images.stat().st_size // BLOCK), []
     for block in (0, 20, 40, 60, count - 1):
         change(images, block, times=False)
         as_if_untouched(images, cache)
         if pictures_are_refused(prepared, cache):
-            found.append(block)
+            noticed.append(block)
         with refused("images.npy", "SHA-256"):
             check_bytes(prepared, cache, whole=True)
         change(images, block, times=False)
         as_if_untouched(images, cache)
-    assert {0, count - 1} <= set(found)
-    assert len(found) >= 4  # 64 of 76 blocks are looked at
+    assert {0, count - 1} <= set(noticed)
+    assert len(noticed) >= 4  # a check reads 64 of 75 blocks
 
 
-def test_a_set_that_was_touched_only_is_read_once_and_taken(prepared: Path, tmp_path: Path) -> None:
+def test_touched_set_is_read_again_and_accepted(prepared: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     check_bytes(prepared, cache)
     record = next((cache / integrity.FOLDER).iterdir())
@@ -123,7 +108,7 @@ def test_a_set_that_was_touched_only_is_read_once_and_taken(prepared: Path, tmp_
     assert record.read_bytes() != first
 
 
-def test_a_record_that_is_damaged_or_cannot_be_kept_means_reading_again(prepared: Path, tmp_path: Path) -> None:
+def test_damaged_or_unwritable_record_forces_a_full_check(prepared: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     check_bytes(prepared, cache)
     next((cache / integrity.FOLDER).iterdir()).write_text("{")
@@ -153,11 +138,9 @@ def replace_by_a_copy(path: Path) -> None:
     path.with_suffix(".new").rename(path)
 
 
-@pytest.mark.parametrize("deed", [edit, damage, replace_by_a_copy, Path.unlink])
-def test_a_snapshot_names_the_file_that_changed_while_it_was_read(
-    prepared: Path, deed: Callable[[Path], object]
-) -> None:
+@pytest.mark.parametrize("act", [edit, damage, replace_by_a_copy, Path.unlink])
+def test_snapshot_names_the_changed_file(prepared: Path, act: Callable[[Path], object]) -> None:
     snapshot = Snapshot([prepared])
     assert snapshot.changed_file() is None
-    deed(prepared / IMAGES)
+    act(prepared / IMAGES)
     assert snapshot.changed_file() == prepared / IMAGES

@@ -3,58 +3,47 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from PIL import Image
+from tests.data.small_sets import write_set
 
 from fedvisage.data import duplicates
 from fedvisage.data.batches import View
 from fedvisage.data.duplicates import NEAR, compute_contents, contents_of, find_copies
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.data.writer import Writer
 from fedvisage.render.sets import parse_synthesis, synthesise
 
 Pictures = npt.NDArray[np.uint8]
 
 
-def write(path: Path, images: Pictures, subjects: Sequence[str] = ()) -> View:
-    count = len(images)
-    with Writer(path, name=path.name, size=images.shape[1], source="drawn") as out:
-        out.add(
-            images,
-            label=[1] * count,
-            species=["bonafide"] * count,
-            frame=[0] * count,
-            split=["train"] * count,
-            subject=subjects or [f"s{n}" for n in range(count)],
-            video=[f"v{n}" for n in range(count)],
-            item=[str(n) for n in range(count)],
-        )
-    return View.of(PreparedSet.open(path))
+def write(path: Path, images: Pictures, **columns: Any) -> View:
+    return View.of(write_set(path, images, **columns))
 
 
-def drawn(count: int, seed: int, size: int = 48) -> Pictures:
+def draw_pictures(count: int, seed: int, size: int = 48) -> Pictures:
     """Draw pictures of smooth shapes: noise of few pixels, made larger."""
     few = np.random.default_rng(seed).integers(20, 235, (count, 12, 12, 3), dtype=np.uint8)
     return np.stack([np.asarray(Image.fromarray(one).resize((size, size), Image.Resampling.BICUBIC)) for one in few])
 
 
-def saved_again(picture: Image.Image) -> Image.Image:
+def save_again(picture: Image.Image) -> Image.Image:
     packed = io.BytesIO()
     picture.save(packed, "JPEG", quality=60)
     return Image.open(packed).convert("RGB")
 
 
-def smaller_and_back(picture: Image.Image) -> Image.Image:
+def shrink_and_enlarge(picture: Image.Image) -> Image.Image:
     return picture.resize((picture.width // 2,) * 2, Image.Resampling.BICUBIC).resize(picture.size)
 
 
-def brighter(picture: Image.Image) -> Image.Image:
+def brighten(picture: Image.Image) -> Image.Image:
     return Image.fromarray(np.clip(np.asarray(picture) * 1.15 + 8, 0, 255).astype(np.uint8))
 
 
@@ -70,31 +59,29 @@ def slow_hash(picture: Pictures) -> list[bool]:
     return [*signs[1:], False]
 
 
-def test_a_hash_has_the_signs_of_the_lowest_waves() -> None:
-    images = drawn(3, 0, size=32)
-    found = np.unpackbits(compute_contents(images).hashes.view(np.uint8), axis=1, bitorder="little").astype(bool)
-    assert found.tolist() == [slow_hash(picture) for picture in images]
+def test_hash_has_the_signs_of_the_lowest_coefficients() -> None:
+    images = draw_pictures(3, 0, size=32)
+    signs = np.unpackbits(compute_contents(images).hashes.view(np.uint8), axis=1, bitorder="little").astype(bool)
+    assert signs.tolist() == [slow_hash(picture) for picture in images]
 
 
-@pytest.mark.parametrize("change", [saved_again, smaller_and_back, brighter])
-def test_a_picture_that_was_changed_a_little_is_near(
-    change: Callable[[Image.Image], Image.Image], tmp_path: Path
-) -> None:
-    images = drawn(30, 1)
-    changed = np.stack([np.asarray(change(Image.fromarray(picture))) for picture in images[:20]])
-    places = {"site": [write(tmp_path / "site", images)], "user": [write(tmp_path / "user", changed)]}
+@pytest.mark.parametrize("change", [save_again, shrink_and_enlarge, brighten])
+def test_slightly_changed_picture_is_near(change: Callable[[Image.Image], Image.Image], tmp_path: Path) -> None:
+    images = draw_pictures(30, 1)
+    variants = np.stack([np.asarray(change(Image.fromarray(picture))) for picture in images[:20]])
+    places = {"site": [write(tmp_path / "site", images)], "user": [write(tmp_path / "user", variants)]}
     pairs, anywhere = find_copies(places, tmp_path / "cache")
-    found = {(one.place, one.other): one.exact + one.near for one in pairs}
-    assert found == {("site", "user"): 20, ("user", "site"): 20}
+    counts = {(pair.place, pair.other): pair.exact + pair.near for pair in pairs}
+    assert counts == {("site", "user"): 20, ("user", "site"): 20}
     assert (anywhere["user"].of, anywhere["site"].of) == (20, 30)
 
 
-def test_equal_pictures_are_counted_as_such_at_each_place(tmp_path: Path) -> None:
-    images = drawn(12, 2)
+def test_equal_pictures_are_counted_per_place(tmp_path: Path) -> None:
+    images = draw_pictures(12, 2)
     places = {
         "a": [write(tmp_path / "a", images[:8])],
         "b": [write(tmp_path / "b", images[2:])],
-        "c": [write(tmp_path / "c", drawn(5, 3))],
+        "c": [write(tmp_path / "c", draw_pictures(5, 3))],
     }
     pairs, anywhere = find_copies(places, tmp_path / "cache")
     assert {(one.place, one.other): (one.exact, one.near, one.of) for one in pairs} == {
@@ -105,11 +92,11 @@ def test_equal_pictures_are_counted_as_such_at_each_place(tmp_path: Path) -> Non
     assert anywhere["a"].share == 6 / 8
 
 
-def test_near_frames_of_one_subject_of_one_set_are_no_copies(tmp_path: Path) -> None:
+def test_near_frames_of_one_subject_are_no_copies(tmp_path: Path) -> None:
     """Two sites may have halves of one set; frames of a person who is at both are near each other."""
-    images = drawn(4, 4)
-    twice = np.concatenate([images, np.stack([np.asarray(brighter(Image.fromarray(one))) for one in images])])
-    whole = write(tmp_path / "one", twice, subjects=["s0", "s1", "s2", "s3", "s0", "s1", "s2", "other"])
+    images = draw_pictures(4, 4)
+    twice = np.concatenate([images, np.stack([np.asarray(brighten(Image.fromarray(one))) for one in images])])
+    whole = write(tmp_path / "one", twice, subject=["s0", "s1", "s2", "s3", "s0", "s1", "s2", "other"])
     first, second = (whole.subset(np.arange(start, start + 4)) for start in (0, 4))
     pairs, _ = find_copies({"first": [first], "second": [second]}, tmp_path / "cache")
     assert {(one.place, one.other): one.near for one in pairs} == {("first", "second"): 1, ("second", "first"): 1}
@@ -123,31 +110,31 @@ def test_plain_pictures_are_copies_of_nothing(tmp_path: Path) -> None:
     assert anywhere["a"].of == 0
 
 
-def test_of_very_many_pictures_some_are_looked_at_and_the_share_is_theirs(tmp_path: Path) -> None:
-    images = drawn(40, 5)
-    changed = np.stack([np.asarray(brighter(Image.fromarray(picture))) for picture in images])
-    places = {"a": [write(tmp_path / "a", images)], "b": [write(tmp_path / "b", changed)]}
+def test_large_collections_are_sampled(tmp_path: Path) -> None:
+    images = draw_pictures(40, 5)
+    variants = np.stack([np.asarray(brighten(Image.fromarray(picture))) for picture in images])
+    places = {"a": [write(tmp_path / "a", images)], "b": [write(tmp_path / "b", variants)]}
     _, anywhere = find_copies(places, tmp_path / "cache", most=80 * 80 // 4)
     assert (anywhere["a"].looked_at, anywhere["a"].near, anywhere["a"].share) == (10, 10, 1.0)
 
 
-def test_a_table_is_worked_out_once_and_kept_beside_other_caches(tmp_path: Path) -> None:
-    view = write(tmp_path / "a", drawn(4, 6))
+def test_table_of_hashes_is_cached(tmp_path: Path) -> None:
+    view = write(tmp_path / "a", draw_pictures(4, 6))
     before = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
     first = contents_of(view.slices[0].set, tmp_path / "cache")
-    kept = next((tmp_path / "cache" / duplicates.FOLDER).iterdir())
-    times = kept.stat().st_mtime_ns
+    table = next((tmp_path / "cache" / duplicates.FOLDER).iterdir())
+    times = table.stat().st_mtime_ns
     again = contents_of(view.slices[0].set, tmp_path / "cache")
     assert np.array_equal(first.hashes, again.hashes)
     assert np.array_equal(first.exact, again.exact)
-    assert kept.stat().st_mtime_ns == times
-    kept.write_bytes(b"damaged")
+    assert table.stat().st_mtime_ns == times
+    table.write_bytes(b"damaged")
     assert np.array_equal(contents_of(view.slices[0].set, tmp_path / "cache").hashes, first.hashes)
     assert {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()} == before
 
 
-def test_a_table_needs_no_cache_that_can_be_written(tmp_path: Path) -> None:
-    view = write(tmp_path / "a", drawn(4, 6))
+def test_table_of_hashes_needs_no_writable_cache(tmp_path: Path) -> None:
+    view = write(tmp_path / "a", draw_pictures(4, 6))
     (tmp_path / "cache").write_text("a file where the cache should be")
     assert len(contents_of(view.slices[0].set, tmp_path / "cache").exact) == 4
 
@@ -163,23 +150,25 @@ def test_rendered_people_of_other_domains_and_seeds_are_not_near(tmp_path: Path)
         assert np.bitwise_count(one[:, None] ^ other).sum(axis=2, dtype=int).min() > NEAR
 
 
-def test_copies_at_many_places_are_counted_as_by_comparing_all_pictures(tmp_path: Path) -> None:
-    rng, images = np.random.default_rng(8), drawn(15, 8)
+def test_counts_of_copies_equal_a_full_comparison(tmp_path: Path) -> None:
+    rng, images = np.random.default_rng(8), draw_pictures(15, 8)
     # Five sites share one set, other places have any pictures of it, some several times.
     shared = write(tmp_path / "shared", images)
     places = {f"site {n}": [shared] for n in range(5)}
     places |= {f"other {n}": [write(tmp_path / str(n), images[rng.integers(0, 15, 6)])] for n in range(3)}
     pairs, anywhere = find_copies(places, tmp_path / "cache")
-    held = {name: [picture.tobytes() for picture in views[0].slices[0].set.images] for name, views in places.items()}
+    contents = {
+        name: [picture.tobytes() for picture in views[0].slices[0].set.images] for name, views in places.items()
+    }
     expected = {
-        (place, other): sum(picture in held[other] for picture in held[place])
+        (place, other): sum(picture in contents[other] for picture in contents[place])
         for place in places
         for other in places
         if place != other
     }
-    found = {(one.place, one.other): one.exact for one in pairs}
-    assert found == {pair: count for pair, count in expected.items() if count}
+    counts = {(pair.place, pair.other): pair.exact for pair in pairs}
+    assert counts == {pair: count for pair, count in expected.items() if count}
     for place in places:
-        elsewhere = {picture for other in places if other != place for picture in held[other]}
-        assert anywhere[place].exact == sum(picture in elsewhere for picture in held[place])
+        elsewhere = {picture for other in places if other != place for picture in contents[other]}
+        assert anywhere[place].exact == sum(picture in elsewhere for picture in contents[place])
     assert all(one.near == 0 for one in pairs)

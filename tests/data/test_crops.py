@@ -1,4 +1,4 @@
-"""How crops were made: what sets say of it, what follows from old sources, and what goes together."""
+"""Crop records: in sets, derived from old source lines, and their compatibility."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from tests.datasets.importers.making import make_folder
+from tests.datasets.importers.files import make_folder
+from tests.datasets.imports import import_attacks
 from tests.toy import make_set
 
 from fedvisage.base.errors import UserError
 from fedvisage.data.crops import OLD_DETECTOR, CropRecord, DetectorRecord, are_incompatible, from_source
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.catalogue import SCANNERS
-from fedvisage.datasets.import_presentations import import_items, read_settings_of
+from fedvisage.datasets.import_presentations import read_settings_of
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.sources import resolve
 from fedvisage.faces.cropping import LARGEST, record_of
@@ -31,31 +32,24 @@ RENDERED = CropRecord(how="rendered", alignment="box")
 RENDERED_PEOPLE = CropRecord(how="rendered", rotation=True, alignment="points")
 
 
-def test_an_import_records_how_it_cropped_and_its_digest_is_of_the_files_alone(tmp_path: Path) -> None:
+def test_import_stores_a_crop_record_outside_the_digest(tmp_path: Path) -> None:
     make_folder(tmp_path / "photos", subjects=2)
-    import_items(
-        SCANNERS["folder"],
-        tmp_path / "photos",
-        tmp_path / "set",
-        ImportOptions(size=24, crop="centre", frames="4"),
-        name="X",
-    )
-    found = PreparedSet.open(tmp_path / "set", verify=True)
-    assert found.crop == CENTRE
+    prepared, _ = import_attacks("folder", tmp_path / "photos", tmp_path / "set")
+    assert prepared.crop == CENTRE
     settings = json.loads((tmp_path / "set/set.json").read_text())
     assert settings.pop("crop")["how"] == "centre"
     (tmp_path / "set/set.json").write_text(json.dumps(settings))
-    assert PreparedSet.open(tmp_path / "set").digest == found.digest
+    assert PreparedSet.open(tmp_path / "set").digest == prepared.digest
 
 
-def test_the_record_of_found_faces_names_the_detector_and_its_files() -> None:
+def test_record_of_face_crops_names_the_detector() -> None:
     assert FACE.detector is not None
     assert (FACE.detector.name, FACE.detector.version, len(FACE.detector.sha256)) == ("mtcnn", "1.0.2", 64)
     assert (FACE.margin, FACE.rotation, FACE.alignment) == (1.4, False, "box")
     assert (ALIGNED.margin, ALIGNED.rotation, ALIGNED.alignment) == (None, True, "points")
 
 
-def test_crops_of_the_largest_face_go_with_those_of_all_and_say_so_of_themselves() -> None:
+def test_crops_of_both_searches_are_compatible() -> None:
     for usual, aligned in ((FACE, False), (ALIGNED, True)):
         sought = record_of("face", aligned=aligned, search=LARGEST)
         assert sought != usual
@@ -63,16 +57,16 @@ def test_crops_of_the_largest_face_go_with_those_of_all_and_say_so_of_themselves
         assert are_incompatible(sought, WIDER if not aligned else OTHER)
         assert CropRecord.model_validate_json(sought.model_dump_json()) == sought
         assert "search" not in usual.model_dump_json()
-    made = read_settings_of(SCANNERS["casia-fasd"], ImportOptions(size=24, depth="none")).record
-    assert made == record_of("face", search=LARGEST)
+    record = read_settings_of(SCANNERS["casia-fasd"], ImportOptions(size=24, depth="none")).record
+    assert record == record_of("face", search=LARGEST)
 
 
-def test_a_set_that_nobody_described_has_no_record(tmp_path: Path) -> None:
+def test_set_without_a_description_has_no_crop_record(tmp_path: Path) -> None:
     assert PreparedSet.open(make_set(tmp_path / "A", "A", 0)).crop is None
     assert "crop" not in json.loads((tmp_path / "A/set.json").read_text())
 
 
-def test_rendered_sets_were_cut_exactly(tmp_path: Path) -> None:
+def test_rendered_sets_have_exact_crop_records(tmp_path: Path) -> None:
     videos = resolve("synth: O subjects=2 videos=1 frames=1 size=32", tmp_path)
     people = resolve("synth: people identities=2 images=2 size=32", tmp_path)
     assert PreparedSet.open(videos).crop == RENDERED
@@ -93,11 +87,11 @@ def test_rendered_sets_were_cut_exactly(tmp_path: Path) -> None:
         ("", None),
     ],
 )
-def test_the_source_of_a_set_without_a_record_tells(source: str, record: CropRecord | None) -> None:
+def test_source_line_implies_the_crop_record(source: str, record: CropRecord | None) -> None:
     assert from_source(source) == record
 
 
-def test_a_set_made_before_there_were_records_opens_and_is_of_the_old_detector(tmp_path: Path) -> None:
+def test_set_without_a_record_counts_as_the_old_detectors(tmp_path: Path) -> None:
     path = make_set(tmp_path / "A", "A", 0) / "set.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"source": "folder photos crop=face depth=auto"}))
     crop = PreparedSet.open(tmp_path / "A").crop
@@ -106,7 +100,7 @@ def test_a_set_made_before_there_were_records_opens_and_is_of_the_old_detector(t
     assert not FACE.outdated
 
 
-def test_a_record_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
+def test_invalid_crop_record_is_refused(tmp_path: Path) -> None:
     path = make_set(tmp_path / "A", "A", 0) / "set.json"
     whole = json.loads(path.read_text())
     for wrong in ({"how": "guessed"}, {"how": "whole", "margin": -1.0}, {"how": "whole", "angle": 3}, "face"):
@@ -126,10 +120,10 @@ GROUPS = [
     {None, ALIGNED, CAME_ALIGNED, RENDERED_PEOPLE},
     {None, OTHER, CAME_ALIGNED, RENDERED_PEOPLE},
 ]
-"""What goes together."""
+"""Records that are compatible with each other."""
 
 
-def test_what_goes_together_is_this_and_nothing_else() -> None:
+def test_only_listed_records_are_compatible() -> None:
     everything = set.union(*GROUPS)
     for one, other in product(everything, repeat=2):
         assert are_incompatible(one, other) == (not any({one, other} <= group for group in GROUPS)), (
@@ -137,7 +131,7 @@ def test_what_goes_together_is_this_and_nothing_else() -> None:
         )
 
 
-def test_a_record_can_be_read_aloud() -> None:
+def test_crop_record_describes_itself() -> None:
     assert str(FACE) == "faces found by mtcnn 1.0.2, 1.4 times their box"
     assert str(OLD_POINTS) == "faces found by an earlier version's detector, aligned by five points"
     assert str(WHOLE) == "whole images as delivered"

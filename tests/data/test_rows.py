@@ -74,7 +74,7 @@ def read_row_by_row(path: Path) -> ImageRows:
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("lines", VALID.values(), ids=VALID)
-def test_columns_are_those_of_the_single_rows(tmp_path: Path, lines: list[str], end: str) -> None:
+def test_column_reader_equals_row_reader(tmp_path: Path, lines: list[str], end: str) -> None:
     path = tmp_path / "rows.csv"
     path.write_text(end.join([*lines, ""]), encoding="utf-8", newline="")
     by_column, by_row = read_rows(path, len(lines) - 1), read_row_by_row(path)
@@ -92,7 +92,7 @@ def test_columns_are_those_of_the_single_rows(tmp_path: Path, lines: list[str], 
 
 
 @pytest.mark.parametrize("fault", INVALID.values(), ids=INVALID)
-def test_a_fault_is_reported_as_by_reading_row_by_row(tmp_path: Path, fault: str) -> None:
+def test_column_reader_reports_the_fault_of_the_row_reader(tmp_path: Path, fault: str) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("\n".join([HEADER, *ROWS, fault, ROWS[0].replace("anna/", "last/"), ""]), encoding="utf-8")
     with pytest.raises(UserError) as by_column:
@@ -103,7 +103,7 @@ def test_a_fault_is_reported_as_by_reading_row_by_row(tmp_path: Path, fault: str
 
 
 @pytest.mark.parametrize("second", ["train", "test"])
-def test_an_identity_held_out_has_no_other_split(tmp_path: Path, second: str) -> None:
+def test_held_out_identity_has_no_other_split(tmp_path: Path, second: str) -> None:
     path = tmp_path / "rows.csv"
     rows = [f"a{n}.png,1,bonafide,anna,w{n},0,{split},g" for n, split in enumerate((second, "heldout"))]
     path.write_text("\n".join([f"{HEADER},group", *PEOPLE, *rows, ""]), encoding="utf-8")

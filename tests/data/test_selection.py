@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.data.making import pixels
+from tests.data.small_sets import pixels, write_set
 from tests.refusals import refused
 from tests.toy import make_set, open_run_data, run_toy, tree
 
@@ -15,7 +15,6 @@ from fedvisage.base.streams import numpy_rng
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import select, split_entry, splits_of
-from fedvisage.data.writer import Writer
 
 
 @pytest.fixture(scope="module")
@@ -27,14 +26,14 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def part(path: Path, words: str, split: str | None = "train") -> View:
     source, selection = split_entry(f"{path} only: {words}")
     assert source == str(path)
-    return select(View.of(PreparedSet.open(path), split), selection, "here")  # type: ignore[arg-type]
+    return select(View.of(PreparedSet.open(path), split), selection, "here")
 
 
 def items(view: View) -> set[str]:
     return set(view.items.tolist())
 
 
-def test_one_kind_of_attack_a_site_and_half_of_the_bona_fide_each(path: Path) -> None:
+def test_sites_may_share_no_image_of_one_set(path: Path) -> None:
     printed, replayed = (
         part(path, f"attacks={kind} bonafide={half}") for kind, half in (("print", "1/2"), ("replay", "2/2"))
     )
@@ -49,13 +48,13 @@ def test_one_kind_of_attack_a_site_and_half_of_the_bona_fide_each(path: Path) ->
 @pytest.mark.parametrize("split", ["train", "heldout"])
 def test_nine_tenths_and_the_other_tenth_have_no_subject_in_common(path: Path, split: str) -> None:
     most, rest = (part(path, f"subjects={ends}", split) for ends in ("0-90", "90-100"))
-    whole = View.of(PreparedSet.open(path), split)  # type: ignore[arg-type]
+    whole = View.of(PreparedSet.open(path), split)
     assert not set(most.subjects.tolist()) & set(rest.subjects.tolist())
     assert items(most) | items(rest) == items(whole)
     assert len(set(rest.subjects.tolist())) == {"train": 2, "heldout": 1}[split]
 
 
-def test_an_entry_without_words_means_all_of_it(path: Path) -> None:
+def test_entry_without_selection_is_the_whole_set(path: Path) -> None:
     source, selection = split_entry(str(path))
     view = View.of(PreparedSet.open(Path(source)), "train")
     assert select(view, selection, "here") is view
@@ -64,92 +63,60 @@ def test_an_entry_without_words_means_all_of_it(path: Path) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        "attacks",
-        "attacks=",
-        "bonafide=3/2",
-        "bonafide=0/2",
-        "subjects=90-10",
-        "subjects=0-101",
-        "half",
-        "",
-        "frames=0",
-        "frames=x",
-        "by=videos",
-        "bonafide=1/2 by=people",
-        "without=",
-        "heldout=",
-        "attack.=1",
+        *("attacks", "attacks=", "bonafide=3/2", "bonafide=0/2", "subjects=90-10", "subjects=0-101", "half", ""),
+        *("frames=0", "frames=x", "by=videos", "bonafide=1/2 by=people", "without=", "heldout=", "attack.=1"),
     ],
 )
-def test_words_that_cannot_be_read_are_a_users_mistake(words: str) -> None:
+def test_unreadable_selection_is_refused(words: str) -> None:
     entry = f"data/M only: {words}"
     with refused(entry, "bonafide=1/2"):
         split_entry(entry)
 
 
-def test_a_kind_of_attack_that_a_set_has_not_is_a_users_mistake(path: Path) -> None:
+def test_missing_attack_type_is_refused(path: Path) -> None:
     with refused("here", "mask", "print, replay"):
         part(path, "attacks=mask")
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def with_columns(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Eight subjects in two sessions; the first half is the authors' training part; some videos enrol."""
-    path = tmp_path_factory.mktemp("told") / "R"
     numbers = range(16)
-    with Writer(path, name="R", size=8, source="a test", further=("official", "session", "purpose")) as out:
-        out.add(
-            pixels(16),
-            label=[1 - n % 2 for n in numbers],
-            species=["print" if n % 2 else "bonafide" for n in numbers],
-            subject=[f"s{n // 2}" for n in numbers],
-            video=[f"v{n}" for n in numbers],
-            frame=[0] * 16,
-            split=["train"] * 16,
-            item=[f"{n}.png" for n in numbers],
-            further={
-                "official": ["train" if n < 8 else "test" for n in numbers],
-                "session": [str(1 + n // 2 % 2) for n in numbers],
-                "purpose": ["enroll" if n in (0, 8) else "" for n in numbers],
-            },
-        )
-    return path
+    further = {
+        "official": ["train" if n < 8 else "test" for n in numbers],
+        "session": [str(1 + n // 2 % 2) for n in numbers],
+        "purpose": ["enroll" if n in (0, 8) else "" for n in numbers],
+    }
+    species, subjects = ["print" if n % 2 else "bonafide" for n in numbers], [f"s{n // 2}" for n in numbers]
+    items = [f"{n}.png" for n in numbers]
+    path = tmp_path_factory.mktemp("columns") / "R"
+    return write_set(path, pixels(16), species=species, subject=subjects, item=items, further=further).path
 
 
-def test_further_columns_select_by_their_values(told: Path) -> None:
-    assert items(part(told, "session=2 official=train")) == {"2.png", "3.png", "6.png", "7.png"}
-    assert len(part(told, "session=1,2 attacks=print")) == 14  # but for what enrols
-    assert items(part(told, "official=test session=1")) == {"9.png", "12.png", "13.png"}
+def test_further_columns_select_by_their_values(with_columns: Path) -> None:
+    assert items(part(with_columns, "session=2 official=train")) == {"2.png", "3.png", "6.png", "7.png"}
+    assert len(part(with_columns, "session=1,2 attacks=print")) == 14  # but for what enrols
+    assert items(part(with_columns, "official=test session=1")) == {"9.png", "12.png", "13.png"}
 
 
-def test_videos_that_enrol_are_left_out_unless_they_are_named(told: Path) -> None:
-    plain = View.of(PreparedSet.open(told), "train")
+def test_enrolment_videos_are_excluded_by_default(with_columns: Path) -> None:
+    plain = View.of(PreparedSet.open(with_columns), "train")
     everything = items(plain)
-    assert items(select(plain, split_entry(str(told))[1], "here")) == everything - {"0.png", "8.png"}
-    assert items(part(told, "purpose=enroll bonafide=1/1")) == {"0.png", "8.png"}
+    assert items(select(plain, split_entry(str(with_columns))[1], "here")) == everything - {"0.png", "8.png"}
+    assert items(part(with_columns, "purpose=enroll bonafide=1/1")) == {"0.png", "8.png"}
 
 
-def test_a_column_may_select_among_attacks_alone(told: Path) -> None:
-    assert items(part(told, "attack.session=2")) == {f"{n}.png" for n in range(2, 16, 2) if n != 8} | {
+def test_attack_prefix_restricts_a_column_to_attacks(with_columns: Path) -> None:
+    assert items(part(with_columns, "attack.session=2")) == {f"{n}.png" for n in range(2, 16, 2) if n != 8} | {
         f"{n}.png" for n in (3, 7, 11, 15)
     }
     with refused("here", "device"):
-        part(told, "attack.device=1")
+        part(with_columns, "attack.device=1")
 
 
-def test_videos_are_left_out_by_the_ends_of_their_paths(tmp_path: Path) -> None:
+def test_without_excludes_videos_by_path_ends(tmp_path: Path) -> None:
     names = ["train/1/3", "train/11/3", "test/1/3", "test/2/3"]
-    with Writer(tmp_path / "V", name="V", size=8, source="a test") as out:
-        out.add(
-            pixels(4),
-            label=[1] * 4,
-            species=["bonafide"] * 4,
-            subject=[f"s{n}" for n in range(4)],
-            video=names,
-            frame=[0] * 4,
-            split=["train"] * 4,
-            item=names,
-        )
+    write_set(tmp_path / "V", pixels(4), item=names)
     assert items(part(tmp_path / "V", "without=1/3")) == {"train/11/3", "test/2/3"}
     assert items(part(tmp_path / "V", "without=train/1/3,test/2/3,nothing")) == {"train/11/3", "test/1/3"}
 
@@ -161,17 +128,17 @@ def test_the_first_frames_of_each_video(path: Path) -> None:
     assert items(part(path, "frames=2")) == items(part(path, "frames=9")) == items(whole)
 
 
-def test_halves_by_videos_share_subjects_and_no_image(told: Path) -> None:
-    halves = [part(told, f"bonafide={half} by=videos attacks=print") for half in ("1/2", "2/2")]
+def test_halves_by_videos_share_subjects_and_no_image(with_columns: Path) -> None:
+    halves = [part(with_columns, f"bonafide={half} by=videos attacks=print") for half in ("1/2", "2/2")]
     live = [items(half) & {f"{n}.png" for n in range(0, 16, 2)} for half in halves]
     assert not live[0] & live[1]
     assert len(live[0] | live[1]) == 6
     assert all(len(half) >= 8 for half in halves)
 
 
-def test_a_site_holds_out_the_authors_split_or_nothing(told: Path) -> None:
+def test_site_holds_out_the_authors_split_or_nothing(with_columns: Path) -> None:
     def splits(words: str) -> tuple[set[str], set[str]]:
-        source, selection = split_entry(f"{told} only: {words}")
+        source, selection = split_entry(f"{with_columns} only: {words}")
         train, heldout = splits_of(PreparedSet.open(Path(source)), selection, "here")
         return items(train), items(heldout)
 
@@ -184,17 +151,17 @@ def test_a_site_holds_out_the_authors_split_or_nothing(told: Path) -> None:
     with refused("here", "official=dev", "'test', 'train'"):
         splits("heldout=dev")
     with refused("here", "heldout="):
-        part(told, "heldout=none")
+        part(with_columns, "heldout=none")
 
 
-def test_a_column_or_a_value_that_a_set_has_not_is_a_users_mistake(told: Path) -> None:
+def test_missing_column_or_value_is_refused(with_columns: Path) -> None:
     with refused("here", "device", "official, session, purpose"):
-        part(told, "device=1")
+        part(with_columns, "device=1")
     with refused("here", "session=3", "'1', '2'"):
-        part(told, "session=3")
+        part(with_columns, "session=3")
 
 
-def test_split_sites_train_and_an_unseen_kind_of_attack_is_judged(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_run_with_split_sites_evaluates_an_unseen_attack(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """Two sites of one set each, an auxiliary tenth with its own batch size, and a target with replays only."""
     aux = make_set(tmp_path / "aux", "X", 9, subjects=30)
     content = tree(sets, "fedsis", training__rounds=1, evaluation__every=0)
@@ -211,16 +178,14 @@ def test_split_sites_train_and_an_unseen_kind_of_attack_is_judged(sets: Mapping[
     assert np.isfinite(metrics["hter"])
 
 
-def test_a_part_of_a_sites_set_cannot_be_the_targets(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_target_may_not_share_a_part_of_a_sites_set(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, "fedpad")
     content["data"]["target"] = f"{sets['A']} only: attacks=replay"
     with refused("data.target", "site A", "--allow-overlap"):
         run_toy(content, tmp_path / "run")
 
 
-def test_training_on_the_other_tenth_begins_from_the_model_of_the_nine(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_training_may_start_from_the_other_nine_tenths(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """The central pre-training's file is what FedSIS starts from; both have the same parts."""
     aux = make_set(tmp_path / "aux", "X", 9, subjects=30)
     before = tree(sets, "vit-h-is", training__rounds=1, evaluation__every=0)
@@ -247,10 +212,10 @@ def test_training_on_the_other_tenth_begins_from_the_model_of_the_nine(
         ("attacks=replay bonafide=1/4", (0, 100), (1, 4), {"replay"}),
     ],
 )
-def test_a_part_is_that_of_a_loop_over_the_images(
+def test_selection_equals_a_loop_over_the_images(
     path: Path, split: str, words: str, subjects: tuple[int, int], share: tuple[int, int], attacks: set[str]
 ) -> None:
-    whole = View.of(PreparedSet.open(path), split)  # type: ignore[arg-type]
+    whole = View.of(PreparedSet.open(path), split)
     names = sorted(set(whole.subjects.tolist()))
     order = [names[number] for number in numpy_rng(0, "selection").permutation(len(names))]
     first, last = (len(order) * percent // 100 for percent in subjects)
@@ -263,7 +228,7 @@ def test_a_part_is_that_of_a_loop_over_the_images(
     assert part(path, words, split).items.tolist() == expected
 
 
-def test_a_set_is_opened_once_for_all_of_its_sites_and_the_target(path: Path, tmp_path: Path) -> None:
+def test_shared_set_is_opened_once(path: Path, tmp_path: Path) -> None:
     entries = {f"S{n}": f"{path} only: subjects={10 * n}-{10 * n + 10}" for n in range(9)}
     content = tree(dict.fromkeys(("A", "B", "C", "U"), path))
     content["data"] = {"sites": entries, "target": f"{path} only: subjects=90-100"}

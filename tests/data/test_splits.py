@@ -1,5 +1,7 @@
 """Splits by subject, for any mixture of subjects."""
 
+from random import Random
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -18,28 +20,28 @@ def split(images: list[tuple[str, int]], share: float, seed: int = 0) -> dict[st
 
 @given(IMAGES, SHARES)
 def test_every_subject_has_exactly_one_split(images: list[tuple[str, int]], share: float) -> None:
-    found = split(images, share)
-    assert set(found) == {subject for subject, _ in images}
-    assert set(found.values()) <= {"train", "heldout"}
+    split_of = split(images, share)
+    assert set(split_of) == {subject for subject, _ in images}
+    assert set(split_of.values()) <= {"train", "heldout"}
 
 
 @given(IMAGES, st.floats(0.01, 0.99))
-def test_both_splits_have_a_class_that_two_like_subjects_have(images: list[tuple[str, int]], share: float) -> None:
-    found = split(images, share)
-    classes = {subject: frozenset(label for who, label in images if who == subject) for subject in found}
+def test_both_splits_have_every_kind_of_two_subjects(images: list[tuple[str, int]], share: float) -> None:
+    split_of = split(images, share)
+    classes = {subject: frozenset(label for who, label in images if who == subject) for subject in split_of}
     for kind in set(classes.values()):
-        alike = [subject for subject in found if classes[subject] == kind]
-        assert len({found[subject] for subject in alike}) == min(len(alike), 2)
+        alike = [subject for subject in split_of if classes[subject] == kind]
+        assert len({split_of[subject] for subject in alike}) == min(len(alike), 2)
 
 
 @given(IMAGES, SHARES, st.randoms(use_true_random=False))
-def test_the_order_of_the_images_is_irrelevant(images: list[tuple[str, int]], share: float, shuffler) -> None:  # type: ignore[no-untyped-def]
+def test_the_order_of_the_images_is_irrelevant(images: list[tuple[str, int]], share: float, shuffler: Random) -> None:
     shuffled = list(images)
     shuffler.shuffle(shuffled)
     assert split(images, share) == split(shuffled, share)
 
 
-def test_the_share_is_met_and_drawn_by_the_generator() -> None:
+def test_share_is_met_and_drawn_by_the_generator() -> None:
     images = [(f"s{n}", label) for n in range(40) for label in (0, 1)]
     first, second = split(images, 0.25, seed=1), split(images, 0.25, seed=2)
     assert list(first.values()).count("heldout") == 10
@@ -47,10 +49,10 @@ def test_the_share_is_met_and_drawn_by_the_generator() -> None:
     assert first != second
 
 
-def test_a_share_of_nothing_holds_nobody_out() -> None:
+def test_share_of_zero_holds_out_no_subject() -> None:
     assert set(split([("a", 0), ("b", 0)], 0).values()) == {"train"}
 
 
-def test_an_impossible_share_is_refused() -> None:
+def test_impossible_share_is_refused() -> None:
     with pytest.raises(ValueError, match="share must be"):
         split([("a", 0)], 1)

@@ -1,4 +1,4 @@
-"""The benchmark on real pictures: which files it takes, how it cuts them, and whom it drops."""
+"""The benchmark on real pictures: its choice of files, its crops, and the excluded author."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ def photographs(count: int) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
     return (exposed * 255).byte().permute(0, 2, 3, 1).numpy(), scene.points.double().numpy()
 
 
-def test_the_benchmark_is_skipped_with_one_line_without_its_directory(
+def test_benchmark_without_its_directory_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["benchmarks.real", str(tmp_path)])
@@ -72,9 +72,7 @@ def test_copies_stay_at_the_first_site_and_contradictions_are_dropped(tmp_path: 
     assert texts(chosen["apfol"][1]) == ["d"]
 
 
-def test_a_class_has_a_limited_number_of_pictures_at_equal_distances_among_those_with_a_face(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_classes_keep_a_limited_number_of_equidistant_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sites, "MOST", 3)
     faces = photographs(6)[0]
     for number, face in enumerate(faces):
@@ -87,12 +85,12 @@ def test_a_class_has_a_limited_number_of_pictures_at_equal_distances_among_those
     assert [picture.split for picture in pictures] == ["train", "train", "train"]
     for picture, number in zip(pictures, (1, 3, 5), strict=True):
         np.testing.assert_array_equal(picture.image, faces[number])
-    kept = sites.choose_pictures({1: files}, detector, lambda image, face: bool((image == faces[5]).all()))
-    np.testing.assert_array_equal([picture.image for picture in kept], faces[[0, 2, 4]])
+    chosen = sites.choose_pictures({1: files}, detector, lambda image, face: bool((image == faces[5]).all()))
+    np.testing.assert_array_equal([picture.image for picture in chosen], faces[[0, 2, 4]])
 
 
 @pytest.mark.parametrize("scaling", ["area", "linear"])
-def test_a_padded_cut_keeps_its_margin_and_an_unpadded_one_shrinks(scaling: str) -> None:
+def test_only_a_padded_cut_keeps_its_margin(scaling: str) -> None:
     picture = np.zeros((100, 100, 3), np.uint8)
     picture[30:70, 30:70] = 255
     face = Face(np.array([30.0, 30.0, 40.0, 40.0]), np.zeros((5, 2)))
@@ -115,13 +113,13 @@ def centred_recogniser(crops: NDArray[np.uint8], folder: Path) -> FinishedModel:
         mean, std = (torch.tensor(values)[:, None, None] for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
         features = net((pixels - mean) / std)
         assert last.bias is not None
-        last.bias -= features.mean(0)
+        last.bias.sub_(features.mean(0))
     save_file({name: value.clone() for name, value in net.state_dict().items()}, folder / "theirs.safetensors")
     convert(folder / "theirs.safetensors", "mobilefacenet-dw", folder / "start.safetensors")
     return open_model(folder / "start.safetensors")
 
 
-def test_a_face_is_the_authors_from_a_mean_cosine_to_his_pictures(tmp_path: Path) -> None:
+def test_author_is_recognised_by_the_mean_cosine(tmp_path: Path) -> None:
     pictures, points = photographs(8)
     crops = np.stack([align(picture, marks, SIDE)[0] for picture, marks in zip(pictures, points, strict=True)])
     recogniser = centred_recogniser(crops, tmp_path)

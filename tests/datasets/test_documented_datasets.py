@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.datasets.imports import import_attacks
 from tests.documented import ROOT
 from typer.testing import CliRunner
 
@@ -13,9 +14,8 @@ from fedvisage.cli import app
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import split_entry
 from fedvisage.datasets.catalogue import IMPORTERS, LAYOUTS, SCANNERS, describe_kinds
-from fedvisage.datasets.import_presentations import import_items
 from fedvisage.datasets.import_spec import read_spec
-from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.scanner import Scanner
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS
 from fedvisage.datasets.small_copies import write_copy
 
@@ -37,20 +37,18 @@ def blocks(page: str, kind: str) -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_the_commands_run_one_after_another_and_say_what_the_page_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_documented_commands_print_the_documented_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    said = ""
+    output = ""
     for command in "".join(blocks(IMPORTING + PUBLISHED + PROTOCOLS_PAGE, "console")).splitlines():
         program, *words = shlex.split(command)
         assert program == "fedvisage"
         result = CliRunner().invoke(app, words)
         assert result.exit_code == 0, result.output
-        said += result.output
+        output += result.output
     (printed,) = blocks(IMPORTING, "")
-    assert printed in said
-    assert "official: dev, test, train\nphone: 1, 2\n" in said  # what can be selected by
+    assert printed in output
+    assert "official: dev, test, train\nphone: 1, 2\n" in output  # what can be selected by
     assert len(PreparedSet.open(tmp_path / "sets/O")) == 16
     assert {path.name for path in (tmp_path / "sets/all").iterdir()} == {"oulu-npu", "msu-mfsd"}
 
@@ -60,13 +58,11 @@ def test_the_scanner_of_the_page_imports_its_example(tmp_path: Path) -> None:
     module: dict[str, object] = {}
     exec(compile(source, "docs/adding-a-dataset.md", "exec", dont_inherit=True), module)
     scanner = module["SCANNER"]
-    write_copy(scanner, tmp_path / "example")  # type: ignore[arg-type]
-    import_items(
-        scanner, tmp_path / "example", tmp_path / "set", ImportOptions(size=16, frames="1", crop="centre"), name="E"
-    )  # type: ignore[arg-type]
-    found = PreparedSet.open(tmp_path / "set")
-    assert found.rows.species.tolist() == ["bonafide", "print"]
-    assert set(found.rows.subject.tolist()) == {"example/03"}
+    assert isinstance(scanner, Scanner)
+    write_copy(scanner, tmp_path / "example")
+    prepared, _ = import_attacks(scanner, tmp_path / "example", tmp_path / "set", size=16, frames="1")
+    assert prepared.rows.species.tolist() == ["bonafide", "print"]
+    assert set(prepared.rows.subject.tolist()) == {"example/03"}
 
 
 def test_the_table_has_every_kind_with_its_counts_and_columns() -> None:
@@ -112,7 +108,7 @@ def test_the_entries_of_the_recipe_are_read() -> None:
 
 
 @pytest.mark.parametrize("kind", ["frames", "fedgpad"])
-def test_the_options_of_a_row_import_a_pretended_copy_of_cropped_frames(kind: str, tmp_path: Path) -> None:
+def test_documented_options_import_cropped_frames(kind: str, tmp_path: Path) -> None:
     row = next(row for row in PUBLISHED.splitlines() if row.startswith(f"| `{kind}`"))
     options = row.rsplit("`", 2)[1].replace("DIR", str(tmp_path / "copy")).split()
     for words in (["pretend", kind, "copy"], ["import", kind, "copy", "set", "--size", "32", *options]):
@@ -122,16 +118,15 @@ def test_the_options_of_a_row_import_a_pretended_copy_of_cropped_frames(kind: st
     assert len(PreparedSet.open(tmp_path / "set")) == (6 if kind == "frames" else 5)
 
 
-def test_a_dataset_whose_page_may_be_gone_names_its_owners() -> None:
+def test_dataset_without_a_page_names_its_owners() -> None:
     for kind, owner in (("casia-fasd", "Chinese Academy of Sciences"), ("msu-mfsd", "Michigan State University")):
         text = "\n".join(describe_kinds(kind))
         assert "request from the authors" in text
         assert owner in text
 
 
-def test_a_pretended_folder_of_people_can_be_imported(tmp_path: Path) -> None:
-    words = (["pretend", "identities", str(tmp_path / "copy")],)
-    words += (["import", "identities", str(tmp_path / "copy"), str(tmp_path / "set"), "--size", "32"],)
-    for arguments in words:
+def test_small_copy_of_a_folder_of_people_can_be_imported(tmp_path: Path) -> None:
+    source, to = str(tmp_path / "copy"), str(tmp_path / "set")
+    for arguments in (["pretend", "identities", source], ["import", "identities", source, to, "--size", "32"]):
         assert CliRunner().invoke(app, ["data", *arguments], catch_exceptions=False).exit_code == 0
     assert len(set(PreparedSet.open(tmp_path / "set").rows.subject.tolist())) == 4

@@ -1,4 +1,4 @@
-"""What the data commands say and refuse, and how they end when they are interrupted."""
+"""The data commands: their output and refusals, and their end after an interruption."""
 
 import os
 import signal
@@ -7,12 +7,14 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
-from tests.data.making import make_set
-from tests.datasets.importers.making import make_folder, picture, save
-from tests.datasets.pad.copies import changeable
+from tests.data.small_sets import make_set
+from tests.datasets.importers.files import make_folder, picture, save
+from tests.datasets.imports import import_quietly
+from tests.datasets.pad.copies import copy_to
 from tests.documented import example
 from tests.refusals import check_output, refused
 from tests.toy import discard
@@ -22,13 +24,13 @@ from fedvisage.cli import app
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.catalogue import IMPORTERS, SCANNERS, all_kinds, describe_kinds, write_small_copy
 from fedvisage.datasets.dataset import Clip
-from fedvisage.datasets.importing import import_dataset, synthesise_set
+from fedvisage.datasets.importing import synthesise_set
 from fedvisage.datasets.options import ImportOptions, SynthesisOptions
 from fedvisage.datasets.show import show_set
 from fedvisage.datasets.tree import walk
 
 
-def test_names_in_square_brackets_are_shown_as_they_are(tmp_path: Path) -> None:
+def test_names_in_square_brackets_are_printed_unchanged(tmp_path: Path) -> None:
     make_set(tmp_path / "T", name="[red]my[/red] set")
     title, *_ = show_set(tmp_path / "T", sheet=tmp_path / "[b].png")
     assert title.startswith("[red]my[/red] set: 20 images of 8×8")
@@ -42,7 +44,7 @@ cli.main()
 """
 
 
-def test_a_small_copy_that_could_not_be_written_leaves_nothing_and_can_be_repeated(tmp_path: Path) -> None:
+def test_failed_small_copy_leaves_nothing(tmp_path: Path) -> None:
     words = ["data", "pretend", "folder", str(tmp_path / "copy")]
     process = subprocess.run([sys.executable, "-c", LIMITED_FILES, *words], capture_output=True, text=True, check=False)
     assert process.returncode == 1
@@ -52,22 +54,21 @@ def test_a_small_copy_that_could_not_be_written_leaves_nothing_and_can_be_repeat
 
 
 @pytest.mark.parametrize("sheet", ["nowhere/sheet.png", "sheet.xyz", "sheet", "folder.png"])
-def test_a_sheet_that_cannot_be_written_is_refused_before_the_set_is_opened(tmp_path: Path, sheet: str) -> None:
+def test_unwritable_sheet_is_refused_before_the_set_is_opened(tmp_path: Path, sheet: str) -> None:
     (tmp_path / "folder.png").mkdir()
     with refused("--sheet", str(tmp_path / sheet)):
         show_set(tmp_path / "no such set", sheet=tmp_path / sheet, verify=True)
 
 
-def test_an_unknown_layout_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
+def test_unknown_kind_is_refused(tmp_path: Path) -> None:
     with refused("KIND", "tar", "folder"):
-        import_dataset("tar", tmp_path / "f", tmp_path / "set", discard, name="", options=ImportOptions())
+        import_quietly("tar", tmp_path / "f", tmp_path / "set")
 
 
-def test_an_import_prints_its_report(tmp_path: Path) -> None:
+def test_import_prints_its_report(tmp_path: Path) -> None:
     make_folder(tmp_path / "f")
-    options = ImportOptions(size=8, frames="1", crop="none", max_bad=0)
-    said = import_dataset("folder", tmp_path / "f", tmp_path / "set", discard, name="", options=options)
-    assert any("24 images of 4 subjects from 24 files" in line for line in said)
+    output = import_quietly("folder", tmp_path / "f", tmp_path / "set", size=8, frames="1", crop="none", max_bad=0)
+    assert any("24 images of 4 subjects from 24 files" in line for line in output)
     assert PreparedSet.open(tmp_path / "set").name == "f"
 
 
@@ -76,66 +77,59 @@ def test_help_of_synth_warns_against_training_for_real_attacks() -> None:
     assert "AUC of 0.37" in text
 
 
-def test_the_importer_of_the_documentation_fits_in_and_believes_no_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_documented_importer_works_and_checks_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(IMPORTERS, "table", example("table").import_table)
     save(tmp_path / "source/1.png", picture(1))
     save(tmp_path / "outside.png", picture(2))
     (tmp_path / "source/2.png").write_text("not a picture")
 
-    def imported(*files: str) -> str:
+    def import_table(*files: str) -> str:
         lines = [f"{file},live,,ann,train" for file in files]
         (tmp_path / "source/table.csv").write_text("\n".join(["file,label,kind,person,part", *lines]))
-        options = ImportOptions(size=8, frames="1", crop="centre", max_bad=0.5)
-        said = import_dataset("table", tmp_path / "source", tmp_path / "set", discard, name="T", options=options)
-        return "\n".join(said)
+        output = import_quietly(
+            "table", tmp_path / "source", tmp_path / "set", name="T", size=8, frames="1", crop="centre", max_bad=0.5
+        )
+        return "\n".join(output)
 
     with refused("source/table.csv", "../outside.png"):
-        imported("1.png", "../outside.png")
+        import_table("1.png", "../outside.png")
     with refused("source", "2 of 3"):
-        imported("1.png", "2.png", "3.png")
-    assert "1 image of 1 subject from 2 files: bonafide 1, train 1" in imported("1.png", "2.png")
+        import_table("1.png", "2.png", "3.png")
+    assert "1 image of 1 subject from 2 files: bonafide 1, train 1" in import_table("1.png", "2.png")
     assert len(PreparedSet.open(tmp_path / "set")) == 1
 
 
-def test_places_of_frames_are_refused_for_a_kind_that_has_no_videos(tmp_path: Path) -> None:
+def test_positions_of_frames_require_videos(tmp_path: Path) -> None:
     with refused("--frames", "9,9"):
-        import_dataset(
-            "identities", tmp_path / "f", tmp_path / "s", discard, name="", options=ImportOptions(frames="9,9")
-        )
+        import_quietly("identities", tmp_path / "f", tmp_path / "s", frames="9,9")
 
 
 @pytest.mark.parametrize("labels", ["0", "live", "live=", "attack=1"])
-def test_labels_that_do_not_say_what_is_bona_fide_are_refused(labels: str, tmp_path: Path) -> None:
+def test_labels_option_must_define_bona_fide(labels: str, tmp_path: Path) -> None:
     with refused("--labels", "live=0"):
-        import_dataset(
-            "oulu-npu", tmp_path / "f", tmp_path / "s", discard, name="", options=ImportOptions(labels=labels)
-        )
+        import_quietly("oulu-npu", tmp_path / "f", tmp_path / "s", labels=labels)
 
 
 @pytest.mark.parametrize(("option", "value"), [("of", "msu-mfsd"), ("colour", "bgr")])
 def test_options_of_other_kinds_are_refused(option: str, value: str, tmp_path: Path) -> None:
     (tmp_path / "f").mkdir()
-    options = ImportOptions(**{option: value})  # type: ignore[arg-type]
     with refused(f"--{option}", value):
-        import_dataset("oulu-npu", tmp_path / "f", tmp_path / "s", discard, name="", options=options)
+        import_quietly("oulu-npu", tmp_path / "f", tmp_path / "s", **{option: value})
 
 
-def test_all_known_datasets_below_a_folder_are_imported_and_one_that_fails_keeps_no_other_back(
-    copies: Mapping[str, Path], tmp_path: Path
-) -> None:
-    root, options = tmp_path / "root", ImportOptions(size=16, frames="1", crop="centre")
+def test_import_all_continues_after_a_failure(copies: Mapping[str, Path], tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    options: dict[str, Any] = {"size": 16, "frames": "1", "crop": "centre"}
     for kind in ("oulu-npu", "msu-mfsd"):
-        changeable(copies[kind], root / f"Copy of {kind}")
+        copy_to(copies[kind], root / f"Copy of {kind}")
     (root / "holiday").mkdir()
     save(root / "holiday/1.png", picture(1))
     save(root / "crops/train/real/1_1_frame0.png", picture(2))
-    lines = import_dataset("all", root, tmp_path / "sets", discard, name="", options=options)
+    lines = import_quietly("all", root, tmp_path / "sets", **options)
     assert {"unknown, ignored: holiday", "unknown, ignored: crops"} < {*lines}
     assert sorted(path.name for path in (tmp_path / "sets").iterdir()) == ["msu-mfsd", "oulu-npu"]
     assert len(PreparedSet.open(tmp_path / "sets/oulu-npu")) == 8
-    again = import_dataset("all", root, tmp_path / "sets", discard, name="", options=options)
+    again = import_quietly("all", root, tmp_path / "sets", **options)
     assert [line for line in again if "already imported" in line] == [
         "msu-mfsd: already imported",
         "oulu-npu: already imported",
@@ -143,23 +137,21 @@ def test_all_known_datasets_below_a_folder_are_imported_and_one_that_fails_keeps
     protocol = root / "Copy of oulu-npu/Protocols/Protocol_1/Train.txt"
     protocol.write_text(protocol.read_text().replace("-1", "+1"))
     with refused("root", "1 of 2", "oulu-npu", "Train.txt: line 2"):
-        import_dataset("all", root, tmp_path / "other", discard, name="", options=options)
+        import_quietly("all", root, tmp_path / "other", **options)
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["msu-mfsd"]
 
 
-def test_a_folder_without_known_datasets_and_one_with_two_copies_are_named(
-    copies: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_import_all_refuses_unknown_and_duplicate_datasets(copies: Mapping[str, Path], tmp_path: Path) -> None:
     (tmp_path / "none/pictures").mkdir(parents=True)
     with refused("none", "pictures", "fedvisage data kinds"):
-        import_dataset("all", tmp_path / "none", tmp_path / "s", discard, name="", options=ImportOptions())
+        import_quietly("all", tmp_path / "none", tmp_path / "s")
     for name in ("a", "b"):
-        changeable(copies["casia-fasd"], tmp_path / "twice" / name)
+        copy_to(copies["casia-fasd"], tmp_path / "twice" / name)
     with refused("twice", "a and b", "casia-fasd"):
-        import_dataset("all", tmp_path / "twice", tmp_path / "s", discard, name="", options=ImportOptions())
+        import_quietly("all", tmp_path / "twice", tmp_path / "s")
 
 
-def test_every_kind_is_described_and_one_can_be_asked_for() -> None:
+def test_every_kind_is_described() -> None:
     text = "\n".join(describe_kinds(""))
     for kind in all_kinds():
         assert kind in text
@@ -180,12 +172,11 @@ DIVIDED = {
     "casia-surf": ("cut",),
     "celeba-spoof": ("attack",),
 }
-"""Datasets that studies divide finely, and the attacks by which they do it, as names of files say them."""
+"""Datasets that studies divide finely, with the attacks in the names of their files."""
 
 
 @pytest.mark.parametrize("kind", DIVIDED)
-def test_further_people_of_a_copy_are_there_in_every_way_that_studies_divide_by(kind: str, tmp_path: Path) -> None:
-    """Who is there follows from names, so the faces are not looked at."""
+def test_further_people_have_every_species_of_studies(kind: str, tmp_path: Path) -> None:
     scanner = SCANNERS[kind]
     assert scanner.further is not None
     plain = {clip.path for clip in scanner.example if isinstance(clip, Clip)}
@@ -194,15 +185,15 @@ def test_further_people_of_a_copy_are_there_in_every_way_that_studies_divide_by(
     for clip in more:
         (tmp_path / clip.path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / clip.path).write_bytes(b"x")
-    found: dict[str, set[str]] = {}
+    species_of: dict[str, set[str]] = {}
     for item in scanner.list(walk(tmp_path), ImportOptions()).items:
-        found.setdefault(item.subject, set()).add(item.species)
+        species_of.setdefault(item.subject, set()).add(item.species)
         assert item.split in ("train", None)
-    assert len(found) == 12
-    assert all(species == {"bonafide", *DIVIDED[kind]} for species in found.values())
+    assert len(species_of) == 12
+    assert all(species == {"bonafide", *DIVIDED[kind]} for species in species_of.values())
 
 
-def test_further_people_are_written_where_they_are_known(tmp_path: Path) -> None:
+def test_further_people_are_written_if_supported(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["data", "pretend", "oulu-npu", str(tmp_path / "O"), "--subjects", "2"])
     assert result.exit_code == 0
     names = {path.name for path in (tmp_path / "O" / "Train_files").iterdir()}
@@ -214,13 +205,13 @@ def test_further_people_are_written_where_they_are_known(tmp_path: Path) -> None
     assert not (tmp_path / "x").exists()
 
 
-def test_a_pretended_dataset_is_not_written_over_something(tmp_path: Path) -> None:
+def test_small_copy_never_overwrites_files(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("x")
     with refused(tmp_path, "exists"):
         write_small_copy("oulu-npu", tmp_path)
 
 
-def test_videos_heldout_share_and_species_can_be_chosen(tmp_path: Path) -> None:
+def test_synth_options_select_videos_share_and_species(tmp_path: Path) -> None:
     small = SynthesisOptions(
         domain="C", size=32, subjects=2, videos=2, frames=1, heldout=0.5, species="print,cut", workers=1
     )
@@ -234,36 +225,33 @@ def test_videos_heldout_share_and_species_can_be_chosen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("source", "destination"), [("f", "f/set"), ("f", "f"), ("f/in", "f")])
-def test_a_set_within_its_source_is_refused(source: str, destination: str, tmp_path: Path) -> None:
+def test_set_within_its_source_is_refused(source: str, destination: str, tmp_path: Path) -> None:
     make_folder(tmp_path / source)
     before = sorted(tmp_path.rglob("*"))
     with refused(tmp_path / destination, str(tmp_path / source)):
-        import_dataset("folder", tmp_path / source, tmp_path / destination, discard, name="", options=ImportOptions())
+        import_quietly("folder", tmp_path / source, tmp_path / destination)
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize(("kept", "word"), [("real", "needs attacks"), ("attack", "needs bona fide")])
-def test_a_set_of_one_class_and_one_subject_warns_when_it_is_imported_and_shown(
-    kept: str, word: str, tmp_path: Path
-) -> None:
-    folder = tmp_path / "f" / ("real" if kept == "real" else "attack/print") / "ann"
+@pytest.mark.parametrize(("present", "word"), [("real", "needs attacks"), ("attack", "needs bona fide")])
+def test_set_of_one_class_and_subject_has_warnings(present: str, word: str, tmp_path: Path) -> None:
+    folder = tmp_path / "f" / ("real" if present == "real" else "attack/print") / "ann"
     for number in range(2):
         save(folder / f"{number}.png", picture(number))
-    options = ImportOptions(size=8, frames="1", crop="none", heldout=0)
-    said = import_dataset("folder", tmp_path / "f", tmp_path / "set", discard, name="", options=options)
-    for lines in (said, show_set(tmp_path / "set")):
+    output = import_quietly("folder", tmp_path / "f", tmp_path / "set", size=8, frames="1", crop="none", heldout=0)
+    for lines in (output, show_set(tmp_path / "set")):
         warnings = [line for line in lines if line.startswith("warning: ")]
         assert len(warnings) == 2
         assert word in warnings[0]
         assert "one subject" in warnings[1]
 
 
-def test_a_usable_set_has_no_warning(tmp_path: Path) -> None:
+def test_usable_set_has_no_warning(tmp_path: Path) -> None:
     make_set(tmp_path / "T")
     assert "warning" not in "".join(show_set(tmp_path / "T"))
 
 
-def rendering(*words: str) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+def start_rendering(*words: str) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
     """Start a verb in a group of its own, and return when it renders, with its processes."""
     running = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-m", "fedvisage", *words],
@@ -280,20 +268,20 @@ def rendering(*words: str) -> tuple[subprocess.Popen[str], list[psutil.Process]]
 
 
 @pytest.mark.parametrize(
-    ("to", "number", "said", "code"),
+    ("to", "number", "output", "code"),
     [
         (os.killpg, signal.SIGINT, "interrupted", 130),  # as a terminal does: the workers get it, too
         (os.killpg, signal.SIGTERM, "ended by SIGTERM", 143),  # as a service's end does
         (os.kill, signal.SIGTERM, "ended by SIGTERM", 143),
     ],
 )
-def test_ctrl_c_and_sigterm_while_rendering_end_with_one_line_and_leave_nothing(
-    to: Callable[[int, int], None], number: int, said: str, code: int, tmp_path: Path
+def test_interrupted_rendering_ends_with_one_line_and_leaves_nothing(
+    to: Callable[[int, int], None], number: int, output: str, code: int, tmp_path: Path
 ) -> None:
     small = ["--size", "32", "--subjects", "400", "--videos", "1", "--frames", "1"]
-    running, children = rendering("data", "synth", str(tmp_path / "O"), *small)
+    running, children = start_rendering("data", "synth", str(tmp_path / "O"), *small)
     to(running.pid, number)
-    assert running.communicate(timeout=600)[1] == f"fedvisage: {said}; nothing was written\n"
+    assert running.communicate(timeout=600)[1] == f"fedvisage: {output}; nothing was written\n"
     assert running.returncode == code
     assert psutil.wait_procs(children, timeout=600)[1] == []
     assert list(tmp_path.iterdir()) == []
@@ -301,11 +289,11 @@ def test_ctrl_c_and_sigterm_while_rendering_end_with_one_line_and_leave_nothing(
 
 def test_sigterm_ends_a_run_while_it_renders(tmp_path: Path) -> None:
     words = ["run", "demo/fedpad", "--out", str(tmp_path / "run"), "--cache", str(tmp_path / "cache")]
-    running, children = rendering(*words)
+    running, children = start_rendering(*words)
     os.killpg(running.pid, signal.SIGTERM)
-    said = running.communicate(timeout=600)[1]
-    assert said.startswith("fedvisage: ended by SIGTERM")
-    assert said.count("\n") == 1
+    output = running.communicate(timeout=600)[1]
+    assert output.startswith("fedvisage: ended by SIGTERM")
+    assert output.count("\n") == 1
     assert running.returncode == 143
     assert psutil.wait_procs(children, timeout=600)[1] == []
     assert list((tmp_path / "cache").iterdir()) == []

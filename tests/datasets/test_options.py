@@ -1,6 +1,5 @@
 """Options of imports and rendered sets: declared once, and a misspelt one is refused wherever it is written."""
 
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -43,20 +42,20 @@ def test_the_options_of_a_rendered_set_have_the_defaults_of_its_specification(op
 
 
 @pytest.mark.parametrize("text", ["oulu-npu --sise 32", "oulu-npu --few 3", "oulu-npu --frames 1 size 32"])
-def test_a_misspelt_option_of_an_import_string_is_refused_in_one_line(text: str) -> None:
+def test_misspelt_option_of_an_import_string_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="is not an option of data import") as caught:
         read_spec(text, "imports.O")
     assert caught.value.place == "imports.O"
     assert "\n" not in str(caught.value)
 
 
-def test_a_misspelt_option_in_a_program_is_refused() -> None:
+def test_misspelt_option_in_python_is_refused() -> None:
     misspelt: dict[str, Any] = {"sise": 32}
     with pytest.raises(TypeError, match="sise"):
         ImportOptions(**misspelt)
 
 
-def test_an_unknown_source_of_boxes_is_refused_for_every_kind_of_dataset() -> None:
+def test_unknown_source_of_boxes_is_refused() -> None:
     unknown: dict[str, Any] = {"boxes": "mine"}
     with refused("boxes", "detect", "dataset", "'mine'"):
         ImportOptions(**unknown)
@@ -70,28 +69,11 @@ def test_the_imports_of_every_protocol_have_known_options(protocol: Any) -> None
         read_spec(f"{spec.kind} {spec.options}", name)
 
 
-def by_options(source: Path, destination: Path, options: ImportOptions, *, name: str, progress: object) -> ImportReport:
-    assert (options.size, options.frames, name) == (32, "3", "S")
-    return REPORT
+def test_importer_of_another_package_receives_the_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def importer(_: Path, __: Path, options: ImportOptions, *, name: str, progress: object) -> ImportReport:
+        assert (options.size, options.frames, name) == (32, "3", "S")
+        return REPORT
 
-
-def by_keywords(source: Path, destination: Path, *, name: str, size: int, frames: int, **_: object) -> ImportReport:
-    assert (size, frames, name) == (32, 3, "S")
-    return REPORT
-
-
-def by_the_keywords_of_version_01(
-    source: Path, destination: Path, *, name: str, size: int, frames: int, crop: str, depth: str, heldout: float,
-    test: float, least: int, max_bad: float, seed: int, workers: int, progress: object,
-) -> ImportReport:  # fmt: skip
-    assert (size, frames, name, crop) == (32, 3, "S", "face")
-    return REPORT
-
-
-@pytest.mark.parametrize("importer", [by_options, by_keywords, by_the_keywords_of_version_01])
-def test_an_importer_of_another_package_receives_the_options_whole_or_by_name(
-    importer: Callable[..., ImportReport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setitem(IMPORTERS, "other", importer)
     options = ImportOptions(size=32, frames="3")
     lines = import_dataset("other", tmp_path / "in", tmp_path / "out", lambda _: None, name="S", options=options)

@@ -1,14 +1,17 @@
-"""Tables and contact sheets of prepared sets."""
+"""Tables and contact sheets of prepared sets, and the shortcut meter on sets with known differences."""
 
+from itertools import product
 from pathlib import Path
 
+import cv2
 import numpy as np
-from tests.data.making import make_set
+import pytest
+from sklearn.metrics import roc_auc_score
+from tests.data.small_sets import make_set, write_set
 from tests.refusals import refused
 
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.data.writer import Writer
-from fedvisage.datasets.show import contact_sheet, describe
+from fedvisage.datasets.show import LEAST, auc_of, contact_sheet, describe, linear_auc, shortcuts_of, show_set
 
 
 def test_the_table_counts_images_subjects_and_videos(tmp_path: Path) -> None:
@@ -26,24 +29,11 @@ def test_the_table_counts_images_subjects_and_videos(tmp_path: Path) -> None:
 def coloured_set(path: Path) -> PreparedSet:
     """Make a set in which each subject and species has one image of a colour of its own; subject c has no mask."""
     kinds = [(who, what) for who in "abc" for what in ("bonafide", "mask") if (who, what) != ("c", "mask")]
-    with Writer(path, name="C", size=16, source="test") as out:
-        for number, (who, what) in enumerate(kinds):
-            image = np.full((1, 16, 16, 3), 40 * number, np.uint8)
-            image[..., 0] = 255
-            out.add(
-                image,
-                label=[what == "bonafide"],
-                species=[what],
-                subject=[who],
-                video=[f"{who} {what}"],
-                frame=[0],
-                split=["train"],
-                item=[f"{who}/{what}"],
-            )
-    return PreparedSet.open(path)
+    images = np.stack([np.full((16, 16, 3), (255, 40 * n, 40 * n), np.uint8) for n in range(len(kinds))])
+    return write_set(path, images, species=[what for _, what in kinds], subject=[who for who, _ in kinds])
 
 
-def shown(sheet: np.ndarray) -> list[int]:
+def green_values(sheet: np.ndarray) -> list[int]:
     """Return the green values of the pure cells (red 255, green = blue) of a sheet, other than its white."""
     red = (sheet[..., 0] == 255) & (sheet[..., 1] < 255)
     return sorted(set(sheet[..., 1][red].tolist()))
@@ -51,42 +41,120 @@ def shown(sheet: np.ndarray) -> list[int]:
 
 def test_every_subject_and_species_is_on_the_sheet(tmp_path: Path) -> None:
     sheet = np.array(contact_sheet(coloured_set(tmp_path / "C"), columns=3, per_species=1))
-    assert shown(sheet) == [0, 40, 80, 120, 160]
+    assert green_values(sheet) == [0, 40, 80, 120, 160]
     assert sum((sheet[..., 1] == value).sum() >= 16 * 16 for value in (0, 40, 80, 120, 160)) == 5
 
 
 def test_subjects_with_more_species_come_first(tmp_path: Path) -> None:
     sheet = np.array(contact_sheet(coloured_set(tmp_path / "C"), columns=2, per_species=1))
-    assert shown(sheet) == [0, 40, 80, 120]
+    assert green_values(sheet) == [0, 40, 80, 120]
 
 
 def test_the_same_seed_gives_the_same_sheet(tmp_path: Path) -> None:
-    found = make_set(tmp_path / "T", train=80)
-    sheets = [np.array(contact_sheet(found, columns=3, seed=seed)) for seed in (1, 1, 2)]
+    prepared = make_set(tmp_path / "T", train=80)
+    sheets = [np.array(contact_sheet(prepared, columns=3, seed=seed)) for seed in (1, 1, 2)]
     np.testing.assert_array_equal(sheets[0], sheets[1])
     assert not np.array_equal(sheets[0], sheets[2])
 
 
-def test_a_sheet_of_an_empty_split_is_refused(tmp_path: Path) -> None:
-    found = make_set(tmp_path / "T")
+def test_sheet_of_an_empty_split_is_refused(tmp_path: Path) -> None:
+    prepared = make_set(tmp_path / "T")
     with refused("T", "'test'"):
-        contact_sheet(found, split="test")
+        contact_sheet(prepared, split="test")
 
 
-def test_a_sheet_says_above_its_cells_what_it_shows(tmp_path: Path) -> None:
+def test_sheet_has_a_heading(tmp_path: Path) -> None:
     """Two lines and the subjects' names, 20 pixels each, in letters that take 13 from top to descender."""
     sheet = np.array(contact_sheet(make_set(tmp_path / "T", train=80), columns=8))
-    lines = [(sheet[top : top + 20] < 128).all(axis=-1).any(axis=1) for top in (0, 20, 40)]
-    assert all(line.any() for line in lines)
+    lines = [np.any(np.all(sheet[top : top + 20] < 128, axis=-1), axis=1) for top in (0, 20, 40)]
+    assert all(np.any(line) for line in lines)
     assert max(np.ptp(np.flatnonzero(line)) + 1 for line in lines) >= 13
 
 
-def test_another_split_is_another_heading(tmp_path: Path) -> None:
-    found = make_set(tmp_path / "T")
-    tops = [np.array(contact_sheet(found, columns=1, split=split))[:20] for split in ("train", "heldout")]
-    assert tops[0].shape != tops[1].shape or not np.array_equal(*tops)
+def test_heading_names_the_split(tmp_path: Path) -> None:
+    prepared = make_set(tmp_path / "T")
+    tops = [np.array(contact_sheet(prepared, columns=1, split=split))[:20] for split in ("train", "heldout")]
+    assert tops[0].shape != tops[1].shape or not np.array_equal(tops[0], tops[1])
 
 
 def test_very_small_images_are_enlarged_by_a_whole_number(tmp_path: Path) -> None:
     sheet = np.array(contact_sheet(coloured_set(tmp_path / "C"), columns=3, per_species=1))
     assert ((sheet[..., 0] == 255) & (sheet[..., 1] == 40)).sum() == 48 * 48
+
+
+SIDE = 24
+
+
+def make_noise(path: Path, people: int = 30, blur: float = 0.0, saturation: float = 1.0) -> PreparedSet:
+    """Write noise pictures of both classes; replays are blurred, prints less colourful."""
+    rng, pictures = np.random.default_rng(0), []
+    faces = list(product(range(people), ("bonafide", "print", "replay")))
+    for _, species in faces:
+        picture = np.clip(rng.normal(128, 40, (SIDE, SIDE, 3)), 0, 255).astype(np.float32)
+        if species == "replay" and blur:
+            picture = np.asarray(cv2.GaussianBlur(picture, (0, 0), blur))
+        if species == "print":
+            grey = picture.mean(2, keepdims=True)
+            picture = grey + saturation * (picture - grey)
+        pictures.append(np.clip(picture, 0, 255).astype(np.uint8))
+    return write_set(
+        path,
+        np.stack(pictures),
+        species=[species for _, species in faces],
+        subject=[f"p{person}" for person, _ in faces],
+    )
+
+
+def test_no_shortcut_warning_when_classes_look_alike(tmp_path: Path) -> None:
+    shortcuts = shortcuts_of(make_noise(tmp_path / "set"))
+    assert [*shortcuts.cues] == ["print", "replay", "any attack"]
+    assert all(0.3 < auc < 0.7 for table in shortcuts.cues.values() for auc in table.values())
+    assert shortcuts.warnings() == []
+
+
+def test_shortcuts_are_reported_per_species(tmp_path: Path) -> None:
+    shortcuts = shortcuts_of(make_noise(tmp_path / "set", blur=1.5, saturation=0.7))
+    assert shortcuts.cues["replay"]["blur"] < 0.01
+    assert shortcuts.cues["replay"]["sharpness"] > 0.99
+    assert 0.3 < shortcuts.cues["print"]["blur"] < 0.7
+    assert shortcuts.cues["print"]["saturation"] > 0.99
+    assert shortcuts.linear["print"][1] > 0.95
+    (warning,) = shortcuts.warnings()
+    assert warning.startswith("warning: ")
+    assert "cues reach 0.75" in warning
+
+
+def test_shortcut_table_is_optional(tmp_path: Path) -> None:
+    make_noise(tmp_path / "set", blur=1.5)
+    plain, with_table = show_set(tmp_path / "set"), show_set(tmp_path / "set", shortcuts=True)
+    assert with_table[: len(plain)] == plain
+    head, names, *table = with_table[len(plain) :]
+    assert "30 bonafide, 30 print, 30 replay" in head
+    assert names.split() == ["cue", "print", "replay", "any", "attack"]
+    assert any(line.startswith("blur") and "1.00-" in line for line in table)
+    assert table[-1].startswith("warning: ")
+
+
+def test_shortcuts_need_enough_images_and_attacks(tmp_path: Path) -> None:
+    make_set(tmp_path / "few", train=2 * LEAST - 2, heldout=0)
+    assert "too few" in show_set(tmp_path / "few", shortcuts=True)[-1]
+    write_set(tmp_path / "people", np.zeros((1, 8, 8, 3), np.uint8), group=["g"])
+    with refused("people", "--shortcuts"):
+        show_set(tmp_path / "people", shortcuts=True)
+
+
+def test_auc_equals_scikit_learn_with_ties() -> None:
+    rng = np.random.default_rng(1)
+    values, label = rng.integers(0, 5, 200).astype(float), rng.random(200) < 0.4
+    assert auc_of(values, label) == pytest.approx(roc_auc_score(label, values))
+
+
+def test_linear_model_is_evaluated_on_unseen_people() -> None:
+    """Each person has a number of their own that gives the class away, and nothing else does: nothing is learnt."""
+    rng = np.random.default_rng(2)
+    subjects = np.repeat([f"p{number}" for number in range(150)], 2)
+    label = np.tile([True, False], 150)
+    own = rng.normal(0, 1, (150, 8)).repeat(2, 0) * np.where(label, 1, -1)[:, None]
+    assert linear_auc(own, label, subjects) < 0.65
+    assert linear_auc(own + 3 * label[:, None], label, subjects) > 0.95
+    assert np.isnan(linear_auc(own[:2], label[:2], subjects[:2]))

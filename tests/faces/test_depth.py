@@ -38,20 +38,20 @@ def test_fitted_depth_is_close_to_the_exact_depth_of_rendered_faces(scene: Scene
     assert np.min(correlations) > 0.86
 
 
-def test_a_fitted_map_is_closer_than_the_mean_of_all_maps(scene: Scene) -> None:
+def test_fitted_map_is_closer_than_the_mean_map(scene: Scene) -> None:
     exact = small_depth(scene.depth).astype(float)
     fitted = np.stack([canonical_depth(points, SIZE) for points in scene.points.numpy()]).astype(float)
     assert np.abs(fitted - exact).mean() < 0.7 * np.abs(exact.mean(axis=0) - exact).mean()
 
 
-def test_the_pose_of_rendered_faces_is_found(scene: Scene, conditions: Conditions) -> None:
-    found = [fit_pose(points / SIZE) for points in scene.points.numpy()]
+def test_pose_of_rendered_faces_is_estimated(scene: Scene, conditions: Conditions) -> None:
+    poses = [fit_pose(points / SIZE) for points in scene.points.numpy()]
     for name, most in (("yaw", 0.04), ("pitch", 0.07), ("roll", 0.012)):
-        missed = torch.cat([getattr(one, name) for one in found]) - getattr(conditions, name)
+        missed = torch.cat([getattr(one, name) for one in poses]) - getattr(conditions, name)
         assert missed.square().mean().sqrt() < most
 
 
-def test_a_fit_places_points_where_the_renderer_places_them(conditions: Conditions) -> None:
+def test_fit_projects_points_like_the_renderer(conditions: Conditions) -> None:
     points = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, (1, 5, 3)).astype(np.float32))
     for number in range(8):
         one = Conditions(**{name: value[number : number + 1] for name, value in vars(conditions).items()})
@@ -60,7 +60,7 @@ def test_a_fit_places_points_where_the_renderer_places_them(conditions: Conditio
         np.testing.assert_allclose(place_points((points[0] - PIVOT).numpy(), pose), expected, atol=1e-5)
 
 
-def test_the_nearest_point_is_white_and_what_is_no_face_is_black() -> None:
+def test_nearest_point_is_white_and_background_black() -> None:
     depth = canonical_depth(FRONTAL, 64)
     assert depth.shape == (32, 32)
     assert depth.dtype == np.uint8
@@ -72,7 +72,7 @@ def test_the_nearest_point_is_white_and_what_is_no_face_is_black() -> None:
     assert not depth[:, -4:].any()
 
 
-def test_a_mirrored_face_has_a_mirrored_map(scene: Scene) -> None:
+def test_mirrored_face_has_a_mirrored_map(scene: Scene) -> None:
     points = scene.points[0].numpy()
     mirrored = points[[1, 0, 2, 4, 3]].copy()
     mirrored[:, 0] = SIZE - mirrored[:, 0]
@@ -80,33 +80,33 @@ def test_a_mirrored_face_has_a_mirrored_map(scene: Scene) -> None:
     assert difference < 1.5  # the hair line of the average head is not quite even
 
 
-def test_only_the_place_in_the_frame_counts_not_the_size_in_pixels() -> None:
+def test_depth_does_not_depend_on_the_size_in_pixels() -> None:
     np.testing.assert_array_equal(canonical_depth(FRONTAL, 64), canonical_depth(4 * FRONTAL, 256))
 
 
-def test_a_face_upside_down_is_turned_and_not_nodded() -> None:
+def test_upside_down_face_has_a_roll_of_half_a_turn() -> None:
     upright, turned = fit_pose(FRONTAL / 64), fit_pose(1 - FRONTAL / 64)
     assert abs(abs(float(turned.roll)) - np.pi) < 1e-3
     assert float(turned.pitch) == pytest.approx(float(upright.pitch), abs=1e-3)
 
 
 @pytest.mark.parametrize("points", [np.full((5, 2), 7.0), np.full((5, 2), np.nan), FRONTAL + np.inf])
-def test_points_that_are_no_face_are_refused(points: np.ndarray) -> None:
+def test_invalid_points_are_refused(points: np.ndarray) -> None:
     with pytest.raises(ValueError, match="five points of a face"):
         canonical_depth(points.astype(np.float32), 64)
 
 
 @settings(max_examples=12, deadline=None)
 @given(st.lists(st.floats(-200, 300, width=32), min_size=10, max_size=10))
-def test_any_other_points_give_a_map_and_a_turn_within_limits(values: list[float]) -> None:
+def test_arbitrary_points_give_a_bounded_pose(values: list[float]) -> None:
     points = np.array(values, np.float32).reshape(5, 2)
     try:
-        found = fit_pose(points / 64)
+        pose = fit_pose(points / 64)
     except ValueError:
         assert np.ptp(points) < 0.1
         return
-    assert abs(float(found.yaw)) <= 1.01
-    assert abs(float(found.pitch)) <= 0.61
+    assert abs(float(pose.yaw)) <= 1.01
+    assert abs(float(pose.pitch)) <= 0.61
     assert canonical_depth(points, 64).shape == (32, 32)
 
 

@@ -16,7 +16,7 @@ from fedvisage.faces.pictures import read_picture
 PICTURE = np.random.default_rng(0).integers(0, 256, (300, 200, 3)).astype(np.uint8)
 
 
-def encoded(kind: str, **options: object) -> bytes:
+def encode(kind: str, **options: object) -> bytes:
     out = io.BytesIO()
     Image.fromarray(PICTURE).save(out, kind, **options)
     return out.getvalue()
@@ -27,12 +27,12 @@ def chunk(kind: bytes, content: bytes) -> bytes:
 
 
 def png_with(*chunks: bytes) -> bytes:
-    whole = encoded("PNG")
+    whole = encode("PNG")
     return whole[:33] + b"".join(chunks) + whole[33:]  # after the header of 25 bytes, and the signature of 8
 
 
 def jpeg_with(segments: bytes) -> bytes:
-    return b"\xff\xd8" + segments + encoded("JPEG")[2:]
+    return b"\xff\xd8" + segments + encode("JPEG")[2:]
 
 
 def tiff_of(strips: int, order: str = "II") -> bytes:
@@ -56,13 +56,13 @@ def with_incomplete_directory(tiff: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("order", ["II", "MM"])
-def test_a_tiff_of_some_strips_is_read(order: str) -> None:
+def test_tiff_with_some_strips_is_read(order: str) -> None:
     assert (read_picture(tiff_of(64, order)) == np.arange(16)[None, :, None]).all()
 
 
-def test_a_jpeg_of_many_scans_is_refused() -> None:
+def test_jpeg_with_many_scans_is_refused() -> None:
     """Every scan takes a pass over the whole picture, and 14 bytes suffice for one."""
-    whole = encoded("JPEG", progressive=True)
+    whole = encode("JPEG", progressive=True)
     last = whole[whole.rfind(b"\xff\xda") : -2]
     assert read_picture(whole[:-2] + last * 5 + whole[-2:]).shape == PICTURE.shape
     with pytest.raises(BadFile, match="scans"):
@@ -70,7 +70,7 @@ def test_a_jpeg_of_many_scans_is_refused() -> None:
 
 
 @pytest.mark.parametrize("compression", [1, 2])
-def test_a_bmp_with_run_lengths_is_refused(compression: int) -> None:
+def test_run_length_bmp_is_refused(compression: int) -> None:
     """Pillow decodes them in Python: 10 MB take two seconds."""
     pixels = 300 * 200
     header = struct.pack("<IiiHHIIiiII", 40, 200, 300, 1, 8 // compression, compression, 2 * pixels, 0, 0, 1, 0)
@@ -94,7 +94,7 @@ def test_a_bmp_with_run_lengths_is_refused(compression: int) -> None:
         with_incomplete_directory(tiff_of(100_000)),
     ],
 )
-def test_a_picture_of_many_small_parts_is_refused(content: bytes) -> None:
+def test_picture_of_many_parts_is_refused(content: bytes) -> None:
     with pytest.raises(BadFile, match="parts"):
         read_picture(content)
 
@@ -102,17 +102,17 @@ def test_a_picture_of_many_small_parts_is_refused(content: bytes) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        encoded("PNG"),
-        encoded("TIFF"),
-        encoded("TIFF", compression="tiff_lzw", strip_size=600),
-        encoded("TIFF", big_tiff=True),
+        encode("PNG"),
+        encode("TIFF"),
+        encode("TIFF", compression="tiff_lzw", strip_size=600),
+        encode("TIFF", big_tiff=True),
         png_with(*(chunk(b"tEXt", b"a\0b") for _ in range(900))),
-        encoded("JPEG", quality=95, progressive=True, comment=b"a comment"),
+        encode("JPEG", quality=95, progressive=True, comment=b"a comment"),
         jpeg_with(b"\xff\xfe\0\2" * 900),
-        b"\xff\xd8" + b"\xff" * 16 + encoded("JPEG")[2:],
+        b"\xff\xd8" + b"\xff" * 16 + encode("JPEG")[2:],
     ],
 )
-def test_a_picture_with_some_notes_is_read(content: bytes) -> None:
+def test_picture_with_some_metadata_is_read(content: bytes) -> None:
     assert read_picture(content).shape == PICTURE.shape
 
 
@@ -120,9 +120,9 @@ def test_a_picture_with_some_notes_is_read(content: bytes) -> None:
     "content",
     [
         *(b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"II+\0" + b"\xff" * 40, b"MM\0*" + b"\xff" * 40),
-        *(encoded("PNG")[:40], encoded("JPEG")[:300], tiff_of(64)[:40]),
+        *(encode("PNG")[:40], encode("JPEG")[:300], tiff_of(64)[:40]),
     ],
 )
-def test_an_incomplete_picture_is_refused(content: bytes) -> None:
+def test_incomplete_picture_is_refused(content: bytes) -> None:
     with pytest.raises(BadFile):
         read_picture(content)

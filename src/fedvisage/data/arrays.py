@@ -73,8 +73,9 @@ def dataset(
         "item": [f"{n:08}" for n in range(count)],
         **({"group": ["all"] * count} if identities else {}),
     }
-    draw = _tests_of_people if identities else _heldout_people
-    columns["split"] = draw(people, classes, heldout) if splits is None else _texts("splits", splits, count)
+    columns["split"] = (
+        _draw_splits(people, classes, heldout, identities) if splits is None else _texts("splits", splits, count)
+    )
     Path(cache).mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=cache, prefix="dataset-") as directory:
         path = Path(directory) / "set"
@@ -84,7 +85,13 @@ def dataset(
             if error.place != str(path):
                 raise
             raise UserError(f"dataset {name}", error.message) from None
-        return _publish(path, Path(cache))
+        final = Path(cache) / f"dataset-{PreparedSet.open(path).digest[:16]}"
+        try:
+            os.rename(path, final)
+        except OSError as error:  # an equal set may be there already
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        return PreparedSet.open(final)
 
 
 def _write(path: Path, name: str, items: Any, columns: dict[str, list[Any]], identities: bool) -> None:
@@ -95,17 +102,6 @@ def _write(path: Path, name: str, items: Any, columns: dict[str, list[Any]], ide
             pictures = [_picture(items[number], number, size) for number in numbers]
             part: dict[str, Any] = {key: values[first : first + AT_ONCE] for key, values in columns.items()}
             out.add(np.stack(pictures), **part)
-
-
-def _publish(path: Path, cache: Path) -> PreparedSet:
-    """Move a set to its place in the cache, unless an equal one is there."""
-    final = cache / f"dataset-{PreparedSet.open(path).digest[:16]}"
-    try:
-        os.rename(path, final)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
-    return PreparedSet.open(final)
 
 
 def _values(argument: str, values: Column, count: int) -> list[Any]:
@@ -153,24 +149,14 @@ def _picture(item: Any, number: int, size: int | None = None) -> NDArray[np.uint
     return values
 
 
-def _heldout_people(people: list[str], classes: list[int], share: float) -> list[str]:
-    """Return the split of each image: a share of the people is held out."""
-    split_of = split_subjects(people, classes, _checked(share), _draws())
-    return [split_of[person] for person in people]
-
-
-def _tests_of_people(people: list[str], classes: list[int], share: float) -> list[str]:
-    """Return the split of each image: a share of each person's images is for tests."""
-    counts, rng = Counter(people), _draws()
-    splits = {person: iter(draw_splits(counts[person], _checked(share), False, rng)) for person in sorted(counts)}
-    return [next(splits[person]) for person in people]
-
-
-def _draws() -> np.random.Generator:
-    return numpy_rng(0, "dataset", "splits")
-
-
-def _checked(share: float) -> float:
+def _draw_splits(people: list[str], classes: list[int], share: float, identities: bool) -> list[str]:
+    """Return the split of each image: a share of the people is held out, or of each person's images for tests."""
     if not 0 <= share < 1:
         raise wrong_argument("heldout", "a share from 0 to below 1", share)
-    return share
+    rng = numpy_rng(0, "dataset", "splits")
+    if not identities:
+        split_of = split_subjects(people, classes, share, rng)
+        return [split_of[person] for person in people]
+    counts = Counter(people)
+    drawn = {person: iter(draw_splits(counts[person], share, False, rng)) for person in sorted(counts)}
+    return [next(drawn[person]) for person in people]

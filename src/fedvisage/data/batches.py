@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -178,24 +178,20 @@ class View:
 
     def _gather_rows(self, field: str, which: Positions, indices: Positions) -> npt.NDArray[np.uint8]:
         """Read rows of an array field of the sets, in order."""
-        first = getattr(self.slices[0].set, field)
-        if len(self.slices) == 1:
-            return np.take(_as_plain_array(first), indices, axis=0)
-        out = np.empty((len(indices), *first.shape[1:]), first.dtype)
-        for number, part in enumerate(self.slices):
+        # As plain arrays, because indexing a memory map costs more than copying a small image.
+        arrays = [getattr(part.set, field).view(np.ndarray) for part in self.slices]
+        if len(arrays) == 1:
+            return np.take(arrays[0], indices, axis=0)
+        out = np.empty((len(indices), *arrays[0].shape[1:]), arrays[0].dtype)
+        for number, array in enumerate(arrays):
             in_slice = which == number
             if in_slice.any():
-                out[in_slice] = np.take(_as_plain_array(getattr(part.set, field)), indices[in_slice], axis=0)
+                out[in_slice] = np.take(array, indices[in_slice], axis=0)
         return out
 
     def _texts(self, column: str) -> Texts:
         texts = [getattr(part.set.rows, column)[part.indices] for part in self.slices]
         return np.concatenate(texts or [np.empty(0, np.str_)])
-
-
-def _as_plain_array(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """View a memory map as a plain array, because indexing the subclass costs more than copying a small image."""
-    return array.view(np.ndarray)
 
 
 def check_view(view: View, place: str) -> None:

@@ -12,33 +12,39 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 _FACE_MARGIN: Final = 1.4
+_USUAL: Final = (("search", "all"), ("padding", "none"))
 _CHOICE = re.compile(r"\bcrop=(face|centre|none)\b")
 
 
-class DetectorRecord(BaseModel):
+class _Record(BaseModel):
+    """A record that is stored without its usual search and padding, as before these fields existed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    @model_serializer(mode="wrap")
+    def _without_usual_values(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = handler(self)
+        return {key: value for key, value in fields.items() if (key, value) not in _USUAL}
+
+
+class DetectorRecord(_Record):
     """A face detector: its name and version, the digest of its files, and its search order.
 
     `search` is `all` or `largest first`. A search for the largest face first returns the largest of all faces unless a
     smaller one lies within it, so crops from both searches are compatible.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     name: str = Field(min_length=1, max_length=80, pattern=r"^[\w .:+-]+$")
     version: str = Field(max_length=80, pattern=r"^[\w .:+-]*$")
     sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
     search: Literal["all", "largest first"] = "all"
-
-    @model_serializer(mode="wrap")
-    def _without_what_is_usual(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields: dict[str, Any] = handler(self)
-        return {key: value for key, value in fields.items() if (key, value) != ("search", "all")}
 
 
 OLD_DETECTOR: Final = DetectorRecord(name="mtcnn on OpenCV", version="")
 """The detector of versions that did not record it."""
 
 
-class CropRecord(BaseModel):
+class CropRecord(_Record):
     """The way in which crops were made.
 
     Attributes:
@@ -52,18 +58,12 @@ class CropRecord(BaseModel):
         alignment: reference for the position of the face in the crop: five points, a box, or none.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     how: Literal["detected", "boxes", "centre", "whole", "rendered"]
     detector: DetectorRecord | None = None
     margin: float | None = Field(default=None, gt=0, le=100)
     padding: Literal["none", "replicate"] = "none"
     rotation: bool = False
     alignment: Literal["points", "box", "none"] = "none"
-
-    @model_serializer(mode="wrap")
-    def _without_what_is_usual(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields: dict[str, Any] = handler(self)
-        return {key: value for key, value in fields.items() if (key, value) != ("padding", "none")}
 
     @property
     def outdated(self) -> bool:

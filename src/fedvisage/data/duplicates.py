@@ -66,11 +66,15 @@ class PictureContents:
 def contents_of(prepared: PreparedSet, cache: Path, say: Say = discard) -> PictureContents:
     """Return the digests and hashes of a set from the cache; otherwise compute them and cache them if possible."""
     path = cache / FOLDER / f"{prepared.digest}-{VERSION}.safetensors"
-    cached = _read_cached(path, len(prepared))
-    if cached is not None:
-        return cached
-    if len(prepared) >= _LONG:
-        say(f"hashing the {len(prepared):,} images of {prepared.path} (only once)")
+    count = len(prepared)
+    with suppress(UserError, KeyError):  # the cached table may be missing or damaged
+        cached, _ = read_arrays(path)
+        exact, hashes, plain = (cached[name] for name in ("exact", "hashes", "plain"))
+        shapes = exact.shape, hashes.shape, plain.shape
+        if shapes == ((count,), (count, WORDS), (count,)) and plain.dtype == np.bool_:
+            return PictureContents(exact.view(np.uint64), hashes.view(np.uint64), plain)
+    if count >= _LONG:
+        say(f"hashing the {count:,} images of {prepared.path} (only once)")
     contents = compute_contents(prepared.images)
     arrays = {
         "exact": contents.exact.view(np.int64),
@@ -116,20 +120,6 @@ def _basis(size: int) -> npt.NDArray[np.float32]:
     cosines = np.cos(np.pi * np.outer(np.arange(WAVES), np.arange(_GRID) + 0.5) / _GRID)
     rows: npt.NDArray[np.float32] = (cosines @ means).astype(np.float32)
     return rows
-
-
-def _read_cached(path: Path, count: int) -> PictureContents | None:
-    """Return a cached table; None if it is missing or damaged."""
-    if not path.exists():
-        return None
-    try:
-        arrays, _ = read_arrays(path)
-        exact, hashes, plain = (arrays[name] for name in ("exact", "hashes", "plain"))
-    except (UserError, KeyError):
-        return None
-    if (exact.shape, hashes.shape, plain.shape) != ((count,), (count, WORDS), (count,)) or plain.dtype != np.bool_:
-        return None
-    return PictureContents(exact.view(np.uint64), hashes.view(np.uint64), plain)
 
 
 NEAR: Final = 32
@@ -186,7 +176,10 @@ def find_copies(
     """
     names = list(places)
     pictures = _gather_pictures(list(places.values()), cache, say)
-    probes = _probes(pictures, len(names), most)
+    # The pictures to compare with all others: every picture, or every Nth of each place.
+    step = max(1, -(-(len(pictures) ** 2) // most))
+    sampled = (np.flatnonzero(pictures.place == number)[::step] for number in range(len(names)))
+    probes = np.concatenate([np.empty(0, np.int64), *sampled])
     near = _find_near(pictures, probes)
     group = np.unique(pictures.exact, return_inverse=True)[1]
     # Each group of identical pictures at each place as one number, and how many of them the place has.
@@ -235,14 +228,6 @@ def _gather_pictures(places: Sequence[Sequence[View]], cache: Path, say: Say) ->
         np.concatenate([part.person for part in parts]),
         np.concatenate([part.exact for part in parts]),
         np.concatenate([part.hashes for part in parts]),
-    )
-
-
-def _probes(pictures: _Pictures, places: int, most: int) -> Numbers:
-    """Return the pictures to compare with all others: every picture, or every Nth of each place."""
-    step = max(1, -(-(len(pictures) ** 2) // most))
-    return np.concatenate(
-        [np.empty(0, np.int64), *(np.flatnonzero(pictures.place == place)[::step] for place in range(places))]
     )
 
 

@@ -34,29 +34,29 @@ _LONG = 1 << 30
 def check_bytes(path: Path, cache: Path, *, whole: bool = False, say: Say = discard) -> None:
     """Raise a UserError if a file of a set was changed or damaged; `whole` forces a complete read."""
     try:
-        _check(path, cache, whole, say)
+        manifest = read_manifest(path)
+        record = cache / FOLDER / f"{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]}.json"
+        times = _times(path, manifest)
+        previous: Mapping[str, Any] = {}
+        if not whole and record.exists():
+            with suppress(UserError):  # an unreadable record counts as none
+                previous = read_json(record)
+        current = {"version": VERSION, "set": manifest.digest, "times": times}
+        if all(previous.get(name) == value for name, value in current.items()):
+            _compare(path, manifest, previous.get("blocks"))
+            return
+        if (size := sum(entry.bytes for entry in manifest.files.values())) >= _LONG:
+            say(f"reading all of {path} ({size / 1e9:.1f} GB) to check its bytes")
+        for name, entry in manifest.files.items():
+            check_file(path / name, entry, verify=True)
+        blocks = {name: _digest_of_blocks(path / name, name, manifest) for name in sorted(manifest.files)}
+        if times != _times(path, manifest):
+            raise UserError(str(path), "changed while it was being read; wait until it is complete")
     except OSError as error:
         raise UserError(str(error.filename or path), f"cannot be read: {error.strerror or error}") from error
-
-
-def _check(path: Path, cache: Path, whole: bool, say: Say) -> None:
-    manifest = read_manifest(path)
-    record = cache / FOLDER / f"{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]}.json"
-    times = _times(path, manifest)
-    previous = {} if whole else _read_record(record)
-    if previous.get("set") == manifest.digest and previous.get("times") == times:
-        _compare(path, manifest, previous.get("blocks"))
-        return
-    if (size := sum(entry.bytes for entry in manifest.files.values())) >= _LONG:
-        say(f"reading all of {path} ({size / 1e9:.1f} GB) to check its bytes")
-    for name, entry in manifest.files.items():
-        check_file(path / name, entry, verify=True)
-    blocks = {name: _digest_of_blocks(path / name, name, manifest) for name in sorted(manifest.files)}
-    if times != _times(path, manifest):
-        raise UserError(str(path), "changed while it was being read; wait until it is complete")
     with suppress(OSError, RunFailed):  # optional: without the record the next check reads everything
         record.parent.mkdir(parents=True, exist_ok=True)
-        write_json(record, {"version": VERSION, "set": manifest.digest, "times": times, "blocks": blocks})
+        write_json(record, current | {"blocks": blocks})
 
 
 class Snapshot:
@@ -73,36 +73,22 @@ class Snapshot:
         return next((path for path, state in self._states.items() if states[path] != state), None)
 
     def _read_states(self) -> dict[Path, tuple[int | str, ...]]:
-        return {
-            path / name: _state(path, name, manifest)
-            for path, manifest in self._manifests.items()
-            for name in sorted(manifest.files)
-        }
-
-
-def _state(path: Path, name: str, manifest: Manifest) -> tuple[int | str, ...]:
-    """Return the state of a file; it is empty for an unreadable file."""
-    try:
-        state = (path / name).stat()
-        return state.st_size, state.st_mtime_ns, state.st_ino, _digest_of_blocks(path / name, name, manifest)
-    except OSError:
-        return ()
+        """Return the state of each file; it is empty for an unreadable file."""
+        states: dict[Path, tuple[int | str, ...]] = {}
+        for path, manifest in self._manifests.items():
+            for name in sorted(manifest.files):
+                try:
+                    status, digest = (path / name).stat(), _digest_of_blocks(path / name, name, manifest)
+                    states[path / name] = status.st_size, status.st_mtime_ns, status.st_ino, digest
+                except OSError:
+                    states[path / name] = ()
+        return states
 
 
 def _times(path: Path, manifest: Manifest) -> dict[str, list[int]]:
     """Return the size and times of each file. Unlike the modification time, the change time cannot be set back."""
     states = {name: (path / name).lstat() for name in sorted(manifest.files) if (path / name).exists()}
     return {name: [state.st_size, state.st_mtime_ns, state.st_ctime_ns] for name, state in states.items()}
-
-
-def _read_record(record: Path) -> Mapping[str, Any]:
-    """Return the record of an earlier check; empty if it is missing, unreadable or of another version."""
-    if not record.exists():
-        return {}
-    with suppress(UserError):
-        content = read_json(record)
-        return content if content.get("version") == VERSION else {}
-    return {}
 
 
 def _compare(path: Path, manifest: Manifest, blocks: Any) -> None:

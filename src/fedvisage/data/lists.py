@@ -153,9 +153,22 @@ def read_numbered_pairs(path: Path) -> tuple[list[Pair], NDArray[np.bool_], NDAr
         lines = read_plain(path).decode().splitlines()
     except UnicodeDecodeError:
         raise UserError(str(path), "is not text; give a list of pairs such as LFW's pairs.txt") from None
-    rows = [(number, _fields(line)) for number, line in enumerate(lines, 1) if line.strip()]
+    rows = [
+        (number, [field.strip() for field in line.split("\t")] if "\t" in line else line.split())
+        for number, line in enumerate(lines, 1)
+        if line.strip()
+    ]
     header = rows.pop(0)[1] if rows and len(rows[0][1]) < 3 else []
-    pairs = [_pair(fields, f"{path}, line {number}") for number, fields in rows]
+    pairs: list[Pair] = []
+    for number, fields in rows:
+        if len(fields) not in (3, 4):
+            fault = f"has {len(fields)} fields; a pair has three (one person) or four (two)"
+            raise UserError(f"{path}, line {number}", fault)
+        name, first, other, second = fields if len(fields) == 4 else (*fields[:2], fields[0], fields[2])
+        if not (first.isdecimal() and second.isdecimal()):
+            fault = "has no numbers of images; write NAME 1 4, or NAME 1 OTHER 2"
+            raise UserError(f"{path}, line {number}", fault)
+        pairs.append(((name, int(first)), (other, int(second))))
     if not pairs:
         raise UserError(str(path), "contains no pairs")
     flags = np.array([len(fields) == 3 for _, fields in rows], dtype=bool)
@@ -199,20 +212,6 @@ def _format_pair(pair: Pair) -> str:
 def listed_name(item: str) -> str:
     """Return the name of an image in lists: its folder and file without the extension."""
     return "/".join(PurePosixPath(item.rpartition(".")[0] or item).parts[-2:])
-
-
-def _fields(line: str) -> list[str]:
-    return [field.strip() for field in line.split("\t")] if "\t" in line else line.split()
-
-
-def _pair(fields: list[str], place: str) -> Pair:
-    if len(fields) == 3:
-        fields = [fields[0], fields[1], fields[0], fields[2]]
-    elif len(fields) != 4:
-        raise UserError(place, f"has {len(fields)} fields; a pair has three (one person) or four (two)")
-    if not (fields[1].isdecimal() and fields[3].isdecimal()):
-        raise UserError(place, "has no numbers of images; write NAME 1 4, or NAME 1 OTHER 2")
-    return (fields[0], int(fields[1])), (fields[2], int(fields[3]))
 
 
 def _folds(header: list[str], same: NDArray[np.bool_], path: Path) -> NDArray[np.int64]:

@@ -58,11 +58,6 @@ class Overlap:
     anywhere: Mapping[str, Copies]
     """The pictures that each place shares with all others."""
 
-    @property
-    def too_much(self) -> list[Copies]:
-        """Pairs whose reported place shares more than `MOST` of its pictures with other places."""
-        return [copies for copies in self.copies if self.anywhere[copies.place].share > MOST]
-
     def about(self, place: str) -> Overlap:
         """Return the entries of one place."""
         return Overlap(
@@ -130,11 +125,12 @@ def find_overlap(places: Places, cache: Path, say: Say = discard) -> Overlap:
     for place, views in places.items():
         if place != TARGET:
             owners.setdefault(place.removesuffix(HELD_OUT), []).extend(views)
-    named = [
-        shared_subjects
-        for place, views in owners.items()
-        if (shared_subjects := _find_shared_subjects(target, place, views))
-    ]
+    named = []
+    for place, views in owners.items():
+        subjects = _subjects(views)
+        shared = sorted(name for dataset in target.keys() & subjects for name in target[dataset] & subjects[dataset])
+        if shared:
+            named.append(SharedSubjects(TARGET, place, len(shared), shared[0]))
     return Overlap(tuple(filter(is_reported, pairs)), tuple(named), anywhere)
 
 
@@ -148,7 +144,8 @@ def refuse_overlap(overlap: Overlap, allowed: bool, target_name: str = "") -> li
             raise UserError(
                 named.place, _refusal(f"{named.subjects} subjects, such as {named.example!r},", named, target_name)
             )
-        for worst in sorted(overlap.too_much, key=lambda copies: -copies.share):
+        copied = [copies for copies in overlap.copies if overlap.anywhere[copies.place].share > MOST]
+        for worst in sorted(copied, key=lambda copies: -copies.share):
             raise UserError(worst.place, _refusal(_format_count(worst), worst, target_name))
     return overlap.sentences(target_name)
 
@@ -178,20 +175,8 @@ def _format_count(copies: Copies) -> str:
     return f"{copies.exact + copies.near} of {copies.of} pictures"
 
 
-def _find_shared_subjects(target: Subjects, place: str, views: Sequence[View]) -> SharedSubjects | None:
-    """Return the number of subjects that the target and a place both name in sets of one dataset.
-
-    Sets belong to one dataset if they have the same name, or for rendered people the same name and seed.
-    """
-    place_subjects = _subjects(views)
-    both = sorted(
-        subject for name in target.keys() & place_subjects.keys() for subject in target[name] & place_subjects[name]
-    )
-    return SharedSubjects(TARGET, place, len(both), both[0]) if both else None
-
-
 def _subjects(views: Sequence[View]) -> Subjects:
-    """Return the subjects of views, grouped by dataset: the name of the set, plus the seed of rendered people."""
+    """Return the subjects of views, grouped by dataset: sets of one name, of rendered people also with one seed."""
     subjects: dict[str, set[str]] = {}
     for part in (part for view in views for part in view.slices):
         seed = _SEED.search(part.set.source)

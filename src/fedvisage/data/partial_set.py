@@ -22,7 +22,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -39,18 +39,34 @@ def import_key(beginning: bytes, lines: Iterable[str]) -> str:
     return f"import-{digest.hexdigest()[:16]}"
 
 
-def _open_file(path: Path) -> IO[bytes]:
-    """Open a file for writing and keep existing content."""
-    return path.open("r+b" if path.exists() else "w+b")
+class _GrowingFile:
+    """A file that grows by batches, and keeps existing content when it is opened."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file for writing."""
+        self._file: IO[bytes] = path.open("r+b" if path.exists() else "w+b")
+
+    def make_durable(self) -> None:
+        """Flush to disk, so that the content survives a power failure."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def __enter__(self) -> Self:
+        """Return the file, which is already open."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file."""
+        self._file.close()
 
 
-class ArrayFile:
+class ArrayFile(_GrowingFile):
     """A `.npy` file that grows by batches; closing it corrects the header."""
 
     def __init__(self, path: Path, shape: tuple[int, ...], dtype: Any, count: int = 0) -> None:
         """Create a file, or continue after the first `count` entries of an existing one."""
         self._shape, self._dtype, self._count = shape, np.dtype(dtype), count
-        self._file = _open_file(path)
+        super().__init__(path)
         self._write_header()
         self._start = self._file.tell()
         self._file.truncate(self._start + count * _stride(shape, self._dtype))
@@ -72,15 +88,6 @@ class ArrayFile:
         """Append a batch."""
         self._file.write(np.ascontiguousarray(batch).data)
         self._count += len(batch)
-
-    def make_durable(self) -> None:
-        """Flush to disk, so that the content survives a power failure."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-    def __enter__(self) -> ArrayFile:
-        """Return the file, which is already open."""
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Correct the header and close the file."""
@@ -104,12 +111,12 @@ def _stride(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
     return math.prod(shape) * int(dtype.itemsize)
 
 
-class RowsFile:
+class RowsFile(_GrowingFile):
     """A CSV file that grows by rows and records its length in bytes."""
 
     def __init__(self, path: Path, columns: Sequence[str], length: int = 0) -> None:
         """Create a table, or continue after the first `length` bytes of an existing one."""
-        self._file = _open_file(path)
+        super().__init__(path)
         self._file.truncate(length)
         self._file.seek(length)
         self.length = length
@@ -121,19 +128,6 @@ class RowsFile:
         text = io.StringIO(newline="")
         csv.writer(text, lineterminator="\n").writerows(rows)
         self.length += self._file.write(text.getvalue().encode())
-
-    def make_durable(self) -> None:
-        """Flush to disk, so that the content survives a power failure."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-    def __enter__(self) -> RowsFile:
-        """Return the file, which is already open."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the file."""
-        self._file.close()
 
 
 JOURNAL = "journal.jsonl"
@@ -186,10 +180,6 @@ class Journal:
             os.fsync(file.fileno())
         self._lines += self._waiting
         self._waiting, self._last = [], time.monotonic()
-
-    def remove(self) -> None:
-        """Delete the journal of a complete set."""
-        self._path.unlink(missing_ok=True)
 
 
 _ENDING = ".partial"

@@ -30,6 +30,7 @@ import numpy.typing as npt
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedvisage.base.errors import UserError
+from fedvisage.base.files import file_digest
 from fedvisage.data.crops import CropRecord, from_source
 from fedvisage.data.rows import ImageRows, read_rows
 from fedvisage.data.rows import is_safe_path as is_safe_path  # importers of other packages take it from here
@@ -51,7 +52,6 @@ ROWS: Final = "rows.csv"
 REPORT: Final = "import-report.json"
 
 _MANIFEST_LIMIT = 1 << 20
-_BLOCK = 1 << 20
 
 FileName = Literal[
     "images.npy",
@@ -163,15 +163,6 @@ def regular_size(path: Path) -> int:
     if not stat.S_ISREG(status.st_mode):
         raise UserError(str(path), "is a link or not a regular file; a set may only contain its own files")
     return status.st_size
-
-
-def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file, reading it in blocks."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -191,9 +191,17 @@ def read_rows(path: Path, count: int) -> ImageRows:
     """Read and check the rows of a set with `count` images."""
     place = str(path)
     try:
-        rows = _read_columns(path)
-        if rows is None:
-            rows = _read_row_by_row(path)
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = _read_columns(file, place)
+            if rows is None:
+                file.seek(0)
+                reader, rules, checked = csv.reader(file, strict=True), RowRules(place), list[ImageRow]()
+                header = next(reader, [])
+                _, further = _columns(header, place)
+                for row in _rows_below_header(header, reader, place):
+                    rules.check(row)
+                    checked.append(row)
+                rows = as_columns(checked, further)
     except (csv.Error, UnicodeDecodeError) as error:
         raise UserError(place, f"not a readable table: {error}; create the set again") from None
     if len(rows) != count:
@@ -201,31 +209,19 @@ def read_rows(path: Path, count: int) -> ImageRows:
     return rows
 
 
-def _read_row_by_row(path: Path) -> ImageRows:
-    rules, rows = RowRules(str(path)), []
-    with path.open(encoding="utf-8", newline="") as lines:
-        reader = csv.reader(lines, strict=True)
-        header = next(reader, [])
-        _, further = _columns(header, str(path))
-        for row in _rows_below_header(header, reader, str(path)):
-            rules.check(row)
-            rows.append(row)
-    return as_columns(rows, further)
-
-
-def _read_columns(path: Path) -> ImageRows | None:
+def _read_columns(file: IO[str], place: str) -> ImageRows | None:
     """Read a table without quotes as whole columns; return None if a row may break a rule."""
-    with path.open(encoding="utf-8", newline="") as file:
-        header = file.readline().removesuffix("\n")
-        if '"' in header or not header.isprintable():
+    header = file.readline().removesuffix("\n")
+    if '"' in header or not header.isprintable():
+        return None
+    names = header.split(",")
+    _, further = _columns(names, place)
+    table = _Table(names)
+    while text := file.read(_BLOCK) + file.readline():
+        if not table.add(text):
             return None
-        names = header.split(",")
-        _, further = _columns(names, str(path))
-        table = _Table(names)
-        while text := file.read(_BLOCK) + file.readline():
-            if not table.add(text):
-                return None
-    return _image_rows(table.columns(), further) if table.is_consistent() else None
+    columns = table.columns()
+    return None if columns is None else _image_rows(columns, further)
 
 
 _TEXTS, _NUMBERS = ("item", "species", "subject", "video", "split"), ("label", "frame")
@@ -278,20 +274,18 @@ class _Table:
             and (not any(mark in paths for mark in _UNUSUAL) or all(map(is_safe_path, columns["item"])))
         )
 
-    def is_consistent(self) -> bool:
-        """Return whether the rows do not contradict each other, and subjects, labels and splits obey the rules."""
+    def columns(self) -> dict[str, npt.NDArray[Any]] | None:
+        """Return the columns of all blocks; None if a subject, label or split breaks a rule, or rows contradict."""
         rules = RowRules("")
         try:
             for number, (label, species, subject, split, *group) in enumerate(self._subjects):
                 name = str(number)
                 rules.check(ImageRow(name, int(label), species, subject, name, 0, split, group[0] if group else None))
         except UserError:
-            return False
+            return None
         videos = {video for video, _, _ in self._videos}
-        return len(self._items) == self._count > 0 and len(videos) == len(self._videos)
-
-    def columns(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the columns of all blocks."""
+        if not len(self._items) == self._count > 0 or len(videos) != len(self._videos):
+            return None
         return {name: np.concatenate(blocks) for name, blocks in self._blocks.items()}
 
 
@@ -305,8 +299,19 @@ def rows_of(lines: Iterable[str], place: str) -> Iterator[ImageRow]:
 def _rows_below_header(header: list[str], lines: Iterable[list[str]], place: str) -> Iterator[ImageRow]:
     """Yield the rows after the header."""
     grouped, further = _columns(header, place)
+    known_count = len(COLUMNS) + grouped
+    count = known_count + len(further)
     for number, values in enumerate(lines, 2):
-        yield _parse_row(values, place, number, grouped, len(further))
+        try:
+            if len(values) != count:
+                raise ValueError
+            item, label, species, subject, video, frame, split = values[: len(COLUMNS)]
+            group = values[known_count - 1] if grouped else None
+            rest = tuple(values[known_count:])
+            row = ImageRow(item, int(label), species, subject, video, int(frame), split, group, rest)
+        except ValueError:
+            raise UserError(place, f"line {number} does not have the {count} values of a row") from None
+        yield row
 
 
 def _columns(header: list[str], place: str) -> tuple[bool, list[str]]:
@@ -318,17 +323,3 @@ def _columns(header: list[str], place: str) -> tuple[bool, list[str]]:
         message = f"the first line must be {','.join(COLUMNS)}, in an identity set with ,{GROUP}, then further columns"
         raise UserError(place, f"{message}, in lower case and without duplicates")
     return grouped, further
-
-
-def _parse_row(values: Sequence[str], place: str, line: int, grouped: bool, further: int) -> ImageRow:
-    known_count = len(COLUMNS) + grouped
-    try:
-        if len(values) != known_count + further:
-            raise ValueError
-        item, label, species, subject, video, frame, split = values[: len(COLUMNS)]
-        group = values[known_count - 1] if grouped else None
-        return ImageRow(
-            item, int(label), species, subject, video, int(frame), split, group, tuple(values[known_count:])
-        )
-    except ValueError:
-        raise UserError(place, f"line {line} does not have the {known_count + further} values of a row") from None

@@ -114,15 +114,31 @@ def _select_images(view: View, selection: Selection, place: str) -> View:
     drawn = _draw_owners(subjects)
     # Ranges and shares refer to the fixed order of `_draw_owners`, so the parts of two sites do not overlap.
     shared = _is_among(subjects, drawn[len(drawn) * first // 100 : len(drawn) * last // 100])
-    number, parts = selection.bonafide
+    number, shares = selection.bonafide
     owners = view.coded("video")[1] if selection.by_videos else subjects
-    live = (view.labels == 1) & _is_among(owners, _draw_owners(owners)[number - 1 :: parts])
+    live = (view.labels == 1) & _is_among(owners, _draw_owners(owners)[number - 1 :: shares])
     attacks = (view.labels == 0) & np.isin(kinds, selection.attacks or offered)[species]
-    chosen = (live | attacks) & shared & _has_columns(view, selection.columns, place)
+    chosen = (live | attacks) & shared
+    for name, values in selection.columns.items():
+        matches = _has_value(view, name.removeprefix(AMONG_ATTACKS), values, place)
+        chosen &= matches | (view.labels == 1) if name.startswith(AMONG_ATTACKS) else matches
+    if PURPOSE in view.columns and PURPOSE not in selection.columns:
+        chosen &= view.column(PURPOSE) != ENROL
     if selection.without:
-        chosen &= ~_has_ending(view, selection.without)
+        # Exclude the videos whose paths end in one of these sequences of path components.
+        names, videos = view.coded("video")
+        suffixes = tuple(f"/{end}" for end in selection.without)
+        chosen &= ~np.array([f"/{name}".endswith(suffixes) for name in names.tolist()], bool)[videos]
     selected = view.subset(_indices_of(chosen))
-    return selected.subset(_indices_of(_ranks(selected) < selection.frames)) if selection.frames else selected
+    if not selection.frames:
+        return selected
+    # Keep the images whose rank within their video, ordered by frame number, is low enough.
+    parts = [part.set.rows.frame[part.indices] for part in selected.slices]
+    order = np.lexsort((np.concatenate(parts or [np.empty(0, np.int32)]), selected.videos))
+    _, starts, counts = np.unique(selected.videos[order], return_index=True, return_counts=True)
+    ranks = np.empty(len(selected), np.int64)
+    ranks[order] = np.arange(len(selected)) - np.repeat(starts, counts)
+    return selected.subset(_indices_of(ranks < selection.frames))
 
 
 def _indices_of(chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -140,34 +156,6 @@ def _is_among(owners: Numbers, chosen: Numbers) -> NDArray[np.bool_]:
     is_chosen = np.zeros(owners.max(initial=0) + 1, bool)
     is_chosen[chosen] = True
     return is_chosen[owners]
-
-
-def _has_ending(view: View, ends: tuple[str, ...]) -> NDArray[np.bool_]:
-    """Return a mask of the videos whose paths end in one of these sequences of path components."""
-    names, videos = view.coded("video")
-    suffixes = tuple(f"/{end}" for end in ends)
-    return np.array([f"/{name}".endswith(suffixes) for name in names.tolist()], bool)[videos]
-
-
-def _ranks(view: View) -> NDArray[np.int64]:
-    """Return the rank of each image within its video, ordered by frame number."""
-    frames = np.concatenate([part.set.rows.frame[part.indices] for part in view.slices] or [np.empty(0, np.int32)])
-    order = np.lexsort((frames, view.videos))
-    _, starts, counts = np.unique(view.videos[order], return_index=True, return_counts=True)
-    ranks = np.empty(len(view), np.int64)
-    ranks[order] = np.arange(len(view)) - np.repeat(starts, counts)
-    return ranks
-
-
-def _has_columns(view: View, columns: Mapping[str, tuple[str, ...]], place: str) -> NDArray[np.bool_]:
-    """Return a mask of the images that have the selected values in further columns."""
-    chosen = np.ones(len(view), bool)
-    for name, values in columns.items():
-        matches = _has_value(view, name.removeprefix(AMONG_ATTACKS), values, place)
-        chosen &= matches | (view.labels == 1) if name.startswith(AMONG_ATTACKS) else matches
-    if PURPOSE in view.columns and PURPOSE not in columns:
-        chosen &= view.column(PURPOSE) != ENROL
-    return chosen
 
 
 def _has_value(view: View, name: str, wanted: tuple[str, ...], place: str) -> NDArray[np.bool_]:

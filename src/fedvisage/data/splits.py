@@ -28,16 +28,11 @@ def split_subjects(
     heldout: set[str] = set()
     for kind in sorted(groups):
         members = groups[kind]
-        count = _heldout_count(len(members), share)
+        count = 0
+        if share and len(members) > 1:
+            count = min(max(round(share * len(members)), 1), len(members) - 1)  # at least one, and never all
         heldout.update(members[index] for index in generator.permutation(len(members))[:count])
     return {subject: "heldout" if subject in heldout else "train" for subject in sorted(classes)}
-
-
-def _heldout_count(members: int, share: float) -> int:
-    """Return the number of subjects to hold out: the rounded share, at least one and never all."""
-    if share == 0 or members < 2:
-        return 0
-    return min(max(round(share * members), 1), members - 1)
 
 
 def draw_splits(count: int, test: float, away: bool, rng: np.random.Generator) -> list[str]:

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NotRequired, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from fedvisage.base.errors import NoRoom, UserError
-from fedvisage.base.files import AGAIN, NO_ROOM, sync_directory
+from fedvisage.base.files import AGAIN, NO_ROOM, file_digest, sync_directory
 from fedvisage.data.crops import CropRecord
 from fedvisage.data.partial_set import EVERY, JOURNAL, ArrayFile, Journal, PartialDirectory, Record, RowsFile
 from fedvisage.data.prepared import (
@@ -37,9 +37,21 @@ from fedvisage.data.prepared import (
     FileEntry,
     FileName,
     Manifest,
-    file_digest,
 )
 from fedvisage.data.rows import COLUMNS, GROUP, ImageRow, RowRules, are_further, rows_of
+
+
+class RowColumns(TypedDict):
+    """The columns of a batch of images, with one value per image; only images of identity sets have a group."""
+
+    label: Sequence[int] | npt.NDArray[Any]
+    species: Sequence[str] | npt.NDArray[Any]
+    subject: Sequence[str] | npt.NDArray[Any]
+    video: Sequence[str] | npt.NDArray[Any]
+    frame: Sequence[int] | npt.NDArray[Any]
+    split: Sequence[str] | npt.NDArray[Any]
+    item: Sequence[str] | npt.NDArray[Any]
+    group: NotRequired[Sequence[str] | npt.NDArray[Any] | None]
 
 
 class Writer:
@@ -124,24 +136,23 @@ class Writer:
             failing.callback(self._discard)
             with _disk_errors(self.path):
                 self._directory = PartialDirectory(self.path, self._key)
-                count, length = self._take_up() if self._key else (0, 0)
+                count = length = 0
+                if self._key:
+                    # Continue after the images and row bytes that the journal of an earlier attempt covers.
+                    self._journal = Journal(self._partial / JOURNAL, self._every)
+                    rows = self._partial / ROWS
+                    images = min(ArrayFile.entries(self._partial / file, *form) for file, form in self._shapes.items())
+                    count, length = self._journal.keep_reached(images, rows.stat().st_size if rows.exists() else 0)
+                    beginning = rows.read_bytes()[:length].decode() if length else ""
+                    for row in rows_of(io.StringIO(beginning, newline=""), str(rows)):
+                        self._count(row)
+                    self.done = self._journal.records
                 for file, (shape, dtype) in self._shapes.items():
                     array_file = ArrayFile(self._partial / file, shape, dtype, count)
                     self._arrays[file] = self._open_files.enter_context(array_file)
                 self._rows = self._open_files.enter_context(RowsFile(self._partial / ROWS, self._columns, length))
             failing.pop_all()
         return self
-
-    def _take_up(self) -> tuple[int, int]:
-        """Read the progress of an earlier attempt; return the number of valid images and row bytes."""
-        self._journal = Journal(self._partial / JOURNAL, self._every)
-        rows = self._partial / ROWS
-        images = min(ArrayFile.entries(self._partial / file, *form) for file, form in self._shapes.items())
-        count, length = self._journal.keep_reached(images, rows.stat().st_size if rows.exists() else 0)
-        for row in rows_of(io.StringIO(_read_beginning(rows, length), newline=""), str(rows)):
-            self._count(row)
-        self.done = self._journal.records
-        return count, length
 
     def note(self, **record: Any) -> None:
         """Note that a piece of work is done and all its images are added; a later attempt continues after it."""
@@ -164,33 +175,47 @@ class Writer:
         self,
         images: npt.NDArray[np.uint8],
         *,
-        label: Sequence[int] | npt.NDArray[Any],
-        species: Sequence[str] | npt.NDArray[Any],
-        subject: Sequence[str] | npt.NDArray[Any],
-        video: Sequence[str] | npt.NDArray[Any],
-        frame: Sequence[int] | npt.NDArray[Any],
-        split: Sequence[str] | npt.NDArray[Any],
-        item: Sequence[str] | npt.NDArray[Any],
         depth: npt.NDArray[np.uint8] | None = None,
         points: npt.NDArray[np.float32] | None = None,
-        group: Sequence[str] | npt.NDArray[Any] | None = None,
         at_further_margins: Sequence[npt.NDArray[np.uint8]] = (),
         further: Mapping[str, Sequence[str]] | None = None,
+        **columns: Unpack[RowColumns],
     ) -> None:
         """Append a batch of B images; every column has B entries."""
+        if columns.keys() - {GROUP} != {*COLUMNS}:
+            raise TypeError(f"a batch has the columns {', '.join(COLUMNS)}, got {', '.join(columns)}")
         if tuple(further or ()) != self.further:
             raise ValueError(f"the further columns are {self.further}")
-        texts = [*zip(*further.values(), strict=True)] if further else [()] * len(item)
+        count, group = len(columns["item"]), columns.get("group")
+        texts = [*zip(*further.values(), strict=True)] if further else [()] * count
         if (group is None) != (GROUP not in self._columns):
             raise ValueError("images need groups in an identity set, and must not have them in other sets")
-        columns = (item, label, species, subject, video, frame, split)
+        groups = [None] * count if group is None else [str(name) for name in group]
+        names, labels, frames = columns["item"], columns["label"], columns["frame"]
+        kinds, people, videos, splits = columns["species"], columns["subject"], columns["video"], columns["split"]
+        lengths = [*map(len, (names, labels, kinds, people, videos, frames, splits, groups, texts))]
+        if {*lengths} != {count}:
+            raise ValueError(f"columns of different lengths: {lengths}")
         arrays: dict[FileName, Any] = {IMAGES: images, DEPTH: depth, POINTS: points}
         arrays |= dict(zip(FURTHER_IMAGES, at_further_margins, strict=False))
-        groups = [None] * len(item) if group is None else [str(name) for name in group]
-        self._check_batch(arrays, [len(column) for column in (*columns, groups, texts)])
+        if missing := self._shapes.keys() - arrays.keys():
+            raise ValueError(f"{min(missing)}: expected crops of a further margin, got nothing")
+        for file, array in arrays.items():
+            if file not in self._shapes and array is not None:
+                raise ValueError(f"{file}: given, but the writer was not opened with it")
+            if file not in self._shapes:
+                continue
+            shape, dtype = self._shapes[file]
+            if array is None or array.shape != (count, *shape) or array.dtype != dtype:
+                actual = "nothing" if array is None else f"{array.dtype} {array.shape}"
+                raise ValueError(f"{file}: expected {np.dtype(dtype)} {(count, *shape)}, got {actual}")
+            if file == POINTS and not np.isfinite(array).all():
+                raise ValueError(f"{file}: points must be finite")
         rows = [
             ImageRow(str(i), int(y), str(s), str(person), str(v), int(f), str(part), g, tuple(extra))
-            for i, y, s, person, v, f, part, g, extra in zip(*columns, groups, texts, strict=True)
+            for i, y, s, person, v, f, part, g, extra in zip(
+                names, labels, kinds, people, videos, frames, splits, groups, texts, strict=True
+            )
         ]
         # Check all rows before writing any array or table.
         for row in rows:
@@ -229,45 +254,29 @@ class Writer:
         assert self._directory is not None, "a Writer is used as a context manager"
         return self._directory.path
 
-    def _check_batch(self, arrays: dict[FileName, Any], lengths: list[int]) -> None:
-        batch = lengths[0]
-        if set(lengths) != {batch}:
-            raise ValueError(f"columns of different lengths: {lengths}")
-        if missing := self._shapes.keys() - arrays.keys():
-            raise ValueError(f"{min(missing)}: expected crops of a further margin, got nothing")
-        for file, array in arrays.items():
-            if file not in self._shapes:
-                if array is not None:
-                    raise ValueError(f"{file}: given, but the writer was not opened with it")
-                continue
-            shape, dtype = self._shapes[file]
-            if array is None or array.shape != (batch, *shape) or array.dtype != dtype:
-                actual = "nothing" if array is None else f"{array.dtype} {array.shape}"
-                raise ValueError(f"{file}: expected {np.dtype(dtype)} {(batch, *shape)}, got {actual}")
-            if file == POINTS and not np.isfinite(array).all():
-                raise ValueError(f"{file}: points must be finite")
-
     def _finish(self) -> None:
         if self.count == 0:
             raise UserError(str(self.path), "no images were added; a prepared set needs at least one")
         self._open_files.close()
         if self._journal is not None:
-            self._journal.remove()
-        files = {}
+            (self._partial / JOURNAL).unlink(missing_ok=True)
+        files: dict[Any, FileEntry] = {}
         for path in sorted(self._partial.iterdir()):
             _make_durable(path)
             files[path.name] = FileEntry(bytes=path.stat().st_size, sha256=file_digest(path))
         # Publish in a crash-safe order: data files, then `set.json`, then the directory entry.
-        content: dict[str, Any] = {
-            "format": FURTHER_FORMAT if self.further else PLAIN_FORMAT,
-            "name": self.name,
-            "size": self.size,
-            "count": self.count,
-        }
-        content |= {"source": self.source, "crop": self.crop, "files": files, "further_margins": self.further_margins}
-        manifest = Manifest.model_validate(content)
-        optional = {"crop": self.crop, "further_margins": self.further_margins}
-        text = manifest.model_dump_json(indent=1, exclude={name for name, value in optional.items() if not value})
+        manifest = Manifest(
+            format=FURTHER_FORMAT if self.further else PLAIN_FORMAT,
+            name=self.name,
+            size=self.size,
+            count=self.count,
+            source=self.source,
+            crop=self.crop,
+            further_margins=self.further_margins,
+            files=files,
+        )
+        empty = {name for name in ("crop", "further_margins") if not getattr(self, name)}
+        text = manifest.model_dump_json(indent=1, exclude=empty)
         (self._partial / SET).write_text(text + "\n", encoding="utf-8")
         _make_durable(self._partial / SET)
         sync_directory(self._partial)
@@ -302,14 +311,6 @@ def _disk_errors(path: Path) -> Iterator[None]:
         if error.errno in NO_ROOM:
             raise NoRoom(str(path), f"nothing was saved: {NO_ROOM[error.errno]}", AGAIN) from error
         raise UserError(str(path), f"cannot be written: {error.strerror or error}") from error
-
-
-def _read_beginning(path: Path, length: int) -> str:
-    """Read the first `length` bytes of a text file."""
-    if not length:
-        return ""
-    with path.open("rb") as file:
-        return file.read(length).decode()
 
 
 def _make_durable(path: Path) -> None:

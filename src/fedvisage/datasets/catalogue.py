@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -9,7 +10,8 @@ from fedvisage.base import extensions
 from fedvisage.base.errors import UserError, choice_hint
 from fedvisage.base.parallel import Progress
 from fedvisage.base.progress import format_count
-from fedvisage.datasets.import_people import IDENTITIES, import_identities
+from fedvisage.datasets.import_people import import_people
+from fedvisage.datasets.import_presentations import import_items
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad import (
     casia_fasd,
@@ -94,8 +96,8 @@ class Importer(Protocol):
     ) -> ImportReport: ...
 
 
-IMPORTERS: dict[str, Importer] = {"identities": import_identities}
-"""Importers of layouts without a scanner, by name."""
+IMPORTERS: dict[str, Importer] = {folders.IDENTITIES.kind: partial(import_people, folders.IDENTITIES)}
+"""Importers of files in no published layout, by name."""
 
 
 def all_kinds() -> list[str]:
@@ -107,8 +109,6 @@ def describe_kinds(kind: str) -> list[str]:
     """Describe the expected files of each dataset, or of one."""
     if kind in extensions.names("datasets"):
         return [f"{kind}: an importer of its own; see its documentation"]
-    if kind == IDENTITIES.kind:
-        return [f"{kind}: {IDENTITIES.title}", *(f"    {line}" for line in IDENTITIES.expects.splitlines())]
     lines = []
     everything: list[Scanner | Layout] = [*SCANNERS.values(), *LAYOUTS.values()]
     for dataset in [dataset_of(kind)] if kind else everything:
@@ -121,26 +121,36 @@ def describe_kinds(kind: str) -> list[str]:
 
 def dataset_of(kind: str) -> Scanner | Layout:
     """Return the dataset with this name."""
-    dataset: Scanner | Layout | None = SCANNERS.get(kind) or LAYOUTS.get(kind)
+    dataset = SCANNERS.get(kind) or LAYOUTS.get(kind)
+    if dataset is None and kind == folders.IDENTITIES.kind:
+        dataset = folders.IDENTITIES
     if dataset is None:
-        raise UserError("KIND", f"unknown dataset {kind!r}{choice_hint(kind, [*SCANNERS, *LAYOUTS])}")
+        raise _unknown_kind(kind)
     return dataset
+
+
+def importer_of(kind: str) -> Importer:
+    """Return the importer of a dataset."""
+    if kind in SCANNERS:
+        return partial(import_items, SCANNERS[kind])
+    if kind in LAYOUTS:
+        return partial(import_people, LAYOUTS[kind])
+    importer: Importer | None = IMPORTERS.get(kind) or extensions.load("datasets", kind)
+    if importer is None:
+        raise _unknown_kind(kind)
+    return importer
+
+
+def _unknown_kind(kind: str) -> UserError:
+    return UserError("KIND", f"unknown dataset {kind!r}{choice_hint(kind, all_kinds())}")
 
 
 def write_small_copy(kind: str, directory: Path, subjects: int = 0, people: int = 0) -> list[str]:
     """Write a small rendered copy of a dataset; `subjects` and `people` change its size."""
     from fedvisage.datasets.small_copies import write_copy  # needs the renderer
 
-    dataset = IDENTITIES if kind == IDENTITIES.kind else dataset_of(kind)
+    dataset = dataset_of(kind)
     count = write_copy(dataset, directory, subjects, people)
     return [
         f"{format_count(count, 'file')} in the layout of {dataset.title}: fedvisage data import {kind} {directory} SET"
     ]
-
-
-def importer_of(kind: str) -> Importer:
-    """Return the importer of a layout without a scanner."""
-    importer: Importer | None = IMPORTERS.get(kind) or extensions.load("datasets", kind)
-    if importer is None:
-        raise UserError("KIND", f"unknown layout {kind!r}{choice_hint(kind, all_kinds())}")
-    return importer

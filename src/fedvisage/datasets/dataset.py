@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from fedvisage.base.errors import UserError
+from fedvisage.base.errors import UserError, printable
+from fedvisage.data.rows import BONA_FIDE, PURPOSE
 from fedvisage.datasets.options import ImportOptions
-from fedvisage.datasets.tree import ARRAY_ENDINGS, VIDEO_ENDINGS, ending_of, without_ending
+from fedvisage.datasets.report import SkippedFile
+from fedvisage.datasets.tree import ARRAY_ENDINGS, VIDEO_ENDINGS, Tree, ending_of, fault_of_file, without_ending
 from fedvisage.faces import pictures
 
 # The files of a small copy, which show the layout of a dataset.
@@ -208,3 +211,102 @@ def match_name(
         if parsed := name.grammar.parse(path):
             return name, parsed.name, name.read(parsed.fields, options)
     return None
+
+
+@dataclass(frozen=True)
+class NamedFile:
+    """A file or a folder of frames: its kind, its path, the matching end of the path, and its entry."""
+
+    name: Name
+    path: str
+    tail: str
+    entry: Entry
+
+
+@dataclass(frozen=True)
+class NamedFiles:
+    """The files of a dataset: known ones by name, unusable ones and left out ones with the reason, and all others."""
+
+    known: dict[str, NamedFile] = field(default_factory=dict)
+    skipped: list[SkippedFile] = field(default_factory=list)
+    left_out: list[SkippedFile] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+
+def read_names(
+    dataset: Dataset, tree: Tree, options: ImportOptions = DEFAULT_OPTIONS, notes: tuple[str, ...] = ()
+) -> NamedFiles:
+    """Read every file's name; refuse a tree without known names, with the notes, or with two copies of one file."""
+    files = NamedFiles()
+    for file in tree.files:
+        match = match_name(dataset, file, options)
+        if match is None:
+            files.unknown.append(file)
+            continue
+        name, tail, entry = match
+        if isinstance(entry, str):
+            files.left_out.append(SkippedFile(printable(file), entry))
+            continue
+        if fault := fault_of_file(tree.path(file), file, tree.root, name.endings):
+            files.skipped.append(SkippedFile(printable(file), fault))
+            continue
+        # The first file of a folder of frames represents the folder.
+        path = str(PurePosixPath(file).parent) if name.kind == "frames" else file
+        first = files.known.setdefault(entry.name or tail, NamedFile(name, path, tail, entry))
+        if first.path != path:
+            fault = f"contains two copies of one file, {first.path} and {path}; give the folder of one copy"
+            raise UserError(str(tree.root), fault)
+    if not files.known:
+        names = ", ".join(f"{name.grammar.template} ({name.endings[0]}, …)" for name in dataset.names)
+        raise tree.mismatch("; ".join([f"does not match {dataset.title}: searched for {names}", *notes]))
+    return files
+
+
+# The videos and images of a dataset of attacks.
+
+ALL = "all"
+"""Key of the counts of a complete copy, and place of items without a split."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One video or image of a dataset; ``name`` does not depend on the location of the copy."""
+
+    path: Path
+    name: str
+    kind: Kind
+    species: str
+    subject: str
+    video: str
+    split: str | None = None
+    extra: Mapping[str, str] = field(default_factory=dict)
+    boxes: Path | None = None
+    frame: int = 0
+    own_subject: bool = False
+    depth_name: str = ""
+    """Path of an image's depth map if it differs from the image's own name."""
+    bgr: bool = False
+    """True if the channels of an array are in the order blue, green, red."""
+
+    @property
+    def label(self) -> int:
+        """1 for bona fide, 0 for an attack: the label is derived from the species only here."""
+        return int(self.species == BONA_FIDE)
+
+    @property
+    def place(self) -> str:
+        """Return the key of the item in published counts: its purpose, else its official split."""
+        return self.extra.get(PURPOSE) or self.split or ALL
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The result of a scan: readable items, unusable files with the reason, and other files, counted by reason."""
+
+    items: Sequence[Item]
+    skipped: tuple[SkippedFile, ...] = ()
+    stray: Mapping[str, int] = field(default_factory=Counter)
+    examples: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    expected: Mapping[str, tuple[int, int]] | None = None
+    """Counts of a complete copy that differ from the published counts."""

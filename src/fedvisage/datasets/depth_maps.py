@@ -18,7 +18,7 @@ import numpy.typing as npt
 from fedvisage.base.errors import BadFile, UserError
 from fedvisage.data.prepared import DEPTH_SIZE
 from fedvisage.datasets.tree import fault_of_file
-from fedvisage.faces.cropping import Crop, CroppedPicture, CropPlace, Image
+from fedvisage.faces.cropping import Crop, CroppedPicture, CropPlace
 from fedvisage.faces.pictures import ENDINGS, open_picture
 
 Map = npt.NDArray[np.uint8]
@@ -71,7 +71,17 @@ def _fit_map(cropped: CroppedPicture, size: int) -> Map:
 
 def _read_map(root: Path, names: tuple[str, ...], place: CropPlace) -> Map:
     """Read the map of an image and crop it like the image."""
-    image = _read_grey(open_picture(_find_map(root, names)))
+    stems = [name.with_suffix("") if name.suffix.lower() in ENDINGS else name for name in map(PurePosixPath, names)]
+    paths = [root / f"{stem}_depth{ending}" for stem in stems for ending in MAP_ENDINGS]
+    path = next((path for path in paths if path.exists()), None)
+    if path is None:
+        raise BadFile(f"no {stems[0].name}_depth.jpg or .png at the matching path in the directory of depth maps")
+    if fault := fault_of_file(path, path.relative_to(root).as_posix(), root, MAP_ENDINGS):
+        raise BadFile(f"its depth map is {fault}")
+    picture = open_picture(path)
+    if int(np.ptp(picture.astype(np.int16), axis=2).max()) > _COLOURED:
+        raise BadFile("its depth map is in colour; it must be grey, with 255 for near and 0 for no face")
+    image = np.ascontiguousarray(picture[..., 1])
     height, width = image.shape
     if abs(width * place.height / (height * place.width) - 1) > _PROPORTIONS:
         shapes = f"{width}×{height} and {place.width}×{place.height}"
@@ -81,21 +91,3 @@ def _read_map(root: Path, names: tuple[str, ...], place: CropPlace) -> Map:
     square = image[top : top + max(1, side), left : left + max(1, side)]
     interpolation = cv2.INTER_AREA if min(square.shape) > DEPTH_SIZE else cv2.INTER_LINEAR
     return np.asarray(cv2.resize(square, (DEPTH_SIZE, DEPTH_SIZE), interpolation=interpolation), np.uint8)
-
-
-def _find_map(root: Path, names: tuple[str, ...]) -> Path:
-    stems = [name.with_suffix("") if name.suffix.lower() in ENDINGS else name for name in map(PurePosixPath, names)]
-    for stem in stems:
-        for ending in MAP_ENDINGS:
-            path = root / f"{stem}_depth{ending}"
-            if path.exists():
-                if fault := fault_of_file(path, path.relative_to(root).as_posix(), root, MAP_ENDINGS):
-                    raise BadFile(f"its depth map is {fault}")
-                return path
-    raise BadFile(f"no {stems[0].name}_depth.jpg or .png at the matching path in the directory of depth maps")
-
-
-def _read_grey(image: Image) -> Map:
-    if int(np.ptp(image.astype(np.int16), axis=2).max()) > _COLOURED:
-        raise BadFile("its depth map is in colour; it must be grey, with 255 for near and 0 for no face")
-    return np.ascontiguousarray(image[..., 1])

@@ -81,12 +81,15 @@ def compare_sets(first: PreparedSet, second: PreparedSet) -> Differences:
         kind: effect_sizes(*(measure_cues(*pair) for pair in zip((first, second), drawn[kind], strict=True)))
         for kind in kinds
     }
+    chosen, others = drawn[BONA_FIDE]
+    features = np.concatenate([_texture(first, chosen), _texture(second, others)])
+    subjects = np.concatenate([first.rows.subject[chosen], second.rows.subject[others]])
     return Differences(
         first.name,
         second.name,
         {kind: counts[kind] for kind in kinds},
         {kind: dict(zip(NAMES, values.tolist(), strict=True)) for kind, values in cues.items()},
-        _texture_auc(first, second, *drawn[BONA_FIDE]),
+        linear_auc(features, np.arange(len(features)) < len(chosen), subjects),
     )
 
 
@@ -97,14 +100,6 @@ def effect_sizes(first: Array, second: Array) -> Array:
     deviation = np.sqrt(squares / (len(first) + len(second) - 2))
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.where(difference == 0, 0.0, difference / deviation))
-
-
-def _texture_auc(
-    first: PreparedSet, second: PreparedSet, chosen: npt.NDArray[np.int64], others: npt.NDArray[np.int64]
-) -> float:
-    features = np.concatenate([_texture(first, chosen), _texture(second, others)])
-    subjects = np.concatenate([first.rows.subject[chosen], second.rows.subject[others]])
-    return linear_auc(features, np.arange(len(features)) < len(chosen), subjects)
 
 
 def _texture(prepared: PreparedSet, indices: npt.NDArray[np.int64]) -> Array:

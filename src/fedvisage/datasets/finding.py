@@ -17,7 +17,6 @@ from fedvisage.data.prepared import SET, Manifest, read_manifest
 from fedvisage.datasets.catalogue import LAYOUTS, SCANNERS
 from fedvisage.datasets.dataset import match_name
 from fedvisage.datasets.options import ImportOptions
-from fedvisage.datasets.people.layout import Layout
 from fedvisage.datasets.tree import MEDIA_ENDINGS, Tree, ending_of, walk, without_ending
 from fedvisage.faces import pictures
 
@@ -105,23 +104,17 @@ def _datasets_of(folder: Path) -> Iterator[FoundDataset]:
     for layout in LAYOUTS.values():
         if layout.file is None:
             continue
+        ending, begins = layout.file
         for name in tree.files:
-            if "/" not in name and _is_complete_file(tree.path(name), *layout.file):
-                yield FoundDataset(
-                    layout.kind, tree.path(name), f"{layout.kind}-{_plain_name(folder.name, without_ending(name))}"
-                )
-
-
-def _is_complete_file(path: Path, ending: str, begins: bytes) -> bool:
-    """Check whether a file may contain a complete dataset; unrelated files can have the same ending."""
-    if path.suffix.lower() != ending or path.is_symlink() or not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(1) in {bytes([first_byte]) for first_byte in begins}
-
-
-def _plain_name(*words: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", "-".join(words))
+            path = tree.path(name)
+            if "/" in name or path.suffix.lower() != ending or path.is_symlink() or not path.is_file():
+                continue
+            # Unrelated files can have the same ending.
+            with path.open("rb") as file:
+                begins_like_one = file.read(1) in {bytes([first_byte]) for first_byte in begins}
+            if begins_like_one:
+                plain_name = re.sub(r"[^A-Za-z0-9_-]+", "-", f"{folder.name}-{without_ending(name)}")
+                yield FoundDataset(layout.kind, path, f"{layout.kind}-{plain_name}")
 
 
 def recognise(tree: Tree) -> str | None:
@@ -138,12 +131,11 @@ def recognise(tree: Tree) -> str | None:
     if count > MATCHING_SHARE * len(media):
         return kind
     images = [without_ending(name) for name in media if ending_of(name) in pictures.ENDINGS]
-    return next((layout.kind for layout in LAYOUTS.values() if _matches_layout(layout, tree, images)), None)
-
-
-def _matches_layout(layout: Layout, tree: Tree, images: list[str]) -> bool:
-    """Check whether the photographs are named as in a dataset and the dataset's list exists."""
-    if not layout.sign or not images:
-        return False
-    has_list = not layout.list_beside or any(f"/{name}".endswith(f"/{layout.list_beside}") for name in tree.files)
-    return has_list and sum(re.search(layout.sign, name) is not None for name in images) > MATCHING_SHARE * len(images)
+    for layout in LAYOUTS.values():
+        # The photographs are named as in the dataset, and its list exists.
+        listed = not layout.list_beside or any(f"/{name}".endswith(f"/{layout.list_beside}") for name in tree.files)
+        if layout.sign and images and listed:
+            named = sum(re.search(layout.sign, name) is not None for name in images)
+            if named > MATCHING_SHARE * len(images):
+                return layout.kind
+    return None

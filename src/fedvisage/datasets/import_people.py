@@ -6,7 +6,6 @@ unchecked; in other photographs the face is detected, or aligned by the five poi
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedvisage.base.errors import UserError, printable
-from fedvisage.base.files import open_regular, write_atomically
+from fedvisage.base.files import write_atomically
 from fedvisage.base.parallel import Progress, map_in_order
 from fedvisage.base.progress import format_count
 from fedvisage.base.streams import numpy_rng
@@ -25,16 +24,12 @@ from fedvisage.data.lists import OF_TEMPLATES, PAIR_LISTS, TemplateLists, list_b
 from fedvisage.data.partial_set import EVERY, import_key
 from fedvisage.data.splits import draw_splits
 from fedvisage.data.writer import Writer
-from fedvisage.datasets.dataset import NO_GROUPS, Clip, Dataset
 from fedvisage.datasets.options import ImportOptions
-from fedvisage.datasets.pad.folder import ATTACK_FOLDERS, REAL_FOLDERS
 from fedvisage.datasets.people.choosing import PARTS, choose_subset, order_digest, subset_text
-from fedvisage.datasets.people.layout import Layout, Photograph, PhotographList, WholeFile, list_by_person
-from fedvisage.datasets.photographs import Aligned, Alignment, PhotographResult, alignment_of, read_photograph
-from fedvisage.datasets.report import ImportReport, SkippedFile, Tally
-from fedvisage.datasets.tree import fault_of_file, files_below
+from fedvisage.datasets.people.layout import Layout, Photograph, PhotographList, WholeFile
+from fedvisage.datasets.photographs import Aligned, Alignment, PhotographResult, read_photograph
+from fedvisage.datasets.report import ImportReport, Tally
 from fedvisage.faces.cropping import LARGEST, Crop, record_of
-from fedvisage.faces.pictures import ENDINGS
 
 # Identity sets from lists of photographs, written person by person in order of names.
 
@@ -122,7 +117,12 @@ def write_people(
     people = sorted(person for person, count in listing.counts.items() if count >= division.least)
     if not people:
         raise UserError("least", f"no person in {source} has {division.least} photographs; choose fewer")
-    heldout_people = draw_held_out(people, division.heldout, division.seed)
+    if not 0 <= division.heldout < 1:
+        raise UserError("heldout", f"must be in [0, 1), got {division.heldout}")
+    # Draw the people to hold out; at least one person remains.
+    order = numpy_rng(division.seed, "import", "heldout").permutation(len(people))
+    heldout_count = min(round(division.heldout * len(people)), len(people) - 1)
+    heldout_people = {people[index] for index in order[:heldout_count]}
     total = sum(listing.counts[person] for person in people)
     state = _PeopleImportState(tally, distinct)
     # People without enough photographs are left out before any photograph is read.
@@ -154,7 +154,15 @@ def write_people(
             for person in remaining:
                 count = listing.counts[person]
                 results = zip(listing.photographs(person), islice(developed, count), strict=True)
-                draw = partial(_splits_of, listing, person, division, person in heldout_people)
+                # The dataset's own splits, or drawn from the person's random stream.
+                draw: Callable[[int], Sequence[str]] = partial(
+                    draw_splits,
+                    test=division.test,
+                    away=person in heldout_people,
+                    rng=numpy_rng(division.seed, "import", person),
+                )
+                if listing.splits is not None:
+                    draw = partial(listing.splits, person)
                 out.note(**_write_person(out, person, count, results, state, division.least, draw))
                 done += count
                 if progress:
@@ -211,13 +219,6 @@ def _write_person(
     return {"person": person, "skipped": skipped, "contents": contents, "single": single, "left_out": left_out}
 
 
-def _splits_of(listing: PhotographList, person: str, division: Division, away: bool, count: int) -> Sequence[str]:
-    """Return the splits of a person's photographs: the dataset's own, or drawn from the person's random stream."""
-    if listing.splits is not None:
-        return listing.splits(person, count)
-    return draw_splits(count, division.test, away, numpy_rng(division.seed, "import", person))
-
-
 def _add(out: Writer, photograph: Photograph, aligned: Aligned, split: str) -> None:
     image, points = aligned
     out.add(
@@ -247,117 +248,6 @@ def _lines_of_key(listing: PhotographList, people: Sequence[str]) -> Iterator[st
             yield repr((photograph.name, photograph.group, *extra, status.st_size, status.st_mtime_ns, *box))
 
 
-def draw_held_out(people: list[str], share: float, seed: int) -> set[str]:
-    """Draw the people to hold out; at least one person remains."""
-    if not 0 <= share < 1:
-        raise UserError("heldout", f"must be in [0, 1), got {share}")
-    order = numpy_rng(seed, "import", "heldout").permutation(len(people))
-    return {people[index] for index in order[: min(round(share * len(people)), len(people) - 1)]}
-
-
-# Folders of photographs, one per person.
-
-GROUPS = "groups.csv"
-
-
-def import_identities(
-    source: Path,
-    destination: Path,
-    options: ImportOptions,
-    *,
-    name: str,
-    every: float = EVERY,
-    progress: Progress | None = None,
-) -> ImportReport:
-    """Import a folder with one folder per person into an identity set and return the report.
-
-    With ``--crop face`` the largest face of each photograph is detected and aligned by its five points (eyes, nose,
-    corners of the mouth). With ``--aligned`` (or ``--crop none``) the photographs are already aligned and no face is
-    detected, because a detector misses some faces in tight crops. The optional file ``groups.csv`` in the source, with
-    the columns ``person,group``, assigns people to groups for tables by group; without it all are in one group.
-
-    People with one photograph can be trained on but not tested with: they are counted. People with fewer than ``least``
-    photographs are left out, and counted too.
-    """
-    crop = crop_of(options)
-    division = Division(options.test, options.heldout, options.least, options.seed)
-    return write_people(
-        _scan_folders(source),
-        source,
-        destination,
-        options,
-        name=name,
-        origin=f"people {printable(source.resolve().name)} crop={crop} {division.text}",
-        alignment=alignment_of(crop, options.size),
-        record=record_of(crop, aligned=True, search=LARGEST),
-        division=division,
-        distinct=True,
-        every=every,
-        progress=progress,
-    )
-
-
-IDENTITIES = Dataset(
-    kind="identities",
-    title="photographs of people, one folder per person",
-    page="",
-    expects="""\
-<person>/<image>.jpg                    any number of photographs of each person
-groups.csv                              optional: the columns person,group""",
-    example=tuple(
-        Clip(f"person-{person}/{number}.jpg", person, take=str(number))
-        for person in range(1, 5)
-        for number in range(1, 4)
-    ),
-)
-
-
-def _scan_folders(source: Path) -> PhotographList:
-    """List the photographs below a folder per person; the first folder below the root names the person."""
-    if not source.is_dir():
-        raise UserError(str(source), "is not a directory; give a folder of face photographs")
-    files: dict[str, Path] = {}
-    skipped = []
-    for name, path in sorted((path.relative_to(source).as_posix(), path) for path in files_below(source)):
-        if name == GROUPS:
-            continue
-        if fault := fault_of_file(path, name, source, ENDINGS):
-            skipped.append(SkippedFile(printable(name), fault))
-        else:
-            files[name] = path
-    if not files:
-        raise UserError(str(source), f"contains no photographs ({', '.join(ENDINGS)})")
-    if loose := [name for name in files if "/" not in name]:
-        raise UserError(
-            str(source),
-            f"{loose[0]} is not in a folder; put each person's photographs into a folder with the person's name",
-        )
-    if {name.partition("/")[0].casefold() for name in files} <= {*REAL_FOLDERS, *ATTACK_FOLDERS}:
-        raise UserError(
-            str(source),
-            "has folders of bona fide images and attacks instead of one folder per person; use `fedvisage data import"
-            " folder`",
-        )
-    groups = read_groups(source / GROUPS)
-    photographs = (
-        Photograph(name, person, WholeFile(path), groups.get(person, NO_GROUPS))
-        for name, path in files.items()
-        for person in [name.partition("/")[0]]
-    )
-    return list_by_person(photographs, tuple(skipped))
-
-
-def read_groups(path: Path) -> dict[str, str]:
-    """Read the group of each person; return no groups if the file is absent."""
-    if not path.exists():
-        return {}
-    try:
-        with open(path, newline="", encoding="utf-8", opener=open_regular) as file:
-            return {row["person"]: row["group"] for row in csv.DictReader(file)}
-    except (KeyError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(str(path), f"must be a table with the columns person,group ({error})") from None
-
-
 BY_POINTS = CropRecord(how="boxes", rotation=True, alignment="points")
 """The crop record of sets aligned by the dataset's own points."""
 
@@ -374,12 +264,20 @@ def import_people(
 ) -> ImportReport:
     """Import a dataset into an identity set and return the report.
 
-    Benchmarks hold out no person. Their lists of pairs and templates are written next to the set; a list of pairs is
-    named ``NAME-pairs.txt``.
+    With ``--crop face`` the largest face of each photograph is detected and aligned by its five points (eyes, nose,
+    corners of the mouth). With ``--aligned`` (or ``--crop none``) the photographs are already aligned and no face is
+    detected, because a detector misses some faces in tight crops. Benchmarks hold out no person. Their lists of pairs
+    and templates are written next to the set; a list of pairs is named ``NAME-pairs.txt``.
     """
     crop, boxes = crop_of(options, layout), boxes_of(layout, options)
     alignment, record = _alignment(layout, crop, boxes, options.size)
-    _check_choice(layout, options)
+    if options.split not in ("", *PARTS):
+        raise UserError("--split", f"{options.split!r} is not a known part; choose one of {', '.join(PARTS)}")
+    if layout.benchmark and subset_text(options):
+        raise UserError(
+            "--split" if options.split else "--people" if options.people else "--most",
+            f"excludes photographs that the lists of {layout.title} need; leave it out",
+        )
     scanned = layout.scan(layout, source)
     listing = choose_subset(scanned, options)
     if boxes == "dataset" and all(
@@ -388,8 +286,7 @@ def import_people(
         raise UserError(str(source), f"contains no list with points for {layout.title}; leave out --boxes dataset")
     # Check the destinations of all lists before the import, which can take hours.
     lists = {
-        list_beside(destination, PAIR_LISTS, list_name): text_of_pairs(folds)
-        for list_name, folds in sorted(listing.pairs.items())
+        list_beside(destination, PAIR_LISTS, list_name): folds for list_name, folds in sorted(listing.pairs.items())
     }
     templates = listing.templates or TemplateLists()
     for path in (*lists, *(list_beside(destination, OF_TEMPLATES, list_name) for list_name in templates.tables)):
@@ -406,18 +303,18 @@ def import_people(
         alignment=alignment,
         record=record,
         division=division_of(layout, options),
-        distinct=False,
+        distinct=layout.distinct,
         every=every,
         progress=progress,
     )
-    for path, text in lists.items():
-        write_atomically(path, text.encode())
+    for path, folds in lists.items():
+        write_atomically(path, text_of_pairs(folds).encode())
     written = write_lists(destination, templates)
     return replace(
         report,
         summary=(*_compare_counts(listing), *listing.notes),
         lists=(
-            *(f"pairs: {path} ({format_count(_count(text), 'pair')})" for path, text in lists.items()),
+            *(f"pairs: {path} ({format_count(sum(map(len, folds)), 'pair')})" for path, folds in lists.items()),
             *(
                 f"templates: {list_beside(destination, OF_TEMPLATES, list_name)} ({format_count(count, 'line')})"
                 for list_name, count in written.items()
@@ -443,7 +340,8 @@ def settings_of_people(layout: Layout, options: ImportOptions) -> str:
     """Return the end of a set's source line, which records every chosen option."""
     crop, division = crop_of(options, layout), division_of(layout, options)
     by_boxes = " boxes=dataset" if boxes_of(layout, options) == "dataset" else ""
-    return f"kind={layout.kind} crop={crop} {division.text}{by_boxes}{subset_text(options)}"
+    kind = f"kind={layout.kind} " if layout.page else ""  # sets of folders of one's own do not name their kind
+    return f"{kind}crop={crop} {division.text}{by_boxes}{subset_text(options)}"
 
 
 def division_of(layout: Layout, options: ImportOptions) -> Division:
@@ -453,11 +351,11 @@ def division_of(layout: Layout, options: ImportOptions) -> Division:
     return Division(options.test, 0.0 if layout.benchmark else options.heldout, options.least, options.seed)
 
 
-def crop_of(options: ImportOptions, layout: Layout | None = None) -> Crop:
+def crop_of(options: ImportOptions, layout: Layout) -> Crop:
     """Return the crop: none for photographs that are aligned, by the options or by the dataset."""
     if options.aligned and options.crop == "centre":
         raise UserError("--aligned", "and --crop centre contradict each other; leave one out")
-    return "none" if options.aligned or (layout and layout.aligned) else options.crop
+    return "none" if options.aligned or layout.aligned else options.crop
 
 
 def boxes_of(layout: Layout, options: ImportOptions) -> str:
@@ -465,26 +363,13 @@ def boxes_of(layout: Layout, options: ImportOptions) -> str:
     return "dataset" if layout.by_points and crop_of(options, layout) == "face" else options.boxes
 
 
-def _check_choice(layout: Layout, options: ImportOptions) -> None:
-    """Refuse unknown parts, and parts of a benchmark, whose lists need all photographs."""
-    if options.split not in ("", *PARTS):
-        raise UserError("--split", f"{options.split!r} is not a known part; choose one of {', '.join(PARTS)}")
-    if layout.benchmark and subset_text(options):
-        raise UserError(
-            "--split" if options.split else "--people" if options.people else "--most",
-            f"excludes photographs that the lists of {layout.title} need; leave it out",
-        )
-
-
 def _alignment(layout: Layout, crop: Crop, boxes: str, size: int) -> tuple[Alignment, CropRecord]:
     """Return the alignment of crops and their record in the set."""
     if boxes == "detect":
-        return alignment_of(crop, size), record_of(crop, aligned=True, search="all" if layout.boxed else LARGEST)
+        if crop == "centre":
+            raise UserError("crop", "recognition needs aligned faces: use face, or none if they are aligned already")
+        return Alignment(crop, size), record_of(crop, aligned=True, search="all" if layout.boxed else LARGEST)
     if not layout.points or crop != "face":
         fault = "requires --crop face" if layout.points else f"cannot be chosen: {layout.title} has no points"
         raise UserError("boxes", f"dataset {fault}; use detect")
     return Alignment(crop, size, "dataset"), BY_POINTS
-
-
-def _count(text: str) -> int:
-    return sum(len(line.split("\t")) > 2 for line in text.splitlines())

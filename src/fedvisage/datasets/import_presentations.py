@@ -7,7 +7,7 @@ number of processes read and crop; one process writes in order, so the bytes are
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,10 +24,10 @@ from fedvisage.data.partial_set import EVERY, import_key
 from fedvisage.data.rows import OFFICIAL
 from fedvisage.data.splits import split_subjects
 from fedvisage.data.writer import Writer
+from fedvisage.datasets.dataset import ALL, Item, Listing
 from fedvisage.datasets.depth_maps import directory_of_maps
 from fedvisage.datasets.frames import ItemResult, ReadSettings, read_choice, read_item
 from fedvisage.datasets.options import ImportOptions
-from fedvisage.datasets.pad.item import ALL, Item, Listing
 from fedvisage.datasets.pad.scanner import Scanner
 from fedvisage.datasets.report import ImportReport, Tally
 from fedvisage.datasets.tree import walk
@@ -51,7 +51,13 @@ class _ImportState:
 
     def take(self, item: Item, outcome: ItemResult) -> Record:
         """Count an item and return its record; its pictures are written only if the record has no fault."""
-        fault = self._find_duplicate(item, outcome.digest) or outcome.fault
+        fault = outcome.fault
+        earlier = self.contents.setdefault(outcome.digest, item) if outcome.digest else item
+        if earlier.label != item.label:
+            message = f"{earlier.name!r} and {item.name!r} are the same file in contradicting classes; remove one"
+            raise UserError(str(self.tally.source), message)
+        if earlier is not item:
+            fault = f"the same content as {earlier.name}"
         record: dict[str, Any] = {"item": item.name, "digest": outcome.digest, "fault": fault}
         if not fault:
             enlarged = sum(picture.cropped.upscaled for picture in outcome.pictures)
@@ -72,16 +78,6 @@ class _ImportState:
             self.counts[name] += record.get(name, 0)
         if record["fault"]:
             self.tally.skip(item.name, record["fault"])
-
-    def _find_duplicate(self, item: Item, digest: str) -> str:
-        """Return a fault if an earlier item has the same content; raise UserError if their classes differ."""
-        earlier = self.contents.setdefault(digest, item) if digest else item
-        if earlier is item:
-            return ""
-        if earlier.label != item.label:
-            message = f"{earlier.name!r} and {item.name!r} are the same file in contradicting classes; remove one"
-            raise UserError(str(self.tally.source), message)
-        return f"the same content as {earlier.name}"
 
     def report(self, out: Writer, scanner: Scanner, listing: Listing) -> ImportReport:
         """Attach the report to the set, and return it."""
@@ -161,49 +157,41 @@ def import_items(
         every=every,
         key=import_key(beginning.encode(errors="surrogatepass"), _lines_of_key(listing.items)),
     )
-    with out, closing(_read_items(out, state, listing.items, reading, options.workers, progress)) as outcomes:
-        for item, outcome in outcomes:
-            for picture in outcome.pictures:
-                split = splits[item.subject]
-                points, depth = picture.cropped.points, picture.depth
-                values = {OFFICIAL: item.split or "", **item.extra, TURNED: "180" if outcome.turned else ""}
-                out.add(
-                    picture.cropped.image[np.newaxis],
-                    label=[item.label],
-                    species=[item.species],
-                    subject=[item.subject],
-                    video=[item.video],
-                    frame=[picture.frame],
-                    split=[split],
-                    item=[picture.item],
-                    depth=None if depth is None else depth[np.newaxis],
-                    points=None if points is None else points[np.newaxis],
-                    at_further_margins=[image[np.newaxis] for image in picture.cropped.further],
-                    further={column: [values.get(column, "")] for column in out.further},
-                )
+    read = partial(read_item, reading=reading)
+    with out:
+        # Count the items of an earlier attempt, and read those after them.
+        for item, record_before in zip(listing.items, out.done, strict=False):
+            state.replay(item, record_before)
+        remaining = listing.items[len(out.done) :]
+        with closing(map_in_order(read, remaining, options.workers, torch=False)) as outcomes:
+            for done, (item, outcome) in enumerate(zip(remaining, outcomes, strict=True), len(out.done) + 1):
+                record = state.take(item, outcome)
+                if not record["fault"]:
+                    _write_pictures(out, item, outcome, splits[item.subject])
+                out.note(**record)
+                if progress:
+                    progress(done, len(listing.items))
         return state.report(out, scanner, listing)
 
 
-def _read_items(
-    out: Writer,
-    state: _ImportState,
-    items: Sequence[Item],
-    reading: ReadSettings,
-    workers: int,
-    progress: Progress | None,
-) -> Generator[tuple[Item, ItemResult], None, None]:
-    """Read the items after those of an earlier attempt; yield each item without a fault, then record it."""
-    for item, record_before in zip(items, out.done, strict=False):
-        state.replay(item, record_before)
-    remaining = items[len(out.done) :]
-    with closing(map_in_order(partial(read_item, reading=reading), remaining, workers, torch=False)) as outcomes:
-        for done, (item, outcome) in enumerate(zip(remaining, outcomes, strict=True), len(out.done) + 1):
-            record = state.take(item, outcome)
-            if not record["fault"]:
-                yield item, outcome
-            out.note(**record)
-            if progress:
-                progress(done, len(items))
+def _write_pictures(out: Writer, item: Item, outcome: ItemResult, split: str) -> None:
+    values = {OFFICIAL: item.split or "", **item.extra, TURNED: "180" if outcome.turned else ""}
+    for picture in outcome.pictures:
+        points, depth = picture.cropped.points, picture.depth
+        out.add(
+            picture.cropped.image[np.newaxis],
+            label=[item.label],
+            species=[item.species],
+            subject=[item.subject],
+            video=[item.video],
+            frame=[picture.frame],
+            split=[split],
+            item=[picture.item],
+            depth=None if depth is None else depth[np.newaxis],
+            points=None if points is None else points[np.newaxis],
+            at_further_margins=[image[np.newaxis] for image in picture.cropped.further],
+            further={column: [values.get(column, "")] for column in out.further},
+        )
 
 
 def limit_items(items: Sequence[Item], few: int) -> Sequence[Item]:

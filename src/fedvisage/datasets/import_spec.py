@@ -57,8 +57,11 @@ class ImportSpec:
 
     def is_of_kind(self, manifest: Manifest) -> bool:
         """Return whether a set is of this dataset, with any options."""
-        if isinstance(dataset_of(self.kind), Layout):
-            return f" kind={self.kind} " in manifest.source
+        dataset = dataset_of(self.kind)
+        if isinstance(dataset, Layout):
+            _, named, kind = manifest.source.partition(" kind=")
+            # Sets of folders of one's own do not name their kind.
+            return kind.startswith(f"{self.kind} ") if dataset.page else manifest.source[:7] == "people " and not named
         return manifest.source.startswith(f"{self.kind} ")
 
     def command(self, source: str, destination: Path) -> str:

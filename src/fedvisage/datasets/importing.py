@@ -2,58 +2,57 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.parallel import Progress
 from fedvisage.base.progress import Say, in_steps
 from fedvisage.data.prepared import SET, PreparedSet
 from fedvisage.datasets.catalogue import LAYOUTS, SCANNERS, importer_of
-from fedvisage.datasets.finding import FoundDataset, find_datasets
-from fedvisage.datasets.import_people import crop_of, import_people
-from fedvisage.datasets.import_presentations import import_items
+from fedvisage.datasets.finding import find_datasets
 from fedvisage.datasets.options import ImportOptions, PeopleOptions, SynthesisOptions
-from fedvisage.datasets.report import ImportReport
 from fedvisage.datasets.show import shortcuts_in, show_set
-
-# The import of each known dataset below a folder into its own set.
-
-ImportOne = Callable[[FoundDataset, Path], list[str]]
-"""Imports a dataset below a folder into a directory, and returns the lines to print."""
-
-
-def import_all(root: Path, destination: Path, say: Say, import_one: ImportOne) -> list[str]:
-    """Import each known dataset below a folder into a set with its name; a failure does not stop the others."""
-    below = find_datasets(root)
-    lines, failed = [f"unknown, ignored: {name}" for name in below.unknown], []
-    for dataset in below.datasets:
-        target = destination / dataset.name
-        if (target / SET).is_file():
-            lines.append(f"{dataset.name}: already imported")
-            continue
-        try:
-            report_lines = import_one(dataset, target)
-        except UserError as error:
-            failed.append(f"{dataset.name}: {error}")
-            continue
-        lines += [f"{dataset.name}: {report_lines[0]}", *(f"  {line}" for line in report_lines[1:])]
-    if failed:
-        for line in lines:
-            say(line)
-        message = f"{len(failed)} of {len(below.datasets)} datasets were not imported: {'; '.join(failed)}"
-        raise UserError(str(root), message)
-    return lines
-
 
 ALL_DATASETS = "all"
 """The kind that selects every dataset below a folder."""
 
 LEAST_IMAGES = 100
 """Minimum number of images per class for an import to check for shortcuts."""
+
+
+def _import_all(root: Path, destination: Path, say: Say, options: ImportOptions) -> list[str]:
+    """Import each known dataset below a folder into a set with its name; a failure does not stop the others."""
+    below = find_datasets(root)
+    lines, failed = [f"unknown, ignored: {name}" for name in below.unknown], []
+    for dataset in below.datasets:
+        kind, target = dataset.kind, destination / dataset.name
+        if (target / SET).is_file():
+            lines.append(f"{dataset.name}: already imported")
+            continue
+        # Only the options that apply to this kind.
+        people = kind in LAYOUTS
+        boxes = LAYOUTS[kind].points if people else SCANNERS[kind].boxes is not None
+        applicable = replace(
+            options,
+            enroll=options.enroll and not people and SCANNERS[kind].enrolment,
+            labels="",
+            of="",
+            colour="",
+            boxes=options.boxes if boxes else "detect",
+            crop="face" if people and options.crop == "centre" else options.crop,  # recognition needs faces aligned
+        )
+        try:
+            report = import_dataset(kind, dataset.source, target, say, name=dataset.name, options=applicable)
+        except UserError as error:
+            failed.append(f"{dataset.name}: {error}")
+            continue
+        lines += [f"{dataset.name}: {report[0]}", *(f"  {line}" for line in report[1:])]
+    if failed:
+        for line in lines:
+            say(line)
+        message = f"{len(failed)} of {len(below.datasets)} datasets were not imported: {'; '.join(failed)}"
+        raise UserError(str(root), message)
+    return lines
 
 
 def import_dataset(
@@ -67,54 +66,15 @@ def import_dataset(
         if value and kind not in LAYOUTS:
             raise UserError(option, f"requires a known dataset of people, such as rec, not {kind}; leave it out")
     if kind == ALL_DATASETS:
-        return import_all(source, destination, say, partial(_import_below, say=say, options=options))
-    with in_steps(f"importing {source.name}", say) as progress:
-        report = _import_one(kind, source, destination, progress, name or source.resolve().name, options)
-    return [*report.lines(), *warnings_of_import(destination, report)]
-
-
-def warnings_of_import(destination: Path, report: ImportReport) -> list[str]:
-    """Return warnings if a single number per picture separates the classes; skip the check for few images."""
-    if min(report.bona_fide, report.images - report.bona_fide) < LEAST_IMAGES:
-        return []
-    return shortcuts_in(PreparedSet.open(destination)).warnings()
-
-
-def _import_one(
-    kind: str, source: Path, destination: Path, progress: Progress, name: str, options: ImportOptions
-) -> ImportReport:
-    if (scanner := SCANNERS.get(kind)) is not None:
-        return import_items(scanner, source, destination, options, name=name, progress=progress)
-    if (layout := LAYOUTS.get(kind)) is not None:
-        return import_people(layout, source, destination, options, name=name, progress=progress)
+        return _import_all(source, destination, say, options)
     importer = importer_of(kind)
-    if not options.frames.isdecimal():
+    if kind not in SCANNERS and kind not in LAYOUTS and not options.frames.isdecimal():
         raise UserError("--frames", f"must be a number for this kind, got {options.frames!r}")
-    parameter = inspect.signature(importer).parameters.get("options")
-    if parameter is not None and parameter.kind is not inspect.Parameter.VAR_KEYWORD:
-        return importer(source, destination, options, name=name, progress=progress)
-    # An importer written for version 0.1 takes these options by name.
-    names = ("size", "depth", "heldout", "test", "least", "max_bad", "seed", "workers")
-    values = {name: getattr(options, name) for name in names}
-    values |= {"frames": int(options.frames), "crop": crop_of(options)}
-    return importer(source, destination, name=name, progress=progress, **values)
-
-
-def _import_below(dataset: FoundDataset, target: Path, *, say: Say, options: ImportOptions) -> list[str]:
-    """Import a dataset below a folder with the options that apply to its kind."""
-    enrolled = options.enroll and dataset.kind in SCANNERS and SCANNERS[dataset.kind].enrolment
-    people = dataset.kind in LAYOUTS
-    boxes = LAYOUTS[dataset.kind].points if people else SCANNERS[dataset.kind].boxes is not None
-    applicable = replace(
-        options,
-        enroll=enrolled,
-        labels="",
-        of="",
-        colour="",
-        boxes=options.boxes if boxes else "detect",
-        crop="face" if people and options.crop == "centre" else options.crop,  # recognition needs faces aligned
-    )
-    return import_dataset(dataset.kind, dataset.source, target, say, name=dataset.name, options=applicable)
+    with in_steps(f"importing {source.name}", say) as progress:
+        report = importer(source, destination, options, name=name or source.resolve().name, progress=progress)
+    # Warn if a single number per picture separates the classes; few images do not show it.
+    enough = min(report.bona_fide, report.images - report.bona_fide) >= LEAST_IMAGES
+    return [*report.lines(), *(shortcuts_in(PreparedSet.open(destination)).warnings() if enough else ())]
 
 
 def check_disjoint(source: Path, destination: Path) -> None:

@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from fedvisage.base.errors import BadFile, UserError
+from fedvisage.base.errors import BadFile
 from fedvisage.datasets.people.layout import Photograph
 from fedvisage.faces.align import align
 from fedvisage.faces.cropping import Crop, Image, make_cropper, make_detector, make_finder
@@ -116,16 +116,7 @@ def read_photograph(photograph: Photograph, alignment: Alignment) -> PhotographR
         return PhotographResult(digest, fault=f"cannot be read: {error.strerror or error}")
 
 
-def alignment_of(crop: Crop, size: int) -> Alignment:
-    """Return the alignment by a detected face, or the one for crops that are already aligned."""
-    if crop == "centre":
-        raise UserError("crop", "recognition needs aligned faces: use face, or none if they are aligned already")
-    return Alignment(crop, size)
-
-
-@cache
-def _detector() -> Detect:
-    return make_detector()
+_detector = cache(make_detector)
 
 
 @cache

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedvisage.base.errors import UserError, printable
+from fedvisage.base.files import json_text
 from fedvisage.base.progress import format_count
 from fedvisage.data.rows import BONA_FIDE
 
@@ -65,36 +66,55 @@ class ImportReport:
 
     def json(self) -> str:
         """Return the report as stored in the set."""
-        from fedvisage.base.files import json_text
-
         values = asdict(self).items()
         stored = {name: value for name, value in values if value is not None and name not in ("summary", "lists")}
         return json_text(stored)
-
-    def warnings(self) -> list[str]:
-        """Return warnings about sets unusable for training; all images of people are bona fide."""
-        if self.one_photograph is not None:
-            return shortcomings(self.subjects, None, None)
-        return shortcomings(self.subjects, self.bona_fide, self.images - self.bona_fide)
 
     def lines(self) -> list[str]:
         """Return the report as lines to print."""
         counts = ", ".join(f"{name} {count}" for name, count in [*self.species.items(), *self.splits.items()])
         totals = f"{format_count(self.images, 'image')} of {format_count(self.subjects, 'subject')}"
+        lines = [f"{totals} from {format_count(self.files, 'file')}: {counts}"]
         found, expected = self.found or {}, self.expected or {}
-        lines = [self._count_of(place) for place in expected if place in found or place in DATASET_SPLITS]
+        lines += [self._count_of(place) for place in expected if place in found or place in DATASET_SPLITS]
         lines += [self._count_of(place) for place in found if place not in expected]
-        return [
-            f"{totals} from {format_count(self.files, 'file')}: {counts}",
-            *([*lines, "this is an incomplete copy: the published counts are higher"] if self.incomplete else lines),
-            *self.summary,
-            *(self.notes or ()),
-            *self._people(),
-            *self.warnings(),
-            *self._images_and_files(),
-            *self._other_files(),
-            *self.lists,
-        ]
+        if self.incomplete:
+            lines.append("this is an incomplete copy: the published counts are higher")
+        lines += [*self.summary, *(self.notes or ())]
+        if self.one_photograph:
+            single = format_count(self.one_photograph, "person", "people")
+            lines.append(f"{single} with one photograph: used for training only")
+        if self.people_left_out:
+            left_out = format_count(self.people_left_out, "person", "people")
+            amounts = f"{left_out} with {format_count(self.photographs_left_out or 0, 'photograph')} left out"
+            lines.append(f"{amounts}: fewer than requested")
+        # All images of people are bona fide.
+        people = self.one_photograph is not None
+        classes = (None, None) if people else (self.bona_fide, self.images - self.bona_fide)
+        lines += shortcomings(self.subjects, *classes)
+        if self.upscaled:
+            enlarged = format_count(self.upscaled, "image")
+            lines.append(f"{enlarged} had to be enlarged, which blurs the cues for attacks: use a smaller size")
+        if self.own_subjects:
+            alone = format_count(self.own_subjects, "file")
+            lines.append(f"{alone} without a subject folder: each counts as its own subject")
+        if self.lost_frames:
+            lost = format_count(self.lost_frames, "frame")
+            lines.append(f"{lost} of videos left out: no face found, or no depth map")
+        if self.skipped:
+            lines.append(f"{format_count(len(self.skipped), 'file')} skipped:")
+            lines += [f"  {entry.path}: {entry.reason}" for entry in self.skipped]
+        if self.stray:
+            others = ", ".join(f"{reason} ({count:,})" for reason, count in self.stray.items())
+            lines.append(f"other files were skipped: {others}")
+            lines += [f"  {name}" for name in self.strangers or ()]
+        further = {
+            "videos with fewer face frames than requested (last one used)": self.short,
+            "upside-down videos, rotated": self.turned,
+            "frames without a box (face detected instead)": self.without_box,
+        }
+        lines += [f"{what}: {count}" for what, count in further.items() if count]
+        return [*lines, *self.lists]
 
     @property
     def incomplete(self) -> bool:
@@ -114,49 +134,6 @@ class ImportReport:
             return f"{place}: {bona_fide:,} bona fide, {attacks:,} attacks"
         pairs = ((bona_fide, published[0], "bona fide"), (attacks, published[1], "attacks"))
         return f"{place}: {', '.join(f'{n:,} of {most:,} {what}' for n, most, what in pairs if n or most)}"
-
-    def _people(self) -> list[str]:
-        lines = []
-        if self.one_photograph:
-            single = format_count(self.one_photograph, "person", "people")
-            lines.append(f"{single} with one photograph: used for training only")
-        if self.people_left_out:
-            left_out = format_count(self.people_left_out, "person", "people")
-            amounts = f"{left_out} with {format_count(self.photographs_left_out or 0, 'photograph')} left out"
-            lines.append(f"{amounts}: fewer than requested")
-        return lines
-
-    def _images_and_files(self) -> list[str]:
-        lines = []
-        if self.upscaled:
-            lines.append(
-                f"{format_count(self.upscaled, 'image')} had to be enlarged, which blurs the cues for attacks: use"
-                " a smaller size"
-            )
-        if self.own_subjects:
-            alone = format_count(self.own_subjects, "file")
-            lines.append(f"{alone} without a subject folder: each counts as its own subject")
-        if self.lost_frames:
-            lines.append(
-                f"{format_count(self.lost_frames, 'frame')} of videos left out: no face found, or no depth map"
-            )
-        if self.skipped:
-            lines.append(f"{format_count(len(self.skipped), 'file')} skipped:")
-            lines += [f"  {entry.path}: {entry.reason}" for entry in self.skipped]
-        return lines
-
-    def _other_files(self) -> list[str]:
-        lines = []
-        if self.stray:
-            others = ", ".join(f"{reason} ({count:,})" for reason, count in self.stray.items())
-            lines.append(f"other files were skipped: {others}")
-            lines += [f"  {name}" for name in self.strangers or ()]
-        counts = {
-            "videos with fewer face frames than requested (last one used)": self.short,
-            "upside-down videos, rotated": self.turned,
-            "frames without a box (face detected instead)": self.without_box,
-        }
-        return lines + [f"{what}: {count}" for what, count in counts.items() if count]
 
 
 def shortcomings(subjects: int, bona_fide: int | None, attacks: int | None) -> list[str]:

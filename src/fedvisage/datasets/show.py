@@ -51,7 +51,9 @@ class Shortcuts:
         if not self.cues:
             return [f"shortcuts: too few images; needs {LEAST} bona fide images and {LEAST} of one attack species"]
         heads = [*self.cues]
-        rows = [(name, *(_format_auc(self.cues[kind][name]) for kind in heads)) for name in NAMES]
+        singles = {(name, kind): self.cues[kind][name] for name in NAMES for kind in heads}
+        shown_singles = {key: f"{max(auc, 1 - auc):.2f}{'-' if auc < 0.5 else ' '}" for key, auc in singles.items()}
+        rows = [(name, *(shown_singles[name, kind] for kind in heads)) for name in NAMES]
         rows += [("linear, all", *(_format_plain_auc(self.linear[kind][0]) for kind in heads))]
         rows += [("linear, camera", *(_format_plain_auc(self.linear[kind][1]) for kind in heads))]
         table = [("cue", *heads), *rows]
@@ -164,10 +166,6 @@ def measure_cues(prepared: PreparedSet, indices: npt.NDArray[np.int64]) -> Array
     return np.array([[values[name] for name in NAMES] for values in measured], np.float64)
 
 
-def _format_auc(auc: float) -> str:
-    return f"{max(auc, 1 - auc):.2f}{'-' if auc < 0.5 else ' '}"
-
-
 def _format_plain_auc(auc: float) -> str:
     return "  ? " if np.isnan(auc) else f"{auc:.2f} "
 
@@ -188,19 +186,6 @@ _CELL_LEAST = 48
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 
-@dataclass(frozen=True)
-class _Grid:
-    """The positions of a sheet's cells: below its heading and the subjects' names, right of the species' names."""
-
-    side: int
-    left: int
-    top: int
-
-    def place(self, column: int, row: int) -> tuple[int, int]:
-        """Return the upper left corner of a cell."""
-        return self.left + column * (self.side + _GAP), self.top + row * (self.side + _GAP)
-
-
 def describe(prepared: PreparedSet) -> list[str]:
     """Return a table with the numbers of images, subjects and videos of each split and species, line by line."""
     rows = prepared.rows
@@ -216,20 +201,12 @@ def describe(prepared: PreparedSet) -> list[str]:
         "  ".join(cell.ljust(width) if column < 2 else cell.rjust(width) for column, (cell, width) in enumerate(line))
         for line in ([*zip(line, widths, strict=True)] for line in table)
     ]
-    return lines + [f"{name}: {_values(texts)}" for name, texts in rows.further.items()]
-
-
-def _values(texts: Texts) -> str:
-    """Return the values of an additional column, for users who select by them."""
-    values = [str(value) or "(none)" for value in np.unique(texts)]
-    return ", ".join(values[:_VALUES]) + (f" and {len(values) - _VALUES} more" if len(values) > _VALUES else "")
-
-
-def warnings_about(prepared: PreparedSet) -> list[str]:
-    """Return warnings about sets unusable for training."""
-    live = int((prepared.rows.label == 1).sum())
-    classes = (live, len(prepared) - live) if prepared.rows.group is None else (None, None)
-    return shortcomings(len(np.unique(prepared.rows.subject)), *classes)
+    # The values of further columns, for users who select by them.
+    for name, texts in rows.further.items():
+        values = [str(value) or "(none)" for value in np.unique(texts)]
+        more = f" and {len(values) - _VALUES} more" if len(values) > _VALUES else ""
+        lines.append(f"{name}: {', '.join(values[:_VALUES])}{more}")
+    return lines
 
 
 def contact_sheet(
@@ -244,21 +221,43 @@ def contact_sheet(
     indices = prepared.select(split)
     if len(indices) == 0:
         raise UserError(str(prepared.path), f"has no images in split {split!r}")
-    species, subjects = species_of(prepared), _choose_subjects(prepared, indices, columns, seed)
+    species, species_by_subject = species_of(prepared), dict[str, set[str]]()
+    pairs = zip(prepared.rows.subject[indices].tolist(), prepared.rows.species[indices].tolist(), strict=True)
+    for subject, kind in pairs:
+        species_by_subject.setdefault(subject, set()).add(kind)
+    names = sorted(species_by_subject)
+    drawn = [names[index] for index in numpy_rng(seed, "contact sheet").permutation(len(names))]
+    subjects = sorted(drawn, key=lambda subject: -len(species_by_subject[subject]))[:columns]
     font = ImageFont.load_default(_LETTERS)
     scale = max(1, -(-_CELL_LEAST // prepared.size))
-    side, kept = min(prepared.size * scale, _CELL_LIMIT), len(np.unique(prepared.rows.subject[indices]))
+    side = min(prepared.size * scale, _CELL_LIMIT)
+    parts = [part for part in SPLITS if part in prepared.rows.split[indices]]
     heading = [
-        f"{prepared.name}, {_splits(prepared, indices)}",
-        f"{format_count(len(indices), 'image')} of {format_count(kept, 'subject')}, "
+        f"{prepared.name}, split{'s' if len(parts) > 1 else ''} {', '.join(parts)}",
+        f"{format_count(len(indices), 'image')} of {format_count(len(names), 'subject')}, "
         f"{prepared.size} x {prepared.size} pixels, "
-        f"shown {_scale(prepared.size, side)}",
+        f"shown {'at original size' if prepared.size == side else f'at {side} x {side}'}",
     ]
     margin = int(min(_WIDEST_MARGIN, max(_MARGIN, *(font.getlength(name) + 4 * _GAP for name in species))))
-    grid = _Grid(side, margin, (len(heading) + 1) * _LINE + _GAP)
-    sheet, draw = _empty_sheet(grid, heading, font, len(subjects), len(species) * per_species)
+    above = (len(heading) + 1) * _LINE + _GAP
+    count = len(species) * per_species
+
+    def place(column: int, row: int) -> tuple[int, int]:
+        """Return the upper left corner of a cell, below the heading and right of the species' names."""
+        return margin + column * (side + _GAP), above + row * (side + _GAP)
+
+    # A sheet with its heading and grey cells, wide enough for both.
+    width, height = place(len(subjects), count)
+    width = max(width, *(int(font.getlength(line)) + 3 * _GAP for line in heading))
+    sheet = Image.new("RGB", (width, height), _BACKGROUND)
+    draw = ImageDraw.Draw(sheet)
+    for number, line in enumerate(heading):
+        draw.text((_GAP, number * _LINE + 1), line, fill=_INK, font=font)
     for column, subject in enumerate(subjects):
-        left, top = grid.place(column, 0)
+        for row in range(count):
+            left, top = place(column, row)
+            draw.rectangle((left, top, left + side - 1, top + side - 1), fill=_EMPTY)
+        left, top = place(column, 0)
         draw.text((left, top - _LINE), _shorten_to_fit(subject, side, font), fill=_INK, font=font)
         for number, name in enumerate(species):
             matching = (prepared.rows.subject[indices] == subject) & (prepared.rows.species[indices] == name)
@@ -266,10 +265,10 @@ def contact_sheet(
             chosen = numpy_rng(seed, "contact sheet", subject, name).permutation(indices[matching])[:per_species]
             for turn, index in enumerate(chosen):
                 picture = Image.fromarray(np.array(prepared.images[index])).resize((side, side), Image.Resampling.BOX)
-                sheet.paste(picture, grid.place(column, number * per_species + turn))
+                sheet.paste(picture, place(column, number * per_species + turn))
     # Names of species, left of their first rows.
     for number, name in enumerate(species):
-        _, top = grid.place(0, number * per_species)
+        _, top = place(0, number * per_species)
         text = _shorten_to_fit(name, margin - 2 * _GAP, font)
         draw.text((_GAP, top + side // 2 - _LETTERS // 2), text, fill=_INK, font=font)
     return sheet
@@ -284,44 +283,6 @@ def species_of(prepared: PreparedSet) -> list[str]:
 def _counts(prepared: PreparedSet, here: np.ndarray) -> tuple[str, str, str]:
     rows = prepared.rows
     return f"{here.sum():,}", f"{len(np.unique(rows.subject[here])):,}", f"{len(np.unique(rows.video[here])):,}"
-
-
-def _choose_subjects(prepared: PreparedSet, indices: np.ndarray, count: int, seed: int) -> list[str]:
-    species_by_subject: dict[str, set[str]] = {}
-    pairs = zip(prepared.rows.subject[indices].tolist(), prepared.rows.species[indices].tolist(), strict=True)
-    for subject, species in pairs:
-        species_by_subject.setdefault(subject, set()).add(species)
-    subjects = sorted(species_by_subject)
-    drawn = [subjects[index] for index in numpy_rng(seed, "contact sheet").permutation(len(subjects))]
-    return sorted(drawn, key=lambda subject: -len(species_by_subject[subject]))[:count]
-
-
-def _splits(prepared: PreparedSet, indices: np.ndarray) -> str:
-    """Name the splits of images."""
-    names = [name for name in SPLITS if name in prepared.rows.split[indices]]
-    return f"split {names[0]}" if len(names) == 1 else f"splits {', '.join(names)}"
-
-
-def _scale(size: int, side: int) -> str:
-    return "at original size" if size == side else f"at {side} x {side}"
-
-
-def _empty_sheet(
-    grid: _Grid, heading: Sequence[str], font: Font, columns: int, rows: int
-) -> tuple[Image.Image, ImageDraw.ImageDraw]:
-    """Return a sheet with its heading and grey cells, wide enough for both."""
-    width, height = grid.place(columns, rows)
-    sheet = Image.new(
-        "RGB", (max(width, *(int(font.getlength(line)) + 3 * _GAP for line in heading)), height), _BACKGROUND
-    )
-    draw = ImageDraw.Draw(sheet)
-    for number, line in enumerate(heading):
-        draw.text((_GAP, number * _LINE + 1), line, fill=_INK, font=font)
-    for column in range(columns):
-        for row in range(rows):
-            left, top = grid.place(column, row)
-            draw.rectangle((left, top, left + grid.side - 1, top + grid.side - 1), fill=_EMPTY)
-    return sheet, draw
 
 
 def _shorten_to_fit(text: str, width: int, font: Font) -> str:
@@ -340,12 +301,14 @@ def show_set(directory: Path, *, sheet: Path | None = None, verify: bool = False
             raise UserError("--sheet", f"{str(sheet)!r} cannot be written; give a file name in a directory that exists")
     prepared = PreparedSet.open(directory, verify=verify)
     further = "".join(f", and {margin:g} times" for margin in list(prepared.by_margin)[1:])
+    live = int((prepared.rows.label == 1).sum())
+    classes = (live, len(prepared) - live) if prepared.rows.group is None else (None, None)
     lines = [
         f"{prepared.name}: {format_count(len(prepared), 'image')} of {prepared.size}×{prepared.size}, "
         f"{prepared.source}",
         *([f"crops: {prepared.crop}{further}"] if prepared.crop is not None else []),
         *describe(prepared),
-        *warnings_about(prepared),
+        *shortcomings(len(np.unique(prepared.rows.subject)), *classes),
     ]
     if shortcuts:
         lines += shortcuts_in(prepared).lines()

@@ -17,9 +17,9 @@ from fedvisage.base.errors import NoRoom, UserError
 from fedvisage.base.files import AGAIN, disk_full_is_failure, replaced_when_complete
 from fedvisage.base.streams import derive, numpy_rng
 from fedvisage.datasets.dataset import Clip, Dataset, Text
+from fedvisage.datasets.frame_sources import open_arrays
 from fedvisage.datasets.frames import turn_around
-from fedvisage.datasets.hdf5 import open_arrays
-from fedvisage.datasets.pad.lists import SCALED_SIDE, Box, BoxFiles, Form, write_row
+from fedvisage.datasets.pad.lists import SCALED_SIDE, Box, BoxFiles, write_row
 from fedvisage.datasets.pad.scanner import Scanner
 from fedvisage.datasets.people.layout import Layout
 from fedvisage.datasets.tree import ARRAY_ENDINGS, VIDEO_ENDINGS, ending_of, without_ending
@@ -29,7 +29,6 @@ FRAMES = 3
 WIDER, HIGHER = 1.5, 1.25
 """Width and height of a frame, relative to a rendered face with its surroundings."""
 
-_CODECS = {".avi": "MJPG"}
 _SHOWN_AS = {"photo": "replay", "screen": "replay", "warp": "print", "glasses": "mask", "makeup": "mask"}
 APART = (
     "oulu-npu",
@@ -66,14 +65,20 @@ def write_copy(dataset: Dataset, root: Path, subjects: int = 0, people: int = 0)
 
     `subjects` adds people to the example; `people` replaces the example by one in which people recur.
     """
-    example = (*dataset.example, *_further(dataset, subjects))
-    if people:
-        if not isinstance(dataset, Scanner) or dataset.crowd is None:
-            raise UserError("--people", f"small copies of {dataset.title} have a fixed number of people; leave it out")
-        example = tuple(dataset.crowd(people))
+    scanner, example = dataset if isinstance(dataset, Scanner) else None, [*dataset.example]
+    if not 0 <= subjects <= MOST:
+        raise UserError("--subjects", f"must be in [0, {MOST}], got {subjects}")
+    if subjects and (scanner is None or scanner.further is None):
+        raise UserError("--subjects", f"no more people of {dataset.title} can be generated; leave it out")
+    if people and (scanner is None or scanner.crowd is None):
+        raise UserError("--people", f"small copies of {dataset.title} have a fixed number of people; leave it out")
+    if scanner and scanner.further:
+        example += [clip for number in range(subjects) for clip in scanner.further(number)]
+    if people and scanner and scanner.crowd:
+        example = [*scanner.crowd(people)]
     if root.exists() and not (root.is_dir() and not any(root.iterdir())):
         raise UserError(str(root), "already exists; choose another directory or remove it first")
-    boxes = dataset.boxes if isinstance(dataset, Scanner) else None
+    boxes = scanner.boxes if scanner else None
     with disk_full_is_failure(root), replaced_when_complete(root) as directory:
         if isinstance(dataset, Layout) and dataset.pack is not None:
             dataset.pack(directory)
@@ -85,18 +90,6 @@ def write_copy(dataset: Dataset, root: Path, subjects: int = 0, people: int = 0)
             else:
                 _write_clip(boxes, directory, file, dataset.kind)
     return sum(path.is_file() for path in root.rglob("*"))
-
-
-def _further(dataset: Dataset, subjects: int) -> Iterator[Clip]:
-    """Yield the clips of additional people, for studies that divide datasets finely."""
-    if not 0 <= subjects <= MOST:
-        raise UserError("--subjects", f"must be in [0, {MOST}], got {subjects}")
-    if not subjects:
-        return
-    if not isinstance(dataset, Scanner) or dataset.further is None:
-        raise UserError("--subjects", f"no more people of {dataset.title} can be generated; leave it out")
-    for number in range(subjects):
-        yield from dataset.further(number)
 
 
 def _write_clip(files: BoxFiles | None, root: Path, clip: Clip, kind: str) -> None:
@@ -111,12 +104,19 @@ def _write_clip(files: BoxFiles | None, root: Path, clip: Clip, kind: str) -> No
     if files and not clip.turned:
         place = files.places[0].format(name=without_ending(clip.path), file=clip.path)
         (root / place).parent.mkdir(parents=True, exist_ok=True)
-        (root / place).write_text(_rows(boxes, files.form, frames[0].shape))
+        if files.form == "scaled":
+            height, width = frames[0].shape[:2]
+            rows = [write_row(0, boxes[0] * SCALED_SIDE / np.array([width, height, width, height]), files.form)]
+        else:
+            # The last frame has an empty box, as in real files.
+            listed = [*boxes[:-1], np.zeros(4)]
+            rows = [write_row(number, box, files.form) for number, box in enumerate(listed)]
+        (root / place).write_text("".join(f"{row}\n" for row in rows))
 
 
 def write_video(path: Path, frames: tuple[Pixels, ...]) -> None:
     """Write RGB frames as a video, with the codec for the file's ending."""
-    codec = cv2.VideoWriter.fourcc(*_CODECS.get(path.suffix.lower(), "mp4v"))
+    codec = cv2.VideoWriter.fourcc(*("MJPG" if path.suffix.lower() == ".avi" else "mp4v"))
     height, width = frames[0].shape[:2]
     writer = cv2.VideoWriter(str(path), codec, 10, (width, height))
     if not writer.isOpened():
@@ -136,15 +136,6 @@ def write_arrays(path: Path, layout: str, frames: tuple[Pixels, ...]) -> None:
     with open_arrays(path, "w") as file:
         for number, frame in enumerate(stacked if "{}" in layout else stacked[np.newaxis]):
             file[layout.format(number)] = frame
-
-
-def _rows(boxes: tuple[Box, ...], form: Form, shape: tuple[int, ...]) -> str:
-    """Write the boxes of a clip; the last frame has an empty box, as in real files."""
-    if form == "scaled":
-        height, width = shape[:2]
-        return write_row(0, boxes[0] * SCALED_SIDE / np.array([width, height, width, height]), form) + "\n"
-    rows = [write_row(number, box, form) for number, box in enumerate(boxes[:-1])]
-    return "".join(f"{row}\n" for row in [*rows, write_row(len(rows), np.zeros(4), form)])
 
 
 def _frames(clip: Clip, kind: str) -> Iterator[tuple[Pixels, Box]]:

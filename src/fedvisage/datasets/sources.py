@@ -22,6 +22,7 @@ from fedvisage.base.progress import Say, discard, in_steps
 from fedvisage.data.prepared import SET, read_manifest
 
 if TYPE_CHECKING:
+    from fedvisage.render.identities import Identities
     from fedvisage.render.sets import Synthesis
 
 SYNTHETIC = "synth:"
@@ -58,15 +59,8 @@ def without_part(entry: str) -> tuple[str, Part | None]:
 def check_source(entry: str, size: int | None = None) -> None:
     """Check a set before any rendering: read its line or its manifest, and compare its size."""
     entry = entry.strip()
-    if not entry.startswith(SYNTHETIC):
-        set_size = read_manifest(Path(entry).expanduser()).size
-    else:
-        from fedvisage.render.identities import NAME, parse_identities
-        from fedvisage.render.sets import parse_synthesis
-
-        line = entry.removeprefix(SYNTHETIC).strip()
-        name, *settings = line.split() or [""]
-        set_size = (parse_identities(settings) if name == NAME else parse_synthesis(line)).size
+    _, spec = _parse_rendered(entry)
+    set_size = read_manifest(Path(entry).expanduser()).size if spec is None else spec.size
     if size not in (None, set_size):
         raise UserError(
             entry, f"has {set_size}×{set_size} images, but input.size is {size}; create it again at that size"
@@ -104,24 +98,29 @@ def existing_set(entry: str, cache: Path) -> Path | None:
     return path if _is_complete(path) else None
 
 
-def _plan_set(entry: str, cache: Path) -> tuple[Path, str, Callable[..., None] | None]:
-    """Return the directory of an entry's set, its name if it is rendered, and the function that renders it."""
+def _parse_rendered(entry: str) -> tuple[str, Synthesis | Identities | None]:
+    """Return the name and the specification of an entry's rendered set; a directory has neither."""
     if not entry.startswith(SYNTHETIC):
-        return Path(entry).expanduser(), "", None
+        return "", None
     # Imported here because rendering needs libraries that reading a directory does not.
-    from fedvisage.render.identities import NAME, parse_identities, render_identities
+    from fedvisage.render.identities import NAME, parse_identities
     from fedvisage.render.sets import parse_synthesis
 
     line = entry.removeprefix(SYNTHETIC).strip()
     name, *settings = line.split() or [""]
-    make: Callable[..., None]
-    if name == NAME:
-        people = parse_identities(settings)
-        digest, make = people.digest_text, partial(render_identities, people)
-    else:
-        spec = parse_synthesis(line)
-        digest, make = spec.digest_text, partial(render_set, spec)
-    return cache / f"synth-{name}-{hashlib.sha256(digest.encode()).hexdigest()[:12]}", name, make
+    return name, parse_identities(settings) if name == NAME else parse_synthesis(line)
+
+
+def _plan_set(entry: str, cache: Path) -> tuple[Path, str, Callable[..., None] | None]:
+    """Return the directory of an entry's set, its name if it is rendered, and the function that renders it."""
+    name, spec = _parse_rendered(entry)
+    if spec is None:
+        return Path(entry).expanduser(), "", None
+    from fedvisage.render.identities import Identities, render_identities
+
+    render: Callable[..., None] = render_identities if isinstance(spec, Identities) else render_set
+    digest = hashlib.sha256(spec.digest_text.encode()).hexdigest()[:12]
+    return cache / f"synth-{name}-{digest}", name, partial(render, spec)
 
 
 def _is_complete(path: Path) -> bool:

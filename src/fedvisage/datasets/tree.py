@@ -48,22 +48,19 @@ class Tree:
             raise UserError(str(path), f"is not text: {error}") from None
         return [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
 
-    def listing(self) -> str:
-        """Describe the contents of the root, for the message about a wrong root."""
-        if not self.files:
-            return "the directory is empty"
-        tops = sorted({printable(PurePosixPath(name).parts[0]) for name in self.files})
-        endings = Counter(PurePosixPath(name).suffix.lower() or "no ending" for name in self.files)
-        counts = ", ".join(f"{count} × {printable(ending)}" for ending, count in endings.most_common(4))
-        return f"found {', '.join(tops[:_SHOWN])}{', …' if len(tops) > _SHOWN else ''} ({counts})"
-
     def mismatch(self, fault: str) -> UserError:
         """Return the error for a wrong root, with its contents and possible obstacles: archives, linked directories."""
         packed = [name for name in self.files if PurePosixPath(name).suffix.lower() in ARCHIVE_ENDINGS]
         linked = [name for name in self.files if self.path(name).is_symlink() and self.path(name).is_dir()]
         text = f"; {printable(packed[0])} is an archive: unpack it first" if packed else ""
         text += f"; {printable(linked[0])} is a linked directory, and links are not followed" if linked else ""
-        return UserError(str(self.root), f"{fault}; {self.listing()}{text}")
+        if not self.files:
+            return UserError(str(self.root), f"{fault}; the directory is empty{text}")
+        tops = sorted({printable(PurePosixPath(name).parts[0]) for name in self.files})
+        endings = Counter(PurePosixPath(name).suffix.lower() or "no ending" for name in self.files)
+        counts = ", ".join(f"{count} × {printable(ending)}" for ending, count in endings.most_common(4))
+        shown = f"{', '.join(tops[:_SHOWN])}{', …' if len(tops) > _SHOWN else ''}"
+        return UserError(str(self.root), f"{fault}; found {shown} ({counts}){text}")
 
 
 def ending_of(name: str) -> str:
@@ -83,18 +80,13 @@ def walk(root: Path, leave_out: Path | None = None) -> Tree:
     """
     if not root.is_dir():
         raise UserError(str(root), "directory not found; give the folder that contains the dataset")
-    outside, hidden = _folder_below(root, leave_out), Counter[str]()
+    outside, hidden = "", Counter[str]()
+    if leave_out is not None and leave_out.resolve().is_relative_to(root.resolve()):
+        if leave_out.resolve() == root.resolve():
+            raise UserError(str(leave_out), "is the dataset itself; depth maps need a directory of their own")
+        outside = f"{leave_out.resolve().relative_to(root.resolve()).as_posix()}/"
     names = sorted(path.relative_to(root).as_posix() for path in files_below(root, hidden))
     return Tree(root, tuple(name for name in names if not (outside and name.startswith(outside))), hidden.total())
-
-
-def _folder_below(root: Path, folder: Path | None) -> str | None:
-    """Return the common prefix of the names of a folder's files, if the folder is below the root."""
-    if folder is None or not folder.resolve().is_relative_to(root.resolve()):
-        return None
-    if folder.resolve() == root.resolve():
-        raise UserError(str(folder), "is the dataset itself; depth maps need a directory of their own")
-    return f"{folder.resolve().relative_to(root.resolve()).as_posix()}/"
 
 
 def files_below(root: Path, hidden: Counter[str] | None = None) -> Iterator[Path]:
@@ -114,7 +106,8 @@ def fault_of_file(path: Path, name: str, root: Path, endings: tuple[str, ...]) -
     if path.is_symlink():
         if path.is_dir():
             return "a link to a directory; links to directories are not followed"
-        if not _resolve_link(path).is_relative_to(_resolve_link(root)):
+        # Unlike Path.resolve, realpath accepts a link to itself, which is unreadable.
+        if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
             return "a link to outside the folder"
     try:
         status = path.stat()
@@ -125,11 +118,6 @@ def fault_of_file(path: Path, name: str, root: Path, endings: tuple[str, ...]) -
     if path.suffix.lower() not in endings:
         return f"files that end in {printable(path.suffix)!r} are not supported"
     return "an empty file" if status.st_size == 0 else None
-
-
-def _resolve_link(path: Path) -> Path:
-    """Return the target of a path; a link to itself resolves to itself, and is unreadable."""
-    return Path(os.path.realpath(path))
 
 
 def _refuse(error: OSError) -> None:

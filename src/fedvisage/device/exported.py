@@ -24,10 +24,19 @@ from pydantic import (
 from pydantic_core import to_jsonable_python
 
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.base.files import json_key, parse_json, pieces_of, read_plain, read_text, write_atomically, write_json
+from fedvisage.base.files import (
+    file_digest,
+    json_key,
+    parse_json,
+    pieces_of,
+    read_plain,
+    read_text,
+    write_atomically,
+    write_json,
+)
 from fedvisage.base.onnx_graphs import CPU, LARGEST, open_session, parse_graph, runtime_errors, short
 from fedvisage.data.crops import CropRecord
-from fedvisage.data.prepared import SIZE_LIMIT, FileEntry, file_digest
+from fedvisage.data.prepared import SIZE_LIMIT, FileEntry
 from fedvisage.faces.cropping import MARGIN, record_of
 from fedvisage.metrics.operating_point import ErrorCurves, Task, choose_point
 from fedvisage.metrics.threshold import Estimate, Threshold

@@ -54,11 +54,15 @@ class DetectedFaces:
 
 def detect_upright(picture: Image, detect: Callable[[Image], list[Face]]) -> DetectedFaces:
     """Find the faces of a picture, and turn the picture if its largest face is upside down."""
-    upright = DetectedFaces(picture, _by_size(detect(picture)))
+
+    def find(image: Image) -> list[Face]:
+        return sorted(detect(image), key=lambda face: -face.area)
+
+    upright = DetectedFaces(picture, find(picture))
     if upright.faces and upright.faces[0].confidence >= SURE:
         return upright
     turned = np.ascontiguousarray(picture[::-1, ::-1])
-    flipped = replace(upright, picture=turned, faces=_by_size(detect(turned)), turned=True)
+    flipped = replace(upright, picture=turned, faces=find(turned), turned=True)
     least = max(SURE_TURNED, upright.faces[0].confidence if upright.faces else 0.0)
     return flipped if flipped.faces and flipped.faces[0].confidence > least else upright
 
@@ -67,10 +71,6 @@ def is_grey(picture: Image) -> bool:
     """Return whether a picture has no colours, like those of infrared cameras."""
     difference = picture.max(axis=2).astype(np.int16) - picture.min(axis=2)
     return bool((difference <= COLOURLESS).mean() >= MOSTLY)
-
-
-def _by_size(faces: list[Face]) -> list[Face]:
-    return sorted(faces, key=lambda face: -face.area)
 
 
 Points = NDArray[np.float64]
@@ -106,8 +106,3 @@ def align(image: Image, points: Points, size: int) -> tuple[Image, Points]:
         matrix = similarity(points, places)
     crop = cv2.warpAffine(image, matrix, (size, size), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT)
     return np.asarray(crop, np.uint8), points @ matrix[:, :2].T + matrix[:, 2]
-
-
-def misalignment(points: Points, size: int) -> float:
-    """Return the largest distance of the five points from their places, as a share of the side."""
-    return float(np.linalg.norm(points - PLACES * (size / SIDE), axis=1).max() / size)

@@ -73,14 +73,20 @@ def make_cropper(
 
     `threads` are for the detector.
     """
-    if crop == "centre":
-        return lambda image: _cut_square(image, *_centre_square(image), size)
-    if crop == "none":
-        return lambda image: _scale_whole(image, size)
     if crop == "face":
         find = make_finder(threads)
         return lambda image: crop_at_margins(image, find(image), size, (margin, *further), padding)
-    raise UserError("crop", f"must be centre, face or none, got {crop!r}")
+    if crop not in ("centre", "none"):
+        raise UserError("crop", f"must be centre, face or none, got {crop!r}")
+
+    def cut_centre(image: Image) -> CroppedPicture:
+        height, width = image.shape[:2]
+        if crop == "none" and height != width:
+            raise BadFile(f"not square ({width}×{height}), and no crop was requested")
+        side = min(height, width)
+        return _cut_square(image, (width - side) // 2, (height - side) // 2, side, size)
+
+    return cut_centre
 
 
 def record_of(
@@ -161,19 +167,6 @@ def crop_at_margins(
         raise BadFile(CLOSE)
     upscaled = any(cropped.upscaled for cropped in crops)
     return replace(crops[0], upscaled=upscaled, further=tuple(cropped.image for cropped in crops[1:]))
-
-
-def _centre_square(image: Image) -> tuple[int, int, int]:
-    height, width = image.shape[:2]
-    side = min(height, width)
-    return (width - side) // 2, (height - side) // 2, side
-
-
-def _scale_whole(image: Image, size: int) -> CroppedPicture:
-    height, width = image.shape[:2]
-    if height != width:
-        raise BadFile(f"not square ({width}×{height}), and no crop was requested")
-    return _cut_square(image, 0, 0, width, size)
 
 
 def _cut_square(image: Image, left: int, top: int, side: int, size: int) -> CroppedPicture:

@@ -6,8 +6,6 @@ Each cue is a pure function of pixels: sharpness is the variance of the Laplacia
 same two derivatives; the JPEG grid is the ratio of the steps between blocks of eight pixels to all other steps.
 """
 
-from collections.abc import Callable
-
 import cv2
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +14,13 @@ Image = npt.NDArray[np.uint8]
 Plane = npt.NDArray[np.float32]
 
 SPECTRUM_PEAK = "spectrum peak"
+NAMES = (
+    *("sharpness", "noise", "blur", "contrast", "brightness", "black level", "white level", "JPEG grid"),
+    *(SPECTRUM_PEAK, "saturation", "warmth", "tint"),
+)
+OF_A_CAMERA = tuple(name for name in NAMES if name != SPECTRUM_PEAK)
+"""Cues that the camera alone can explain; periodic patterns come from screens and halftones."""
+
 BLOCK = 8
 MEDIAN_OF_NORMAL = 0.6745
 """Median of the absolute value of a standard normal number."""
@@ -26,14 +31,28 @@ RINGS = 24
 
 
 def cues(image: Image) -> dict[str, float]:
-    """Return every cue of an RGB picture, S×S×3."""
+    """Return every cue of an RGB picture, S×S×3, in the order of `NAMES`.
+
+    Sharpness, warmth and tint are logarithms: of the variance of the Laplacian; of mean red over mean blue, which a
+    wrong white balance shifts; and of mean green over the geometric mean of mean red and mean blue.
+    """
     grey = np.asarray(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), np.float32)
-    return {name: cue(grey) for name, cue in _OF_GREY.items()} | {name: cue(image) for name, cue in _OF_COLOUR.items()}
-
-
-def sharpness(grey: Plane) -> float:
-    """Return the logarithm of the variance of the Laplacian."""
-    return float(np.log(cv2.Laplacian(grey, cv2.CV_32F).var() + _LEAST))
+    red, green, blue = image.reshape(-1, 3).mean(0) + 1
+    values = {
+        "sharpness": np.log(cv2.Laplacian(grey, cv2.CV_32F).var() + _LEAST),
+        "noise": noise(grey),
+        "blur": blur(grey),
+        "contrast": grey.std(),
+        "brightness": grey.mean(),
+        "black level": np.percentile(grey, 1),
+        "white level": np.percentile(grey, 99),
+        "JPEG grid": jpeg_grid(grey),
+        SPECTRUM_PEAK: spectrum_peak(grey),
+        "saturation": cv2.cvtColor(image, cv2.COLOR_RGB2HSV)[..., 1].mean() / 255,
+        "warmth": np.log(red / blue),
+        "tint": np.log(green / np.sqrt(red * blue)),
+    }
+    return {name: float(value) for name, value in values.items()}
 
 
 def noise(grey: Plane) -> float:
@@ -50,26 +69,6 @@ def blur(grey: Plane) -> float:
     first = [np.diff(grey, axis=axis).var() for axis in (0, 1)]
     second = [np.diff(grey, 2, axis=axis).var() for axis in (0, 1)]
     return float(np.sqrt(max(0.0, 1.5 * sum(first) / (sum(second) + _LEAST) - 7 / 24)))
-
-
-def contrast(grey: Plane) -> float:
-    """Return the standard deviation of grey levels."""
-    return float(grey.std())
-
-
-def brightness(grey: Plane) -> float:
-    """Return the mean grey level."""
-    return float(grey.mean())
-
-
-def black_level(grey: Plane) -> float:
-    """Return the grey level below which one hundredth of the pixels lie."""
-    return float(np.percentile(grey, 1))
-
-
-def white_level(grey: Plane) -> float:
-    """Return the grey level above which one hundredth of the pixels lie."""
-    return float(np.percentile(grey, 99))
 
 
 def jpeg_grid(grey: Plane) -> float:
@@ -97,37 +96,3 @@ def spectrum_peak(grey: Plane) -> float:
     typical = np.array([np.median(spectrum[rings == ring]) for ring in range(rings.max() + 1)])
     ratio = spectrum / (typical[rings] + _LEAST)
     return float(np.log(ratio[(frequency >= 0.1) & (frequency <= 0.5)].max() + _LEAST))
-
-
-def saturation(image: Image) -> float:
-    """Return the mean HSV saturation, 0 to 1."""
-    return float(cv2.cvtColor(image, cv2.COLOR_RGB2HSV)[..., 1].mean() / 255)
-
-
-def warmth(image: Image) -> float:
-    """Return the logarithm of mean red over mean blue, which a wrong white balance shifts."""
-    red, _, blue = image.reshape(-1, 3).mean(0) + 1
-    return float(np.log(red / blue))
-
-
-def tint(image: Image) -> float:
-    """Return the logarithm of mean green over the geometric mean of mean red and mean blue."""
-    red, green, blue = image.reshape(-1, 3).mean(0) + 1
-    return float(np.log(green / np.sqrt(red * blue)))
-
-
-_OF_GREY: dict[str, Callable[[Plane], float]] = {
-    "sharpness": sharpness,
-    "noise": noise,
-    "blur": blur,
-    "contrast": contrast,
-    "brightness": brightness,
-    "black level": black_level,
-    "white level": white_level,
-    "JPEG grid": jpeg_grid,
-    SPECTRUM_PEAK: spectrum_peak,
-}
-_OF_COLOUR: dict[str, Callable[[Image], float]] = {"saturation": saturation, "warmth": warmth, "tint": tint}
-NAMES = (*_OF_GREY, *_OF_COLOUR)
-OF_A_CAMERA = tuple(name for name in NAMES if name != SPECTRUM_PEAK)
-"""Cues that the camera alone can explain; periodic patterns come from screens and halftones."""

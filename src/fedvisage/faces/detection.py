@@ -16,7 +16,7 @@ O-Net take as long per box in a batch of three as of forty, and P-Net keeps the 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -123,7 +123,14 @@ def digest() -> str:
 def load_nets(threads: int, folder: Traversable | None = None) -> tuple[Net, Net, Net]:
     """Return the three networks, from the installed package unless a folder is given."""
     source = _package_folder() if folder is None else folder
-    first, second, third = (_net(source, name, threads) for name in DIGESTS)
+
+    def load(name: str) -> Net:
+        content = read_checked(source, name)
+        session = open_session(str(source / name), content, threads, remedy=REMEDY, deterministic=True)
+        images_input = session.get_inputs()[0].name
+        return lambda images: session.run(None, {images_input: images})
+
+    first, second, third = map(load, DIGESTS)
     return first, second, third
 
 
@@ -153,13 +160,6 @@ def _package_folder() -> Traversable:
     if spec is None:
         raise UserError("the face detector", f"its networks are not installed; install {DISTRIBUTION}")
     return files(module_from_spec(spec))
-
-
-def _net(folder: Traversable, name: str, threads: int) -> Net:
-    content = read_checked(folder, name)
-    session = open_session(str(folder / name), content, threads, remedy=REMEDY, deterministic=True)
-    images_input = session.get_inputs()[0].name
-    return lambda images: session.run(None, {images_input: images})
 
 
 Image = NDArray[np.uint8]
@@ -193,18 +193,14 @@ class BoxNetwork:
         height, width = self._image.shape[:2]
         rounded = np.asarray(squares[(squares[:, 2:] > 0).all(1) & (squares[:, :2] < (width, height)).all(1)])
         keys = [box.tobytes() for box in rounded]
-        self._show({key: box for key, box in zip(keys, rounded, strict=True) if key not in self._outputs})
+        waiting = [*{key: box for key, box in zip(keys, rounded, strict=True) if key not in self._outputs}.items()]
+        for start in range(0, len(waiting), _BOXES_AT_ONCE):
+            new_keys, batch = zip(*waiting[start : start + _BOXES_AT_ONCE], strict=True)
+            self._outputs.update(zip(new_keys, zip(*self._net(self._pieces(batch)), strict=True), strict=True))
         if not keys:
             return rounded, [part.astype(np.float64) for part in self._net(self._pieces([]))]
         outputs = zip(*(self._outputs[key] for key in keys), strict=True)
         return rounded, [np.array(part, np.float64) for part in outputs]
-
-    def _show(self, boxes: Mapping[bytes, Boxes]) -> None:
-        waiting = list(boxes.items())
-        for start in range(0, len(waiting), _BOXES_AT_ONCE):
-            keys, batch = zip(*waiting[start : start + _BOXES_AT_ONCE], strict=True)
-            outputs = self._net(self._pieces(batch))
-            self._outputs.update(zip(keys, zip(*outputs, strict=True), strict=True))
 
     def _pieces(self, boxes: Sequence[Boxes]) -> Floats:
         side = self._side
@@ -245,7 +241,11 @@ class Detector:
 
     def detect(self, images: Sequence[Image]) -> list[list[Face]]:
         """Return the faces of each picture, RGB or grey (H×W×3 or H×W), highest confidence first."""
-        return [self._faces(as_colour(image)) for image in images]
+        searches = (self._looks(as_colour(image)) for image in images)
+        return [
+            self._decide(looks, [self._propose_at(looks.seen, scale) for scale in self._scales(looks.seen)])
+            for looks in searches
+        ]
 
     def largest(self, image: Image, sure: float) -> Face | None:
         """Return the largest face of `detect` with at least this confidence, or None; mostly faster than `detect`.
@@ -265,13 +265,12 @@ class Detector:
             least = np.inf if best is None else REACH * float((best.box[2:] / looks.factor).max())
         return best
 
-    def _faces(self, image: Image) -> list[Face]:
-        looks = self._looks(image)
-        return self._decide(looks, [self._propose_at(looks.seen, scale) for scale in self._scales(looks.seen)])
-
     def _looks(self, image: Image) -> PictureSearch:
-        """Reduce a picture that is too large."""
-        reduced = _reduce(np.ascontiguousarray(image), self.settings.longest_side)
+        """Prepare the search in a picture, reduced if it is too large."""
+        reduced = np.ascontiguousarray(image)
+        if (scale := self.settings.longest_side / max(image.shape[:2])) < 1:
+            height, width = (max(1, round(side * scale)) for side in image.shape[:2])
+            reduced = _resize(reduced, width, height)
         factor = np.array([image.shape[1], image.shape[0]]) / (reduced.shape[1], reduced.shape[0])
         return PictureSearch(
             reduced, factor, BoxNetwork(self._second, reduced, MIDDLE), BoxNetwork(self._third, reduced, LAST)
@@ -290,8 +289,11 @@ class Detector:
         nothing: Proposals = (np.zeros((0, 4)), np.zeros(0), np.zeros((0, 4)))
         boxes, scores, offsets = (np.concatenate(parts) for parts in zip(nothing, *levels, strict=True))
         kept = suppress(boxes, scores, self.settings.alike, "union")
-        again = self._look_again(looks.second, make_square(move_corners(boxes[kept], offsets[kept])))
-        return self._look_closely(looks.third, again, looks.factor)
+        # Stage 2: R-Net on the remaining squares.
+        squares, (moves, surely) = looks.second(make_square(move_corners(boxes[kept], offsets[kept])))
+        sure = np.flatnonzero(surely[:, 1] >= self.settings.sure[1])
+        kept = sure[suppress(squares[sure], surely[sure, 1], self.settings.alike, "union")]
+        return self._look_closely(looks.third, make_square(move_corners(squares[kept], moves[kept])), looks.factor)
 
     def _propose_at(self, image: Image, scale: float) -> Proposals:
         """Stage 1: run P-Net at every place of one image of the pyramid."""
@@ -304,13 +306,6 @@ class Detector:
         surely, moves = scores[0, ..., 1][sure].astype(np.float64), offsets[0][sure].astype(np.float64)
         kept = suppress(boxes, surely, self.settings.alike_in_level, "union")
         return boxes[kept], surely[kept], moves[kept]
-
-    def _look_again(self, look: BoxNetwork, boxes: Boxes) -> Boxes:
-        """Stage 2: run R-Net on the remaining squares."""
-        squares, (offsets, scores) = look(boxes)
-        sure = np.flatnonzero(scores[:, 1] >= self.settings.sure[1])
-        kept = sure[suppress(squares[sure], scores[sure, 1], self.settings.alike, "union")]
-        return make_square(move_corners(squares[kept], offsets[kept]))
 
     def _look_closely(self, look: BoxNetwork, boxes: Boxes, scale: NDArray[np.float64]) -> list[Face]:
         """Stage 3: decide, and locate the points; O-Net outputs all x shares before all y shares."""
@@ -344,14 +339,6 @@ def _cut_box(image: Image, box: NDArray[np.float64], side: int) -> Image:
         square[max(-top, 0) :, max(-left, 0) :][: inside.shape[0], : inside.shape[1]] = inside
         inside = square
     return _resize(inside, side, side)
-
-
-def _reduce(image: Image, longest: int) -> Image:
-    scale = longest / max(image.shape[:2])
-    if scale >= 1:
-        return image
-    height, width = (max(1, round(side * scale)) for side in image.shape[:2])
-    return _resize(image, width, height)
 
 
 def _resize(image: Image, width: int, height: int) -> Image:

@@ -10,7 +10,7 @@ import os
 import re
 import struct
 import warnings
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterator
 from itertools import islice, takewhile
 from pathlib import Path
 
@@ -193,8 +193,9 @@ def sample_video(path: Path, count: int, most: int = FRAMES_HELD) -> Iterator[Fr
     numbers = frozenset(equidistant(likely, count))
     length = 0
     for length, capture in enumerate(_open_frames(path), 1):
-        if length == 1 and len(numbers) * _frame_bytes(capture) > most:
-            numbers = frozenset()
+        if length == 1:
+            pixels = capture.get(cv2.CAP_PROP_FRAME_WIDTH) * capture.get(cv2.CAP_PROP_FRAME_HEIGHT)
+            numbers = frozenset() if len(numbers) * 3 * pixels > most else numbers
         if length - 1 in numbers:
             held += _retrieve_frame(length - 1, capture)
     if length == likely and numbers and held:
@@ -238,11 +239,6 @@ def _retrieve_frame(number: int, capture: cv2.VideoCapture) -> list[Frame]:
     if not decoded or image is None or image.ndim != 3:
         return []
     return [(number, cv2.cvtColor(image, cv2.COLOR_BGR2RGB).astype(np.uint8, copy=False))]
-
-
-def _frame_bytes(capture: cv2.VideoCapture) -> float:
-    width, height = capture.get(cv2.CAP_PROP_FRAME_WIDTH), capture.get(cv2.CAP_PROP_FRAME_HEIGHT)
-    return float(3 * width * height)
 
 
 def equidistant(length: int, count: int) -> list[int]:
@@ -302,25 +298,18 @@ def check_parts(content: bytes) -> None:
         raise BadFile(f"has more than {most:,} parts, which no camera writes; save the picture again")
 
 
-def _parts(content: bytes) -> Iterable[object]:
-    if content.startswith(_PNG):
-        return _chunks(content)
-    if content.startswith(_JPEG):
-        return _segments(content)
-    return range(_count_strips(content)) if content.startswith(_TIFF) else ()
+def _parts(content: bytes) -> Iterator[int]:
+    """Yield for each chunk of a PNG, each strip of a TIFF, and each segment of a JPEG before its first scan.
 
-
-def _chunks(content: bytes) -> Iterator[None]:
-    """Yield for each chunk of a PNG."""
-    place = len(_PNG)
+    In a JPEG, each byte that decoders skip between segments also counts.
+    """
+    if content.startswith(_TIFF):
+        yield from range(_count_strips(content))
+    place = len(_PNG) if content.startswith(_PNG) else len(content)
     while place + 8 <= len(content):
         place += 12 + int.from_bytes(content[place : place + 4], "big")
-        yield
-
-
-def _segments(content: bytes) -> Iterator[None]:
-    """Yield for each segment of a JPEG before its first scan, and for each byte that decoders skip between them."""
-    place = len(_JPEG)
+        yield place
+    place = len(_JPEG) if content.startswith(_JPEG) else len(content)
     while place + 4 <= len(content):
         marker = content[place + 1]
         if content[place] != 0xFF or marker == 0xFF:
@@ -331,7 +320,7 @@ def _segments(content: bytes) -> Iterator[None]:
             place += 2
         else:
             place += 2 + int.from_bytes(content[place + 2 : place + 4], "big")
-        yield
+        yield place
 
 
 def _count_strips(content: bytes) -> int:

@@ -14,9 +14,8 @@ from typing import Any
 
 from fedvisage import recipe as recipes
 from fedvisage.base.errors import UserError
-from fedvisage.base.files import json_text, parse_json
+from fedvisage.base.files import file_digest, json_text, parse_json
 from fedvisage.base.progress import Say, discard
-from fedvisage.data.prepared import file_digest
 from fedvisage.datasets.sources import without_part
 from fedvisage.federation.wire.message import Message
 from fedvisage.methods import find, read_method

@@ -24,10 +24,10 @@ from fedvisage.base.progress import Say, Steps, discard, discard_steps, in_steps
 from fedvisage.base.streams import numpy_rng
 from fedvisage.data.rows import ENROL, PURPOSE
 from fedvisage.datasets.catalogue import SCANNERS
+from fedvisage.datasets.dataset import Item
 from fedvisage.datasets.finding import recognise
-from fedvisage.datasets.frames import open_frames
+from fedvisage.datasets.frame_sources import open_frames
 from fedvisage.datasets.options import ImportOptions
-from fedvisage.datasets.pad.item import Item
 from fedvisage.datasets.pad.scanner import Scanner
 from fedvisage.datasets.tree import walk
 from fedvisage.device.exported import check_free

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.files import read_plain, read_tensors
+from fedvisage.base.files import file_digest, read_plain, read_tensors
 from fedvisage.base.onnx_graphs import LARGEST, parse_graph
 from fedvisage.base.processes import SandboxUnavailable, block_signals, can_sandbox, enter_sandbox, free_memory
-from fedvisage.data.prepared import file_digest
 from fedvisage.federation.wire.message import MalformedMessage, decode, encode
 
 # ONNX graphs. Exporters often fold BatchNorm into the convolution before it and number the result. So a graph is also

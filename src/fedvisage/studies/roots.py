@@ -22,12 +22,12 @@ from fedvisage.base.files import read_json
 from fedvisage.base.progress import Say, duration_in_words, format_count
 from fedvisage.data.prepared import DEPTH_SIZE, POINT_COUNT, Manifest
 from fedvisage.datasets.catalogue import LAYOUTS, SCANNERS, dataset_of
+from fedvisage.datasets.dataset import Item
 from fedvisage.datasets.finding import FolderContents, list_sets_below, scan_folders
 from fedvisage.datasets.frames import read_item
 from fedvisage.datasets.import_presentations import limit_items
 from fedvisage.datasets.import_spec import ImportSpec, read_spec
 from fedvisage.datasets.importing import import_dataset
-from fedvisage.datasets.pad.item import Item
 from fedvisage.datasets.sources import SYNTHETIC
 from fedvisage.datasets.tree import walk
 from fedvisage.recipe.data import named_weights

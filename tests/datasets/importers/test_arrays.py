@@ -1,4 +1,4 @@
-"""Frames in HDF5 files: which arrays are the colour frames, in which order, and what a file may not do."""
+"""Frames in HDF5 files: the choice and order of colour arrays, and refusals of hostile files."""
 
 import sys
 from collections.abc import Callable
@@ -12,29 +12,29 @@ import pytest
 from tests.refusals import refused
 
 from fedvisage.base.errors import BadFile
-from fedvisage.datasets.hdf5 import ArrayFrames
-from fedvisage.datasets.pad.item import Item
+from fedvisage.datasets.dataset import Item
+from fedvisage.datasets.frame_sources import ArrayFrames
 
 FRAMES = np.random.default_rng(0).integers(0, 256, (12, 20, 24, 3), dtype=np.uint8)
 FIRST = FRAMES.transpose(0, 3, 1, 2)  # channels first
 Pixels = npt.NDArray[np.uint8]
 
 
-def film(path: Path, *, bgr: bool = False) -> ArrayFrames:
+def frames_of(path: Path, *, bgr: bool = False) -> ArrayFrames:
     return ArrayFrames(Item(path, "a.h5", "arrays", "bonafide", "s", "v", bgr=bgr))
 
 
-def written(path: Path, write: Callable[[Any], object]) -> ArrayFrames:
+def write_file(path: Path, write: Callable[[Any], object]) -> ArrayFrames:
     with h5py.File(path, "w") as file:
         write(file)
-    return film(path)
+    return frames_of(path)
 
 
-def stacked(file: Any, name: str, frames: Pixels) -> None:
+def write_stack(file: Any, name: str, frames: Pixels) -> None:
     file[name] = frames
 
 
-def one_by_one(file: Any, name: str, frames: Pixels) -> None:
+def write_frames(file: Any, name: str, frames: Pixels) -> None:
     for number, frame in enumerate(frames):
         file[name.format(number)] = frame
 
@@ -43,21 +43,21 @@ def one_by_one(file: Any, name: str, frames: Pixels) -> None:
 @pytest.mark.parametrize(
     ("write", "name"),
     [
-        (stacked, "Color_Data"),
-        (stacked, "stream/rgb"),
-        (stacked, "only"),
-        (one_by_one, "Frame_{}/array"),
-        (one_by_one, "data/sr300/color/09_35_58_{:03d}"),
+        (write_stack, "Color_Data"),
+        (write_stack, "stream/rgb"),
+        (write_stack, "only"),
+        (write_frames, "Frame_{}/array"),
+        (write_frames, "data/sr300/color/09_35_58_{:03d}"),
     ],
 )
-def test_frames_are_read_in_order_whichever_axis_has_the_channels(
+def test_frames_are_read_in_order_for_any_channel_axis(
     write: Callable[[Any, str, Pixels], None], name: str, frames: Pixels, tmp_path: Path
 ) -> None:
-    found = written(tmp_path / "a.h5", lambda file: write(file, name, frames))
-    assert len(found) == 12
-    assert [number for number, _ in found.frames({1, 10})] == [1, 10]
-    assert all((image == FRAMES[number]).all() for number, image in found.frames({1, 10, 2}))
-    assert found.name(3) == "a.h5/000003"
+    source = write_file(tmp_path / "a.h5", lambda file: write(file, name, frames))
+    assert len(source) == 12
+    assert [number for number, _ in source.frames({1, 10})] == [1, 10]
+    assert all((image == FRAMES[number]).all() for number, image in source.frames({1, 10, 2}))
+    assert source.name(3) == "a.h5/000003"
 
 
 def test_other_arrays_are_not_taken_for_colour(tmp_path: Path) -> None:
@@ -67,55 +67,62 @@ def test_other_arrays_are_not_taken_for_colour(tmp_path: Path) -> None:
         file["Color_Data"] = FRAMES
         file["Eye_Pos"] = np.zeros((12, 4))
 
-    ((_, image),) = written(tmp_path / "a.h5", write).frames({5})
+    ((_, image),) = write_file(tmp_path / "a.h5", write).frames({5})
     assert (image == FRAMES[5]).all()
 
 
-def test_blue_first_is_turned(tmp_path: Path) -> None:
-    written(tmp_path / "a.h5", lambda file: stacked(file, "color", FRAMES[..., ::-1]))
-    ((_, image),) = film(tmp_path / "a.h5", bgr=True).frames({0})
+def test_bgr_arrays_are_converted(tmp_path: Path) -> None:
+    write_file(tmp_path / "a.h5", lambda file: write_stack(file, "color", FRAMES[..., ::-1]))
+    ((_, image),) = frames_of(tmp_path / "a.h5", bgr=True).frames({0})
     assert (image == FRAMES[0]).all()
 
 
-def test_a_file_without_colour_says_what_it_has(tmp_path: Path) -> None:
-    found = written(tmp_path / "a.h5", lambda file: stacked(file, "infrared", np.zeros((3, 20, 24), np.uint16)))
+def write_both(file: Any) -> None:
+    write_stack(file, "left", FRAMES)
+    write_stack(file, "right", FRAMES)
+
+
+def test_file_without_colour_arrays_lists_its_arrays(tmp_path: Path) -> None:
+    source = write_file(tmp_path / "a.h5", lambda file: write_stack(file, "infrared", np.zeros((3, 20, 24), np.uint16)))
     with pytest.raises(BadFile, match="infrared 3×20×24 uint16"):
-        len(found)
-    two = written(tmp_path / "b.h5", lambda file: (stacked(file, "left", FRAMES), stacked(file, "right", FRAMES)))
+        len(source)
+    both_sides = write_file(tmp_path / "b.h5", write_both)
     with pytest.raises(BadFile, match="left 12×20×24×3 uint8"):
-        len(two)
+        len(both_sides)
 
 
-def elsewhere(path: Path) -> Path:
+def write_other_file(path: Path) -> Path:
     other = path.with_name("secret.h5")
     with h5py.File(other, "w") as file:
         file["color"] = FRAMES
     return other
 
 
-def linked(file: Any, other: Path) -> None:
+def link_to(file: Any, other: Path) -> None:
     file["color"] = h5py.ExternalLink(other.name, "color")
 
 
-def virtual(file: Any, other: Path) -> None:
+def write_virtual(file: Any, other: Path) -> None:
     layout = h5py.VirtualLayout(FRAMES.shape, np.uint8)
     layout[:] = h5py.VirtualSource(other.name, "color", FRAMES.shape)
     file.create_virtual_dataset("color", layout)
 
 
-def kept_outside(file: Any, other: Path) -> None:
+def write_external(file: Any, other: Path) -> None:
     file.create_dataset("color", FRAMES.shape, np.uint8, external=[(other.name, 0, FRAMES.nbytes)])
 
 
-@pytest.mark.parametrize(("write", "keyword"), [(linked, "link"), (virtual, "/color"), (kept_outside, "/color")])
-def test_what_leads_out_of_the_file_is_refused(
+@pytest.mark.parametrize(
+    ("write", "keyword"), [(link_to, "link"), (write_virtual, "/color"), (write_external, "/color")]
+)
+def test_links_out_of_the_file_are_refused(
     write: Callable[[Any, Path], None], keyword: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    other = elsewhere(tmp_path / "a.h5")
-    found = written(tmp_path / "a.h5", lambda file: write(file, other))
+    other = write_other_file(tmp_path / "a.h5")
+    source = write_file(tmp_path / "a.h5", lambda file: write(file, other))
     with pytest.raises(BadFile, match=keyword):
-        list(found.frames({0}))
+        list(source.frames({0}))
 
 
 @pytest.mark.parametrize(
@@ -130,38 +137,38 @@ def test_what_leads_out_of_the_file_is_refused(
 def test_shapes_are_refused_before_anything_is_read(
     shape: tuple[int, ...], chunks: tuple[int, ...] | None, keyword: str, tmp_path: Path
 ) -> None:
-    found = written(
+    source = write_file(
         tmp_path / "a.h5", lambda file: file.create_dataset("color", shape, np.uint8, chunks=chunks or (1, 8, 8, 3))
     )
-    assert found.item.path.stat().st_size < 100_000
+    assert source.item.path.stat().st_size < 100_000
     with pytest.raises(BadFile, match=keyword):
-        list(found.frames({0}))
+        list(source.frames({0}))
 
 
-def test_a_file_that_is_too_large_is_not_read_to_its_end(tmp_path: Path) -> None:
+def test_too_large_file_is_not_digested(tmp_path: Path) -> None:
     with (tmp_path / "a.h5").open("wb") as file:
         file.truncate((64 << 30) + 1)  # takes no room
     with pytest.raises(BadFile, match="64 GiB"):
-        film(tmp_path / "a.h5").digest()
+        frames_of(tmp_path / "a.h5").digest()
 
 
-def test_groups_in_circles_end_and_links_within_the_file_are_not_followed(tmp_path: Path) -> None:
+def test_cyclic_groups_and_soft_links_are_ignored(tmp_path: Path) -> None:
     def write(file: Any) -> None:
         file["a/color"] = FRAMES
         file["a/b"] = file["a"]
         file["a/soft_color"] = h5py.SoftLink("/a/color")
 
-    assert len(written(tmp_path / "a.h5", write)) == 12
+    assert len(write_file(tmp_path / "a.h5", write)) == 12
 
 
 @pytest.mark.parametrize("content", [b"", b"\x89HDF\r\n\x1a\n" + bytes(40), b"no such file" * 20])
 def test_damaged_files_are_bad_files(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.h5").write_bytes(content)
     with pytest.raises(BadFile, match="HDF5"):
-        len(film(tmp_path / "a.h5"))
+        len(frames_of(tmp_path / "a.h5"))
 
 
-def test_without_the_extra_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_h5py_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
     with refused("fedvisage[datasets]", "h5py"):
-        len(film(tmp_path / "a.h5"))
+        len(frames_of(tmp_path / "a.h5"))

@@ -1,11 +1,12 @@
-"""Square crops."""
+"""Square crops of images and faces."""
 
 import numpy as np
 import pytest
-from tests.datasets.importers.making import picture
+from tests.datasets.importers.files import picture
 
 from fedvisage.base.errors import BadFile
-from fedvisage.faces.cropping import Face, crop_face, make_cropper
+from fedvisage.faces.cropping import crop_face, make_cropper
+from fedvisage.faces.detection import Face
 
 
 def test_the_centre_is_cut_out_and_kept_at_its_size() -> None:
@@ -21,13 +22,13 @@ def test_shrinking_averages_pixels() -> None:
     np.testing.assert_allclose(make_cropper("centre", 20)(image).image, expected, atol=0.51)
 
 
-def test_enlarging_is_said() -> None:
+def test_enlarged_crop_is_marked() -> None:
     cropped = make_cropper("centre", 48)(picture(1))
     assert cropped.upscaled
     assert cropped.image.shape == (48, 48, 3)
 
 
-def test_without_a_crop_only_square_images_are_taken() -> None:
+def test_uncropped_images_must_be_square() -> None:
     assert make_cropper("none", 12)(picture(1)).image.shape == (12, 12, 3)
     with pytest.raises(BadFile, match="30×20"):
         make_cropper("none", 12)(picture(1, 20, 30))
@@ -38,7 +39,7 @@ def face(x: float, y: float, side: float) -> Face:
     return Face(np.array([x, y, side, side]), points)
 
 
-def test_a_face_is_cut_out_with_a_margin_and_its_points_move_along() -> None:
+def test_face_crop_has_a_margin_and_moves_the_points() -> None:
     image = picture(1, 200, 200)
     cropped = crop_face(image, [face(60, 80, 50)], 70)
     np.testing.assert_array_equal(cropped.image, image[70:140, 50:120])
@@ -46,17 +47,17 @@ def test_a_face_is_cut_out_with_a_margin_and_its_points_move_along() -> None:
     np.testing.assert_allclose(cropped.points[4], [60, 60])
 
 
-def test_a_face_at_the_edge_is_cut_out_inside_the_image() -> None:
+def test_crop_of_a_face_at_the_edge_stays_inside_the_image() -> None:
     image = picture(1, 100, 100)
     np.testing.assert_array_equal(crop_face(image, [face(70, 0, 40)], 56).image, image[:56, 44:])
 
 
-def test_the_largest_face_is_taken() -> None:
+def test_largest_face_is_cropped() -> None:
     image = picture(1, 200, 200)
     cropped = crop_face(image, [face(0, 0, 20), face(60, 80, 50)], 70)
     np.testing.assert_array_equal(cropped.image, image[70:140, 50:120])
 
 
-def test_an_image_without_a_face_is_refused_by_the_real_detector() -> None:
+def test_image_without_a_face_is_refused() -> None:
     with pytest.raises(BadFile, match="face"):
         make_cropper("face", 64)(np.full((128, 128, 3), 90, np.uint8))

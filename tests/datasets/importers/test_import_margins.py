@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from tests.data.small_sets import columns_of
+from tests.datasets.imports import import_quietly
 from tests.device.fusion import with_margin
 from tests.refusals import refused
 from tests.toy import run_toy, tree
@@ -18,7 +21,6 @@ from fedvisage.base.errors import UserError
 from fedvisage.cli import app
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.writer import Writer
-from fedvisage.datasets.importing import import_dataset
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.device import Exported, Pipeline, Settings, open_export
 from fedvisage.device.predict import face_cropper
@@ -48,57 +50,61 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def imported(scenes: Path, out: Path, margin: str) -> PreparedSet:
-    options = ImportOptions(size=SIZE, margin=margin, heldout=0.5, max_bad=0.5)
-    import_dataset("folder", scenes, out, lambda _: None, name="rooms", options=options)
+def import_rooms(scenes: Path, out: Path, margin: str) -> PreparedSet:
+    import_quietly("folder", scenes, out, name="rooms", size=SIZE, margin=margin, heldout=0.5, max_bad=0.5)
     return PreparedSet.open(out, verify=True)
 
 
 @pytest.fixture(scope="module")
-def several(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def margins_set(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("several") / "set"
-    imported(scenes, out, "1.4,2.7,4")
+    import_rooms(scenes, out, "1.4,2.7,4")
     return out
 
 
-def test_a_set_has_the_pixels_of_single_sets_devices_and_pipelines_at_every_margin(
-    several: Path, scenes: Path, pad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_margins_have_the_pixels_of_single_sets_and_devices(
+    margins_set: Path, scenes: Path, pad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = PreparedSet.open(several)
-    shown = list[np.ndarray]()
-    monkeypatch.setattr(Exported, "run", lambda _, crops: shown.extend(crops) or np.zeros(len(crops)))
+    prepared = PreparedSet.open(margins_set)
+    images_shown = list[np.ndarray]()
+
+    def record(_: Exported, crops: np.ndarray) -> np.ndarray:
+        images_shown.extend(crops)
+        return np.zeros(len(crops))
+
+    monkeypatch.setattr(Exported, "run", record)
     for margin in MARGINS:
-        part = made.at_margin(margin)
-        single = imported(scenes, tmp_path / f"{margin}", f"{margin:g}")
-        kept = np.isin(single.rows.item, part.rows.item)  # the tight picture is in the set of 1.4 alone
-        np.testing.assert_array_equal(part.images, single.images[kept])
+        part = prepared.at_margin(margin)
+        single = import_rooms(scenes, tmp_path / f"{margin}", f"{margin:g}")
+        in_both = np.isin(single.rows.item, part.rows.item)  # the tight picture is in the set of 1.4 alone
+        np.testing.assert_array_equal(part.images, single.images[in_both])
         assert part.crop == single.crop
         model = Exported.open(with_margin(pad, tmp_path / f"model-{margin}", margin))
         cropper, pipeline = face_cropper("face", model.shapes), Pipeline(model, settings=Settings(sharpness=0))
         for item, image in zip(part.rows.item, part.images, strict=True):
             picture = np.asarray(Image.open(next(scenes.rglob(f"{item.removesuffix('.png')}.png"))).convert("RGB"))
             np.testing.assert_array_equal(cropper(picture).crops[0], image)
-            shown.clear()
+            images_shown.clear()
             pipeline.check(picture)
-            np.testing.assert_array_equal(shown[0], image)
+            np.testing.assert_array_equal(images_shown[0], image)
 
 
-def test_a_picture_without_the_context_of_the_widest_crop_is_skipped_and_listed(several: Path) -> None:
-    report = (several / "import-report.json").read_text()
-    assert len(PreparedSet.open(several)) == 8
+def test_picture_without_context_is_skipped(margins_set: Path) -> None:
+    report = (margins_set / "import-report.json").read_text()
+    assert len(PreparedSet.open(margins_set)) == 8
     assert "person9" in report
 
 
-def test_a_set_records_its_margins_and_keeps_them_in_other_processes(several: Path) -> None:
-    made = PreparedSet.open(several)
-    assert list(made.by_margin) == list(MARGINS)
-    assert made.at_margin(3.0) is made
-    wide = made.at_margin(4.0)
-    assert wide.digest != made.digest
+def test_margins_survive_pickling(margins_set: Path) -> None:
+    prepared = PreparedSet.open(margins_set)
+    assert list(prepared.by_margin) == list(MARGINS)
+    assert prepared.at_margin(3.0) is prepared
+    wide = prepared.at_margin(4.0)
+    assert wide.digest != prepared.digest
     again = pickle.loads(pickle.dumps(wide))
     assert again.crop == wide.crop
     np.testing.assert_array_equal(again.images, wide.images)
-    lines = CliRunner().invoke(app, ["data", "show", str(several)]).stdout
+    lines = CliRunner().invoke(app, ["data", "show", str(margins_set)]).stdout
     assert "1.4 times their box, and 2.7 times, and 4 times" in lines
 
 
@@ -111,10 +117,10 @@ def test_a_set_records_its_margins_and_keeps_them_in_other_processes(several: Pa
         lambda manifest: manifest.update(further_margins=[2.7, -4.0]),
     ],
 )
-def test_a_set_whose_margins_and_files_differ_is_refused(several: Path, tmp_path: Path, change: object) -> None:
+def test_set_with_inconsistent_margins_is_refused(margins_set: Path, tmp_path: Path, change: object) -> None:
     copy = tmp_path / "copy"
     copy.mkdir()
-    for path in several.iterdir():
+    for path in margins_set.iterdir():
         (copy / path.name).write_bytes(path.read_bytes())
     manifest = json.loads((copy / "set.json").read_text())
     assert callable(change)
@@ -125,7 +131,7 @@ def test_a_set_whose_margins_and_files_differ_is_refused(several: Path, tmp_path
 
 
 @pytest.mark.parametrize("margin", ["", "wide", "0.5", "1.4,6", "1,2,3,4,5", "2.7,2.7"])
-def test_margins_that_cannot_be_are_refused(margin: str) -> None:
+def test_invalid_margins_are_refused(margin: str) -> None:
     with refused("--margin", "margin" if margin == "2.7,2.7" else "numbers"):
         ImportOptions(margin=margin)
 
@@ -135,24 +141,31 @@ def noise_set(path: Path, name: str, seed: int) -> Path:
     rng = np.random.default_rng(seed)
     crop = record_of("face", margin=1.4)
     with Writer(path, name=name, size=SIZE, source="noise", crop=crop, further_margins=(2.7,)) as out:
-        for subject in range(6):
-            for label, species in ((1, "bonafide"), (0, "print")):
-                images = rng.integers(20, 120, (2, SIZE, SIZE, 3)).astype(np.uint8)
-                out.add(
-                    images,
-                    at_further_margins=[images + np.uint8(100)],
-                    label=[label] * 2,
-                    species=[species] * 2,
-                    subject=[f"{name}{subject}"] * 2,
-                    video=[f"{name}{subject}-{species}"] * 2,
-                    frame=[0, 1],
-                    split=["train" if subject < 4 else "heldout"] * 2,
-                    item=[f"{name}/{subject}/{species}/{frame}.png" for frame in range(2)],
-                )
+        for subject, species in product(range(6), ("bonafide", "print")):
+            images = rng.integers(20, 120, (2, SIZE, SIZE, 3)).astype(np.uint8)
+            columns = columns_of(
+                2,
+                species=[species] * 2,
+                subject=[f"{name}{subject}"] * 2,
+                video=[f"{name}{subject}-{species}"] * 2,
+                frame=[0, 1],
+                split=["train" if subject < 4 else "heldout"] * 2,
+                item=[f"{name}/{subject}/{species}/{frame}.png" for frame in range(2)],
+            )
+            out.add(images, at_further_margins=[images + np.uint8(100)], **columns)
     return path
 
 
-def test_a_recipe_takes_the_crops_of_one_margin_and_its_model_remembers_it(tmp_path: Path) -> None:
+def evaluate(model: Path, data: Path, out: Path) -> np.ndarray:
+    """Evaluate a model by the command, and return its logits."""
+    result = CliRunner().invoke(app, ["evaluate", str(model), "--data", str(data), "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    head, *_ = (out / "scores.csv").read_text().splitlines()
+    column = head.split(",").index("logit")
+    return np.loadtxt(out / "scores.csv", delimiter=",", skiprows=1, usecols=column)
+
+
+def test_recipe_selects_a_margin_and_its_model_stores_it(tmp_path: Path) -> None:
     sets = {name: noise_set(tmp_path / name, name, seed) for seed, name in enumerate("ABCU")}
     content = tree(sets, training__rounds=1, input__margin=2.7)
     run_toy(content, tmp_path / "run")
@@ -160,42 +173,29 @@ def test_a_recipe_takes_the_crops_of_one_margin_and_its_model_remembers_it(tmp_p
     assert model.margin == 2.7
     wide = target.at_margin(2.7).images
     assert wide.min() >= 120
-    result = CliRunner().invoke(
-        app, ["evaluate", str(tmp_path / "run"), "--data", str(sets["U"]), "--out", str(tmp_path / "out")]
-    )
-    assert result.exit_code == 0, result.output
-    scores = np.loadtxt(tmp_path / "out/scores.csv", delimiter=",", skiprows=1, usecols=_column(tmp_path, "logit"))
+    scores = evaluate(tmp_path / "run", sets["U"], tmp_path / "out")
     np.testing.assert_allclose(np.sort(scores), np.sort(model.score(np.array(wide))), atol=1e-4)
     with refused("data.sites.A", "1.4 or 2.7 times", "input.margin", "--margin 3"):
         run_toy({**content, "input": {**content["input"], "margin": 3.0}}, tmp_path / "other")
 
 
-def test_a_fused_model_is_evaluated_at_each_members_margin(several: Path, pad: Path, tmp_path: Path) -> None:
+def test_fused_model_is_evaluated_at_the_margins_of_its_members(margins_set: Path, pad: Path, tmp_path: Path) -> None:
     members = [with_margin(pad, tmp_path / f"{margin}", margin) for margin in (1.4, 4.0)]
-    fuse(members, tmp_path / "fused", on=[str(several)], cache=tmp_path)
-    made = PreparedSet.open(several)
-    alone = [
-        open_export(member).score([np.array(made.at_margin(margin).images)])
+    fuse(members, tmp_path / "fused", on=[str(margins_set)], cache=tmp_path)
+    prepared = PreparedSet.open(margins_set)
+    single_scores = [
+        open_export(member).score([np.array(prepared.at_margin(margin).images)])
         for member, margin in zip(members, (1.4, 4.0), strict=True)
     ]
     fused = open_export(tmp_path / "fused")
-    expected = sum(logits / term.scale for logits, term in zip(alone, fused.config.members, strict=True))  # type: ignore[union-attr]
-    words = ["evaluate", str(tmp_path / "fused"), "--data", str(several), "--out", str(tmp_path / "out")]
-    result = CliRunner().invoke(app, words)
-    assert result.exit_code == 0, result.output
-    scores = np.loadtxt(tmp_path / "out/scores.csv", delimiter=",", skiprows=1, usecols=_column(tmp_path, "logit"))
+    expected = sum(logits / term.scale for logits, term in zip(single_scores, fused.config.members, strict=True))  # type: ignore[union-attr]
+    scores = evaluate(tmp_path / "fused", margins_set, tmp_path / "out")
     np.testing.assert_allclose(np.sort(scores), np.sort(expected), rtol=1e-6)
 
 
-def _column(directory: Path, name: str) -> int:
-    return (directory / "out/scores.csv").read_text().splitlines()[0].split(",").index(name)
-
-
-def test_a_set_without_a_members_margin_is_refused_with_both_descriptions(
-    scenes: Path, pad: Path, tmp_path: Path
-) -> None:
-    made = imported(scenes, tmp_path / "narrow", "1.4,2.7")
+def test_set_without_a_members_margin_is_refused(scenes: Path, pad: Path, tmp_path: Path) -> None:
+    prepared = import_rooms(scenes, tmp_path / "narrow", "1.4,2.7")
     members = [with_margin(pad, tmp_path / f"{margin}", margin) for margin in (2.7, 4.0)]
-    with refused(made.path, "1.4 times", "4 times"):
-        fuse(members, tmp_path / "fused", on=[str(made.path)], cache=tmp_path)
+    with refused(prepared.path, "1.4 times", "4 times"):
+        fuse(members, tmp_path / "fused", on=[str(prepared.path)], cache=tmp_path)
     assert not (tmp_path / "fused").exists()

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from tests.datasets.importers.making import picture
+from tests.datasets.importers.files import picture
 
 from fedvisage.base.errors import BadFile
 from fedvisage.faces.pictures import ENDINGS, TooLarge, open_picture, read_picture, read_reduced
 
 
-def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
+def encode(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
     content = io.BytesIO()
     image.save(content, kind, **options)
     return content.getvalue()
@@ -27,21 +27,22 @@ def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF"])
 def test_lossless_formats_keep_every_byte(kind: str) -> None:
-    np.testing.assert_array_equal(read_picture(encoded(Image.fromarray(picture(1)), kind)), picture(1))
+    np.testing.assert_array_equal(read_picture(encode(Image.fromarray(picture(1)), kind)), picture(1))
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGBA", "LA"])
 def test_grey_palette_and_opaque_images_become_rgb(mode: str) -> None:
-    found = read_picture(encoded(Image.fromarray(picture(1)).convert(mode)))
-    assert (found.shape, found.dtype) == ((24, 24, 3), np.uint8)
+    decoded = read_picture(encode(Image.fromarray(picture(1)).convert(mode)))
+    assert decoded.shape == (24, 24, 3)
+    assert decoded.dtype == np.uint8
 
 
 def test_exif_orientation_is_applied() -> None:
     image = Image.fromarray(picture(1, height=20, width=30))
     exif = image.getexif()
     exif[0x0112] = 6  # the camera was turned: the stored picture has to go a quarter to the right
-    found = read_picture(encoded(image, "PNG", exif=exif))
-    np.testing.assert_array_equal(found, np.rot90(picture(1, height=20, width=30), k=-1))
+    decoded = read_picture(encode(image, "PNG", exif=exif))
+    np.testing.assert_array_equal(decoded, np.rot90(picture(1, height=20, width=30), k=-1))
 
 
 @pytest.mark.parametrize(("most", "divisor"), [(1280, 1), (1279, 2), (320, 2), (319, 4), (40, 8)])
@@ -49,16 +50,16 @@ def test_large_jpegs_are_decoded_at_reduced_scale(most: int, divisor: int) -> No
     image = Image.fromarray(picture(1, height=32, width=40)).resize((400, 320), Image.Resampling.BICUBIC)
     exif = image.getexif()
     exif[0x0112] = 6
-    content = encoded(image, "JPEG", quality=95, exif=exif)
+    content = encode(image, "JPEG", quality=95, exif=exif)
     reduced, stated = read_reduced(content, most * 100)
     assert (reduced.shape[:2], stated) == ((400 // divisor, 320 // divisor), divisor)
     expected = np.asarray(image.resize(reduced.shape[:2], Image.Resampling.BOX).rotate(-90, expand=True))
     assert np.abs(reduced.astype(int) - expected).mean() < 5
 
 
-def test_pictures_that_cannot_be_reduced_have_at_most_as_many_pixels() -> None:
+def test_irreducible_pictures_are_limited_in_pixels() -> None:
     image = Image.fromarray(picture(1, height=30, width=40))
-    for content in (encoded(image), encoded(image, "JPEG", progressive=True)):
+    for content in (encode(image), encode(image, "JPEG", progressive=True)):
         with pytest.raises(TooLarge):
             read_reduced(content, 1199)
         assert read_reduced(content, 1200)[0].shape == (30, 40, 3)
@@ -83,8 +84,8 @@ def png_chunk(name: bytes, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "TIFF"])
-def test_a_picture_in_cmyk_becomes_rgb(kind: str) -> None:
-    red = read_picture(encoded(Image.new("RGB", (32, 32), (200, 30, 30)).convert("CMYK"), kind, quality=95))
+def test_cmyk_picture_becomes_rgb(kind: str) -> None:
+    red = read_picture(encode(Image.new("RGB", (32, 32), (200, 30, 30)).convert("CMYK"), kind, quality=95))
     assert np.abs(red.astype(int) - (200, 30, 30)).max() < 4
 
 
@@ -99,7 +100,7 @@ def test_a_picture_in_cmyk_becomes_rgb(kind: str) -> None:
         (b"some text", "not an image; give JPEG"),
     ],
 )
-def test_an_unusable_file_is_named_by_its_format(content: bytes, keyword: str) -> None:
+def test_unusable_file_is_described_by_its_format(content: bytes, keyword: str) -> None:
     with pytest.raises(BadFile, match=keyword):
         read_picture(content)
 
@@ -116,21 +117,21 @@ def test_an_unusable_file_is_named_by_its_format(content: bytes, keyword: str) -
     ],
     ids=["lab", "float", "transparent", "tiny", "gif", "pdf"],
 )
-def test_what_would_have_to_be_reinterpreted_is_refused(image: Image.Image, kind: str, keyword: str) -> None:
-    content = encoded(image, kind)
+def test_other_colour_modes_and_formats_are_refused(image: Image.Image, kind: str, keyword: str) -> None:
+    content = encode(image, kind)
     with pytest.raises(BadFile, match=keyword):
         read_picture(content)
 
 
 def test_several_pictures_in_one_file_are_refused() -> None:
     pages = [Image.fromarray(picture(n)) for n in range(2)]
-    content = encoded(pages[0], "TIFF", save_all=True, append_images=pages[1:])
+    content = encode(pages[0], "TIFF", save_all=True, append_images=pages[1:])
     with pytest.raises(BadFile, match="several"):
         read_picture(content)
 
 
-def test_the_further_pictures_of_a_tiff_are_not_read() -> None:
-    first = encoded(Image.new("RGB", (32, 32)), "TIFF")
+def test_further_pictures_of_a_tiff_are_not_read() -> None:
+    first = encode(Image.new("RGB", (32, 32)), "TIFF")
     (place,) = struct.unpack_from("<L", first, 4)
     (count,) = struct.unpack_from("<H", first, place)
     link = place + 2 + 12 * count
@@ -140,11 +141,11 @@ def test_the_further_pictures_of_a_tiff_are_not_read() -> None:
         read_picture(content)
 
 
-def test_the_photograph_of_a_phones_mpo_is_taken() -> None:
+def test_first_picture_of_an_mpo_is_read() -> None:
     pages = [Image.new("RGB", (32, 32), colour) for colour in ("red", "blue")]
-    found = read_picture(encoded(pages[0], "MPO", save_all=True, append_images=pages[1:]))
-    assert found[..., 0].min() > 240
-    assert found[..., 2].max() < 15
+    decoded = read_picture(encode(pages[0], "MPO", save_all=True, append_images=pages[1:]))
+    assert decoded[..., 0].min() > 240
+    assert decoded[..., 2].max() < 15
 
 
 @pytest.mark.parametrize("side", [9_000, 60_000])
@@ -156,15 +157,15 @@ def test_a_decompression_bomb_is_refused_before_it_is_decoded(side: int) -> None
         read_picture(content)
 
 
-def test_the_limit_of_other_users_of_pillow_is_left_alone() -> None:
+def test_pillows_limit_is_unchanged() -> None:
     before = Image.MAX_IMAGE_PIXELS
-    read_picture(encoded(Image.fromarray(picture(1))))
+    read_picture(encode(Image.fromarray(picture(1))))
     assert before == Image.MAX_IMAGE_PIXELS
 
 
 @given(st.sampled_from(["PNG", "JPEG", "BMP", "WEBP", "TIFF"]), st.data())
 def test_damaged_files_are_read_or_refused_but_never_crash(kind: str, data: st.DataObject) -> None:
-    content = bytearray(encoded(Image.fromarray(picture(1)), kind))
+    content = bytearray(encode(Image.fromarray(picture(1)), kind))
     for _ in range(data.draw(st.integers(1, 8))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     # Any other exception than BadFile fails this test.
@@ -173,7 +174,7 @@ def test_damaged_files_are_read_or_refused_but_never_crash(kind: str, data: st.D
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_every_ending_that_is_listed_is_of_a_format_that_is_read(tmp_path: Path, ending: str) -> None:
+def test_every_listed_ending_is_readable(tmp_path: Path, ending: str) -> None:
     heif.register_heif_opener()
     Image.fromarray(np.full((20, 30, 3), 77, np.uint8)).save(tmp_path / f"grey{ending}")
     assert open_picture(tmp_path / f"grey{ending}").mean() == 77
@@ -186,9 +187,9 @@ def test_photographs_of_phones_in_heic_are_read_upright() -> None:
     exif = Image.Exif()
     exif[0x0112] = 3  # the phone was upside down
     heif.from_pillow(Image.fromarray(image[::-1, ::-1])).save(content, quality=-1, exif=exif.tobytes())
-    found = read_picture(content.getvalue())
-    assert found.shape == image.shape
-    assert np.abs(found.astype(int) - image).mean() < 4
+    decoded = read_picture(content.getvalue())
+    assert decoded.shape == image.shape
+    assert np.abs(decoded.astype(int) - image).mean() < 4
 
 
 def test_damaged_heic_is_a_bad_file() -> None:
@@ -199,6 +200,6 @@ def test_damaged_heic_is_a_bad_file() -> None:
             read_picture(damaged)
 
 
-def test_a_file_that_cannot_be_opened_is_a_bad_file(tmp_path: Path) -> None:
+def test_missing_file_is_a_bad_file(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match="cannot be read"):
         open_picture(tmp_path / "none.png")

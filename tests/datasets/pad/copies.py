@@ -1,28 +1,21 @@
-"""Small copies of every dataset of the catalogue, made once, and copies of these that a test may change."""
+"""Items and files of small copies of datasets, and copies of these that a test may change."""
 
 import shutil
 from pathlib import Path
 
 from fedvisage.datasets.catalogue import SCANNERS
+from fedvisage.datasets.dataset import Item, Listing
 from fedvisage.datasets.options import ImportOptions
-from fedvisage.datasets.pad.item import Item, Listing
-from fedvisage.datasets.small_copies import write_copy
 from fedvisage.datasets.tree import walk
 
 PUBLISHED = [kind for kind, scanner in SCANNERS.items() if scanner.official]
 
 
-def make_copies(root: Path) -> dict[str, Path]:
-    for kind, scanner in SCANNERS.items():
-        write_copy(scanner, root / kind)
-    return {kind: root / kind for kind in SCANNERS}
-
-
-def changeable(original: Path, to: Path) -> Path:
+def copy_to(original: Path, to: Path) -> Path:
     return Path(shutil.copytree(original, to))
 
 
-def listed(kind: str, root: Path, choices: ImportOptions | None = None) -> Listing:
+def list_items(kind: str, root: Path, choices: ImportOptions | None = None) -> Listing:
     return SCANNERS[kind].list(walk(root), choices or ImportOptions())
 
 
@@ -31,6 +24,6 @@ def files_of(item: Item) -> list[Path]:
     return sorted(item.path.iterdir()) if item.kind == "frames" else [item.path]
 
 
-def media(kind: str, root: Path) -> list[Path]:
+def media_files(kind: str, root: Path) -> list[Path]:
     """Return the files with faces that a plain import takes."""
-    return [path for item in listed(kind, root).items for path in files_of(item)]
+    return [path for item in list_items(kind, root).items for path in files_of(item)]

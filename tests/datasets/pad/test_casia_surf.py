@@ -1,10 +1,10 @@
-"""CASIA-SURF: the older layout, whose images with numbers have their class in lists alone, and streams by name."""
+"""CASIA-SURF: numbered images of the older layout, whose classes only lists give, and streams by name."""
 
 from pathlib import Path
 
 import pytest
-from tests.datasets.importers.making import picture, save
-from tests.datasets.pad.copies import listed
+from tests.datasets.importers.files import picture, save
+from tests.datasets.pad.copies import list_items
 from tests.refusals import refused
 
 from fedvisage.datasets.options import ImportOptions
@@ -37,40 +37,40 @@ def old(tmp_path: Path) -> Path:
     return root
 
 
-def test_the_older_layout_has_classes_in_lists_and_what_has_none_is_left_out(old: Path) -> None:
-    found = listed("casia-surf", old)
-    assert [(item.name, item.species, item.subject, item.split) for item in found.items] == [
+def test_older_layout_has_classes_from_lists(old: Path) -> None:
+    listing = list_items("casia-surf", old)
+    assert [(item.name, item.species, item.subject, item.split) for item in listing.items] == [
         (f"{FAKE}/color", "cut", "casia-surf/CLKJ_AS0005", "train"),
         (f"{REAL}/color", "bonafide", "casia-surf/CLKJ_AS0005", "train"),
         ("Val/0007/007243-color.jpg", "bonafide", "casia-surf/Val/0007", "dev"),
         ("Val/0007/007244-color.jpg", "cut", "casia-surf/Val/0007", "dev"),
     ]
-    assert found.stray == {"depth and infrared images": 10, "images without a label in the private lists": 1}
-    notes = "; ".join(found.notes)
+    assert listing.stray == {"depth and infrared images": 10, "images without a label in the private lists": 1}
+    notes = "; ".join(listing.notes)
     assert "val_public_list.txt has no labels: 3 lines" in notes
     assert "1 is bona fide: 1 of them" in notes
     assert "the people in 2 images are unknown" in notes
 
 
-def test_the_order_of_streams_in_a_list_says_nothing(old: Path) -> None:
-    plain = listed("casia-surf", old)
+def test_order_of_streams_in_a_list_does_not_matter(old: Path) -> None:
+    plain = list_items("casia-surf", old)
     order = "ir color depth"
     (old / "train_list.txt").write_text(f"{streams(REAL, '0101.jpg', order)} 1\n{streams(FAKE, '0101.jpg', order)} 0\n")
     (old / "val_private_list.txt").write_text(f"{numbers('007243', order)} 1\n{numbers('007244', order)} 0\n")
-    assert listed("casia-surf", old) == plain
+    assert list_items("casia-surf", old) == plain
 
 
-def test_a_training_list_that_contradicts_the_names_is_an_error_and_turned_lists_are_read_as_told(old: Path) -> None:
-    plain = [item.species for item in listed("casia-surf", old).items]
+def test_training_lists_are_compared_and_may_be_inverted(old: Path) -> None:
+    plain = [item.species for item in list_items("casia-surf", old).items]
     path = old / "train_list.txt"
     right = path.read_text()
     path.write_text(right.replace("jpg 0", "jpg 1"))
     with refused("surf/train_list.txt", "line 2", "Training/fake_part/CLKJ_AS0005/04_en_b.rssdk/color", "attack"):
-        listed("casia-surf", old)
+        list_items("casia-surf", old)
     turn = str.maketrans("01", "10")
     for file, text in ((path, right), (old / "val_private_list.txt", (old / "val_private_list.txt").read_text())):
         file.write_text("\n".join(line[:-1] + line[-1].translate(turn) for line in text.splitlines()) + "\n")
-    assert [item.species for item in listed("casia-surf", old, ImportOptions(labels="live=0")).items] == plain
+    assert [item.species for item in list_items("casia-surf", old, ImportOptions(labels="live=0")).items] == plain
 
 
 @pytest.mark.parametrize(
@@ -81,14 +81,14 @@ def test_a_training_list_that_contradicts_the_names_is_an_error_and_turned_lists
         (f"{numbers('007243')} 1\n{numbers('007243')} 0", "line 2", "Val/0007/007243"),
     ],
 )
-def test_private_lists_that_cannot_be_believed_are_refused(text: str, line: str, keyword: str, old: Path) -> None:
+def test_contradicting_private_lists_are_refused(text: str, line: str, keyword: str, old: Path) -> None:
     (old / "val_private_list.txt").write_text(text + "\n")
     with refused("val_private_list.txt", line, keyword):
-        listed("casia-surf", old)
+        list_items("casia-surf", old)
 
 
-def test_a_copy_with_public_lists_alone_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_copy_with_public_lists_only_is_refused(tmp_path: Path) -> None:
     save(tmp_path / "c/Testing/0000/000001-color.jpg", picture(1))
     (tmp_path / "c/test_public_list.txt").write_text("Testing/0000/000001-color.jpg\n")
     with refused("c", "test_public_list.txt", "1 line"):
-        listed("casia-surf", tmp_path / "c")
+        list_items("casia-surf", tmp_path / "c")

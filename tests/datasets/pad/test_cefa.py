@@ -1,4 +1,4 @@
-"""CASIA-CeFA: a whole copy's names, masks, and the challenge's folders whose class stands in lists alone."""
+"""CASIA-CeFA: names of a whole copy, masks, and the challenge's folders, whose classes only lists give."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -6,8 +6,8 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from tests.datasets.importers.making import picture, save
-from tests.datasets.pad.copies import changeable, listed
+from tests.datasets.importers.files import picture, save
+from tests.datasets.pad.copies import copy_to, list_items
 from tests.refusals import refused
 
 from fedvisage.datasets.catalogue import SCANNERS
@@ -15,27 +15,27 @@ from fedvisage.datasets.dataset import Entry, match_name
 from fedvisage.datasets.options import ImportOptions
 
 
-def said(path: str) -> Entry | str:
-    seen = match_name(SCANNERS["cefa"], path, ImportOptions())
-    assert seen, path
-    return seen[2]
+def read_path(path: str) -> Entry | str:
+    match = match_name(SCANNERS["cefa"], path, ImportOptions())
+    assert match, path
+    return match[2]
 
 
-def test_a_whole_copy_without_masks_has_the_published_counts() -> None:
-    found, subjects = Counter[tuple[str | None, str]](), set()
+def test_whole_copy_without_masks_has_the_published_counts() -> None:
+    counts, subjects = Counter[tuple[str | None, str]](), set()
     for (number, race), person in product(enumerate(("AF", "CA", "EA"), 1), range(500)):
         for end in ("1_1_1", "3_1_2", "3_2_2", "3_1_4"):
-            one = said(f"{race}/{race}-{person:03d}/{number}_{person:03d}_{end}/color/0001.jpg")
+            one = read_path(f"{race}/{race}-{person:03d}/{number}_{person:03d}_{end}/color/0001.jpg")
             assert isinstance(one, Entry)
-            found[one.split, one.species] += 1
+            counts[one.split, one.species] += 1
             subjects.add((one.part, one.subject))
     assert len(subjects) == 1500
     parts = {"train": 600, "dev": 300, "test": 600}
     kinds = {"bonafide": 1, "print": 2, "replay": 1}
-    assert found == {(part, kind): share * n for (part, n), (kind, share) in product(parts.items(), kinds.items())}
+    assert counts == {(part, kind): share * n for (part, n), (kind, share) in product(parts.items(), kinds.items())}
 
 
-def test_the_same_number_is_another_person_in_each_part() -> None:
+def test_same_number_is_another_person_in_each_part() -> None:
     paths = (
         "AF-001/1_001_1_1_1",
         "CA-001/2_001_1_1_1",
@@ -43,20 +43,20 @@ def test_the_same_number_is_another_person_in_each_part() -> None:
         "3D-Mask/001/1_001_1_0_2_1_2",
         "Silicone-Mask/001/2_001_1_0_2_1_2",
     )
-    people = [said(f"{path}/color/0001.jpg") for path in paths]
+    people = [read_path(f"{path}/color/0001.jpg") for path in paths]
     assert len({(one.part, one.subject) for one in people if isinstance(one, Entry)}) == 5
 
 
-def test_depth_infrared_and_the_second_cut_are_left_out(copies: Mapping[str, Path], tmp_path: Path) -> None:
-    root = changeable(copies["cefa"], tmp_path / "copy")
+def test_other_streams_are_left_out(copies: Mapping[str, Path], tmp_path: Path) -> None:
+    root = copy_to(copies["cefa"], tmp_path / "copy")
     for stream in ("depth", "ir", "profile"):
         save(root / "Ethnicity/AF/AF-001/1_001_1_1_1" / stream / "0001.png", picture(7))
-    found = listed("cefa", root)
-    assert len(found.items) == 8
-    assert found.stray == {"depth, infrared or re-cropped images": 3}
+    listing = list_items("cefa", root)
+    assert len(listing.items) == 8
+    assert listing.stray == {"depth, infrared or re-cropped images": 3}
 
 
-def challenge(root: Path) -> Path:
+def make_challenge(root: Path) -> Path:
     """Make the layout of the challenge of 2020, with a training part and folders with numbers."""
     folders = ("train/AF-001/1_001_1_1_1", "train/AF-001/1_001_3_1_4", "dev/003000", "dev/003001", "dev/003002")
     for number, folder in enumerate(folders):
@@ -70,25 +70,25 @@ def challenge(root: Path) -> Path:
     return root
 
 
-def test_the_challenge_has_classes_in_lists_and_what_has_none_is_left_out(tmp_path: Path) -> None:
-    found = listed("cefa", challenge(tmp_path / "c"))
-    assert [(item.name, item.species, item.subject, item.split, item.own_subject) for item in found.items] == [
+def test_challenge_folders_have_classes_from_lists(tmp_path: Path) -> None:
+    listing = list_items("cefa", make_challenge(tmp_path / "c"))
+    assert [(item.name, item.species, item.subject, item.split, item.own_subject) for item in listing.items] == [
         ("AF-001/1_001_1_1_1/profile", "bonafide", "cefa/AF/001", "train", False),
         ("AF-001/1_001_3_1_4/profile", "replay", "cefa/AF/001", "train", False),
         ("dev/003000/profile", "bonafide", "cefa/dev/003000", "dev", True),
         ("dev/003001/profile", "attack", "cefa/dev/003001", "dev", True),
     ]
-    assert found.stray["frames of folders without a label in the lists 4@…"] == 1
-    assert any("4@1_dev_res.txt has no labels: 3 folders left out" in note for note in found.notes)
-    assert any("1 is bona fide: 1 of them" in note for note in found.notes)
+    assert listing.stray["frames of folders without a label in the lists 4@…"] == 1
+    assert any("4@1_dev_res.txt has no labels: 3 folders left out" in note for note in listing.notes)
+    assert any("1 is bona fide: 1 of them" in note for note in listing.notes)
 
 
-def test_a_list_of_the_challenge_that_contradicts_the_names_is_an_error(tmp_path: Path) -> None:
-    root = challenge(tmp_path / "c")
+def test_challenge_list_that_contradicts_names_is_refused(tmp_path: Path) -> None:
+    root = make_challenge(tmp_path / "c")
     path = root / "4@1_train.txt"
     path.write_text(path.read_text().replace("0001.jpg 0", "0001.jpg 1"))
     with refused("c/4@1_train.txt", "line 2", "AF-001/1_001_3_1_4", "attack"):
-        listed("cefa", root)
+        list_items("cefa", root)
 
 
 @pytest.mark.parametrize(
@@ -98,22 +98,22 @@ def test_a_list_of_the_challenge_that_contradicts_the_names_is_an_error(tmp_path
         ("dev/003000 1\ndev/003001\n", "line 2", "dev/003001"),
     ],
 )
-def test_a_reference_list_without_labels_is_refused(lines: str, at: str, keyword: str, tmp_path: Path) -> None:
-    root = challenge(tmp_path / "c")
+def test_reference_list_without_labels_is_refused(lines: str, at: str, keyword: str, tmp_path: Path) -> None:
+    root = make_challenge(tmp_path / "c")
     (root / "4@1_dev_ref.txt").write_text(lines)
     with refused("c/4@1_dev_ref.txt", at, keyword, "label"):
-        listed("cefa", root)
+        list_items("cefa", root)
 
 
 def test_lists_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
-    root = challenge(tmp_path / "c")
+    root = make_challenge(tmp_path / "c")
     (root / "4@2_dev_ref.txt").write_text("dev/003000 0\n")
     with refused("c/4@2_dev_ref.txt", "dev/003000", "label"):
-        listed("cefa", root)
+        list_items("cefa", root)
 
 
-def test_a_copy_with_label_free_lists_alone_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_copy_with_unlabelled_lists_only_is_refused(tmp_path: Path) -> None:
     save(tmp_path / "c/phase2/test/000001/profile/0001.png", picture(1))
     (tmp_path / "c/4@1_test_res.txt").write_text("test/000001\n")
     with refused("c", "4@1_test_res.txt", "1 folder"):
-        listed("cefa", tmp_path / "c")
+        list_items("cefa", tmp_path / "c")

@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.datasets.importers.making import picture, save
+from tests.datasets.importers.files import picture, save
+from tests.datasets.imports import import_attacks
 
-from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.dataset import Entry, Grammar, Name
-from fedvisage.datasets.import_presentations import import_items
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad.scanner import Scanner
 from fedvisage.datasets.tree import walk
@@ -29,7 +28,7 @@ SCANNER = Scanner(
 )
 
 
-def make(root: Path) -> Path:
+def make_folders(root: Path) -> Path:
     for number, clip in enumerate(("real/P1/a", "real/P2/b", "fake/P1/a")):
         for frame in range(6):
             save(root / clip / "colour" / f"{frame:04d}.png", picture(10 * number + frame))
@@ -37,39 +36,36 @@ def make(root: Path) -> Path:
     return root
 
 
-def test_a_folder_is_one_item_and_parts_are_other_people(tmp_path: Path) -> None:
-    found = SCANNER.list(walk(make(tmp_path / "f")), ImportOptions())
-    assert [(item.name, item.kind, item.subject) for item in found.items] == [
+def test_folder_is_one_item_and_subjects_differ_by_part(tmp_path: Path) -> None:
+    listing = SCANNER.list(walk(make_folders(tmp_path / "f")), ImportOptions())
+    assert [(item.name, item.kind, item.subject) for item in listing.items] == [
         ("fake/P1/a/colour", "frames", "frames-of/fake/P1"),
         ("real/P1/a/colour", "frames", "frames-of/real/P1"),
         ("real/P2/b/colour", "frames", "frames-of/real/P2"),
     ]
-    assert found.stray == {"depth images": 18}
+    assert listing.stray == {"depth images": 18}
 
 
-def test_frames_are_taken_at_equal_distances_and_keep_their_names(tmp_path: Path) -> None:
-    root = make(tmp_path / "f")
+def test_frames_are_equidistant_and_keep_their_names(tmp_path: Path) -> None:
+    root = make_folders(tmp_path / "f")
     (root / "real/P2/b/colour/0001.png").write_text("damaged")
-    import_items(SCANNER, root, tmp_path / "set", ImportOptions(size=24, frames="2", crop="centre"), name="F")
-    found = PreparedSet.open(tmp_path / "set", verify=True)
+    prepared, _ = import_attacks(SCANNER, root, tmp_path / "set", size=24, frames="2", crop="centre")
     names = ("0001.png", "0004.png")
-    assert found.rows.item.tolist() == [
+    assert prepared.rows.item.tolist() == [
         *(f"fake/P1/a/colour/{name}" for name in names),
         *(f"real/P1/a/colour/{name}" for name in names),
         "real/P2/b/colour/0004.png",
     ]
-    assert found.rows.frame.tolist() == [1, 4, 1, 4, 4]
-    assert set(found.rows.video.tolist()) == {"fake/P1/a/colour", "real/P1/a/colour", "real/P2/b/colour"}
-    assert (found.images[0] == picture(21)).all()
+    assert prepared.rows.frame.tolist() == [1, 4, 1, 4, 4]
+    assert set(prepared.rows.video.tolist()) == {"fake/P1/a/colour", "real/P1/a/colour", "real/P2/b/colour"}
+    assert (prepared.images[0] == picture(21)).all()
 
 
-def test_an_empty_folder_of_damaged_images_is_one_bad_file(tmp_path: Path) -> None:
-    root = make(tmp_path / "f")
+def test_folder_of_damaged_images_is_one_bad_file(tmp_path: Path) -> None:
+    root = make_folders(tmp_path / "f")
     for path in (root / "real/P2/b/colour").iterdir():
         path.write_text("damaged")
-    report = import_items(
-        SCANNER, root, tmp_path / "set", ImportOptions(size=24, frames="2", max_bad=0.5, crop="centre"), name="F"
-    )
+    _, report = import_attacks(SCANNER, root, tmp_path / "set", size=24, frames="2", max_bad=0.5, crop="centre")
     assert [(one.path, one.reason) for one in report.skipped] == [
         ("real/P2/b/colour", "no readable image in the folder")
     ]

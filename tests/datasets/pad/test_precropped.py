@@ -1,16 +1,16 @@
-"""Frames that were cut out before: what their names say is what the dataset itself says of their videos."""
+"""Cropped frames: their names give the same species, persons and columns as the names of their videos."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.datasets.importers.making import picture, save
-from tests.datasets.pad.copies import changeable, listed
+from tests.datasets.importers.files import picture, save
+from tests.datasets.pad.copies import copy_to, list_items
 from tests.refusals import refused
 
 from fedvisage.datasets.options import ImportOptions
 
-# Names as the published lists of FLIP and FedSIS have them, and what these videos are.
+# Names of the published lists of FLIP and FedSIS, with species, subject and video.
 FLIP = {
     "oulu-npu": ("train/real/2_2_12_1_frame0", "bonafide", "oulu-npu/12", "train/real/2_2_12_1"),
     "casia-fasd": ("test/fake/12_6_frame0", "cut", "casia-fasd/32", "test/fake/12_6"),
@@ -42,64 +42,62 @@ FLIP = {
 
 
 @pytest.mark.parametrize("kind", FLIP)
-def test_a_frame_is_of_the_dataset_that_its_name_tells(kind: str, tmp_path: Path) -> None:
+def test_frame_names_identify_the_dataset(kind: str, tmp_path: Path) -> None:
     name, species, subject, video = FLIP[kind]
     save(tmp_path / "frames" / f"{name}.png", picture(1))
-    found = listed("frames", tmp_path / "frames")
-    assert [(one.species, one.subject, one.video) for one in found.items] == [(species, subject, video)]
-    assert found.notes == (f"frames of {kind}, by their names",)
-    assert listed("frames", tmp_path / "frames", ImportOptions(of=kind)) == found
+    listing = list_items("frames", tmp_path / "frames")
+    assert [(one.species, one.subject, one.video) for one in listing.items] == [(species, subject, video)]
+    assert listing.notes == (f"frames of {kind}, by their names",)
+    assert list_items("frames", tmp_path / "frames", ImportOptions(of=kind)) == listing
 
 
 def test_the_real_videos_of_replay_attack_begin_with_their_folder(tmp_path: Path) -> None:
     name = "train/real/real_client025_session01_webcam_authenticate_controlled_2_frame0.png"
     save(tmp_path / name, picture(1))
-    (item,) = listed("frames", tmp_path).items
+    (item,) = list_items("frames", tmp_path).items
     assert (item.subject, item.split, item.extra["light"]) == ("replay-attack/025", "train", "controlled")
 
 
 @pytest.mark.parametrize(("folder", "species"), [("real", "bonafide"), ("fake", "cut")])
-def test_images_of_casia_surf_with_numbers_have_the_class_of_their_folder(
-    folder: str, species: str, tmp_path: Path
-) -> None:
+def test_numbered_casia_surf_images_have_their_folders_class(folder: str, species: str, tmp_path: Path) -> None:
     save(tmp_path / "test" / folder / "Val_0002_002769-color.jpg", picture(1))
-    (item,) = listed("frames", tmp_path).items
+    (item,) = list_items("frames", tmp_path).items
     video = f"test/{folder}/Val_0002_002769-color"
     assert (item.species, item.subject, item.split, item.video) == (species, "casia-surf/Val/0002", "dev", video)
 
 
-def test_a_folder_is_a_video_as_gd_fas_has_it(tmp_path: Path) -> None:
+def test_folder_of_gd_fas_is_a_video(tmp_path: Path) -> None:
     for number in range(3):
         save(tmp_path / f"casia/train/attack/1_HR_4/{number:03d}.png", picture(number))
-    (item,) = listed("frames", tmp_path / "casia").items
+    (item,) = list_items("frames", tmp_path / "casia").items
     assert (item.kind, item.name, item.species) == ("frames", "train/attack/1_HR_4", "replay")
 
 
-def test_a_frame_in_the_folder_of_the_other_class_is_an_error(copies: Mapping[str, Path], tmp_path: Path) -> None:
-    root = changeable(copies["frames"], tmp_path / "copy")
+def test_frame_in_the_folder_of_the_other_class_is_refused(copies: Mapping[str, Path], tmp_path: Path) -> None:
+    root = copy_to(copies["frames"], tmp_path / "copy")
     (root / "train/fake/1_HR_4_frame6.png").rename(root / "train/real/1_HR_4_frame6.png")
     with refused("copy", "train/real/1_HR_4_frame6.png", "attack"):
-        listed("frames", root)
+        list_items("frames", root)
 
 
 def test_frames_of_two_datasets_in_one_folder_are_refused(copies: Mapping[str, Path], tmp_path: Path) -> None:
-    root = changeable(copies["frames"], tmp_path / "copy")
+    root = copy_to(copies["frames"], tmp_path / "copy")
     save(root / "train/real/2_2_12_1_frame0.png", picture(1))
     with refused("copy", "casia-fasd", "train/real/2_2_12_1_frame0.png", "--of"):
-        listed("frames", root)
+        list_items("frames", root)
 
 
-def test_names_that_may_be_of_two_datasets_ask_which(tmp_path: Path) -> None:
+def test_ambiguous_names_require_the_dataset(tmp_path: Path) -> None:
     save(tmp_path / "train/real/2_2_12_1_frame0.png", picture(1))
     save(tmp_path / "train/real/1_1_frame0.png", picture(2))
     with refused(tmp_path, "casia-fasd", "oulu-npu", "--of"):
-        listed("frames", tmp_path)
+        list_items("frames", tmp_path)
 
 
-def test_of_names_a_dataset_whose_frames_are_known(copies: Mapping[str, Path]) -> None:
+def test_of_option_names_a_known_dataset(copies: Mapping[str, Path]) -> None:
     with refused("--of", "folder", "oulu-npu"):
-        listed("frames", copies["frames"], ImportOptions(of="folder"))
+        list_items("frames", copies["frames"], ImportOptions(of="folder"))
     with refused("--of", "OULU-NPU"):
-        listed("oulu-npu", copies["oulu-npu"], ImportOptions(of="oulu-npu"))
+        list_items("oulu-npu", copies["oulu-npu"], ImportOptions(of="oulu-npu"))
     with refused("frames", "oulu-npu"):
-        listed("frames", copies["frames"], ImportOptions(of="oulu-npu"))
+        list_items("frames", copies["frames"], ImportOptions(of="oulu-npu"))

@@ -24,15 +24,15 @@ def test_sides_and_corners_give_the_same_box(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("row", ["5 0 0 0 0", "5 10 10 -3 4", "5 1 2 3", "five 1 2 3 4", "5 nan 1 20 20", ""])
 @pytest.mark.parametrize("form", ["sides", "corners"])
-def test_a_row_that_is_no_box_leaves_its_frame_without_one(row: str, form: Form, tmp_path: Path) -> None:
+def test_invalid_row_leaves_its_frame_without_a_box(row: str, form: Form, tmp_path: Path) -> None:
     assert read(tmp_path / "a", f"{row}\n6 1 2 30 40\n", form).keys() == {6}
 
 
-def test_an_empty_file_has_no_boxes(tmp_path: Path) -> None:
+def test_empty_file_has_no_boxes(tmp_path: Path) -> None:
     assert read(tmp_path / "a", "", "sides") == {}
 
 
 @pytest.mark.parametrize("form", ["sides", "corners"])
-def test_rows_are_read_as_they_were_written(form: Form, tmp_path: Path) -> None:
+def test_written_rows_are_read_back(form: Form, tmp_path: Path) -> None:
     text = write_row(3, np.array([4.0, 5.0, 60.0, 70.0]), form) + "\n"
     assert read(tmp_path / "a", text, form) == {3: [4, 5, 60, 70]}

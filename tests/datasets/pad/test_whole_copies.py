@@ -1,4 +1,4 @@
-"""The names of whole copies, written out from the documentation of the datasets: as many items as were published."""
+"""Names of whole copies of datasets, written from their documentation, and special names of single datasets."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -11,41 +11,8 @@ from fedvisage.datasets.dataset import Entry, match_name
 from fedvisage.datasets.options import ImportOptions
 
 MSU_CLIENTS = [
-    1,
-    2,
-    3,
-    5,
-    6,
-    7,
-    8,
-    9,
-    11,
-    12,
-    13,
-    14,
-    21,
-    22,
-    23,
-    24,
-    26,
-    28,
-    29,
-    30,
-    32,
-    33,
-    34,
-    35,
-    36,
-    37,
-    39,
-    42,
-    48,
-    49,
-    50,
-    51,
-    53,
-    54,
-    55,
+    *(1, 2, 3, 5, 6, 7, 8, 9, 11, 12, 13, 14, 21, 22, 23, 24, 26, 28, 29, 30),
+    *(32, 33, 34, 35, 36, 37, 39, 42, 48, 49, 50, 51, 53, 54, 55),
 ]
 
 
@@ -127,38 +94,79 @@ SPECIES = {
 
 
 @pytest.mark.parametrize("kind", SPECIES)
-def test_a_whole_copy_has_the_published_counts(kind: str) -> None:
+def test_whole_copy_has_the_published_counts(kind: str) -> None:
     names, by_species = SPECIES[kind]
     scanner, places, species = SCANNERS[kind], dict[str, list[int]](), Counter[str]()
     for name in names():
-        seen = match_name(scanner, name, ImportOptions(enroll=True))
-        assert seen is not None, name
-        said = seen[2]
-        assert isinstance(said, Entry)
-        species[said.species] += 1
-        place = said.extra.get("purpose") or said.split or "all"
+        entry = parse_entry(kind, name)
+        species[entry.species] += 1
+        place = entry.extra.get("purpose") or entry.split or "all"
         counted = {place, "all"} & scanner.counts.keys()
         assert counted, place
-        for one in counted:
-            places.setdefault(one, [0, 0])[said.species != "bonafide"] += 1
-    assert {place: tuple(both) for place, both in places.items()} == scanner.counts
+        for key in counted:
+            places.setdefault(key, [0, 0])[entry.species != "bonafide"] += 1
+    assert {place: tuple(counts) for place, counts in places.items()} == scanner.counts
     assert species == by_species
 
 
-def test_what_a_display_shows_decides_between_photo_and_replay() -> None:
-    def species(name: str) -> str:
-        seen = match_name(SCANNERS["replay-attack"], name, ImportOptions())
-        assert seen
-        assert isinstance(seen[2], Entry)
-        return seen[2].species
+def parse_entry(kind: str, name: str, labels: str = "") -> Entry:
+    entry = read_name(kind, name, labels)
+    assert isinstance(entry, Entry), (name, entry)
+    return entry
 
-    name = "test/attack/hand/attack_{}_client031_session01_{}_{}_adverse.mov"
-    assert species(name.format("mobile", "mobile", "photo")) == "photo"
-    assert species(name.format("mobile", "mobile", "video")) == "replay"
-    assert species(name.format("print", "highdef", "photo")) == "print"
+
+@pytest.mark.parametrize(
+    ("device", "camera", "medium", "species"),
+    [
+        ("mobile", "mobile", "photo", "photo"),
+        ("mobile", "mobile", "video", "replay"),
+        ("print", "highdef", "photo", "print"),
+    ],
+)
+def test_content_of_a_display_decides_between_photo_and_replay(
+    device: str, camera: str, medium: str, species: str
+) -> None:
+    name = f"test/attack/hand/attack_{device}_client031_session01_{camera}_{medium}_adverse.mov"
+    assert parse_entry("replay-attack", name).species == species
 
 
 def test_the_high_quality_replay_of_casia_is_an_attack() -> None:
-    seen = match_name(SCANNERS["casia-fasd"], "test_release/3/HR_4.avi", ImportOptions())
-    assert seen
-    assert seen[2] == Entry("replay", "23", "test", {"clip": "HR_4", "quality": "high"})
+    entry = Entry("replay", "23", "test", {"clip": "HR_4", "quality": "high"})
+    assert parse_entry("casia-fasd", "test_release/3/HR_4.avi") == entry
+
+
+def read_name(kind: str, file: str, labels: str = "") -> Entry | str | None:
+    match = match_name(SCANNERS[kind], file, ImportOptions(enroll=True, labels=labels))
+    return match and match[2]
+
+
+@pytest.mark.parametrize("name", ["Train/live/003/003-1-2-1-1.mov", "Test/spoof/153/153-1-1-1-1.mov"])
+def test_siw_name_with_contradicting_type_is_unknown(name: str) -> None:
+    assert read_name("siw", name) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("siw", "Train/live/003/004-1-1-1-1.mov"), ("hkbu-mars-v2", "real/03/07_06_9.avi")]
+)
+def test_video_in_another_persons_folder_is_left_out(kind: str, name: str) -> None:
+    assert read_name(kind, name) == "videos in another person's folder"
+
+
+def test_every_person_of_rose_youtu_is_in_one_part() -> None:
+    parts = {
+        n: read_name("rose-youtu", f"{n}/G_T_HS_g_A_{n}_1.mp4") for n in (*range(2, 8), *range(9, 19), *range(20, 24))
+    }
+    splits = [one.split for one in parts.values() if isinstance(one, Entry)]
+    assert splits == ["train"] * 10 + ["test"] * 10
+
+
+def test_kinds_of_attacks_of_siw_mv2_have_species() -> None:
+    name = "Spoof/Any/{}_1.mov"
+    entries = {
+        attack: read_name("siw-mv2", name.format(attack))
+        for attack in SCANNERS["siw-mv2"].names[1].grammar.fields["attack"].split("|")
+    }
+    assert len(entries) == 14
+    assert all(isinstance(one, Entry) and one.species != "bonafide" and not one.subject for one in entries.values())
+    assert read_name("siw-mv2", "Spoof/Paper/Live_3.mov") is None
+    assert read_name("siw-mv2", "Live/Paper_3.mov") is None

@@ -1,4 +1,4 @@
-"""Parts of datasets of people: drawn ones, and FedFR's, against the steps that its authors released."""
+"""Parts of datasets of people: drawn ones, and FedFR's, compared with its authors' released steps."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
+from tests.datasets.imports import import_quietly
 from tests.refusals import refused
 from tests.toy import SIZE, open_run_data, run_toy, tree
 
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.importing import ImportOptions, import_dataset
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.people.choosing import choose_subset, order_digest
 from fedvisage.datasets.people.layout import Photograph, PhotographList, WholeFile
 from fedvisage.datasets.people.recordio import write_record
@@ -29,7 +30,7 @@ COUNTS = [103, 70] * 6
 """Photographs of each person of a small file."""
 
 
-def album(people: int, low: int, high: int, in_order: bool = True) -> PhotographList:
+def make_listing(people: int, low: int, high: int, in_order: bool = True) -> PhotographList:
     """Return people in an order that is not that of their names."""
     rng = np.random.default_rng(people)
     names = [f"faces/{label:07d}" for label in rng.permutation(people)]
@@ -41,7 +42,7 @@ def album(people: int, low: int, high: int, in_order: bool = True) -> Photograph
     return PhotographList(counts, shots, in_order=in_order)
 
 
-def released(counts: dict[str, int], clients: int, public: int) -> tuple[list[str], list[str]]:
+def released_division(counts: dict[str, int], clients: int, public: int) -> tuple[list[str], list[str]]:
     """Follow the released scripts: people in order, shuffled from the seed 100, halves, and their bounds."""
     random.seed(100)
     order = list(counts)
@@ -52,17 +53,17 @@ def released(counts: dict[str, int], clients: int, public: int) -> tuple[list[st
 
 
 @pytest.mark.parametrize("people", [400, 401])
-def test_the_released_division_is_that_of_the_released_scripts(people: int) -> None:
-    whole = album(people, 55, 115)
-    clients, public = released(dict(whole.counts), 10, 20)
-    made = choose_subset(whole, ImportOptions(split="fedfr-released-clients", people=10))
-    assert [name.partition("-")[2] for name in made.counts] == [one.rpartition("/")[2] for one in clients]
-    for name, earlier in zip(made.counts, clients, strict=True):
-        shots = made.photographs(name)
+def test_released_division_equals_the_released_scripts(people: int) -> None:
+    whole = make_listing(people, 55, 115)
+    clients, public = released_division(dict(whole.counts), 10, 20)
+    subset = choose_subset(whole, ImportOptions(split="fedfr-released-clients", people=10))
+    assert [name.partition("-")[2] for name in subset.counts] == [one.rpartition("/")[2] for one in clients]
+    for name, earlier in zip(subset.counts, clients, strict=True):
+        shots = subset.photographs(name)
         assert [one.name for one in shots] == [one.name for one in whole.photographs(earlier)]
         assert {one.person for one in shots} == {name}
-        assert made.splits is not None
-        assert made.splits(name, len(shots)) == ["test"] * 40 + ["train"] * (len(shots) - 40)
+        assert subset.splits is not None
+        assert subset.splits(name, len(shots)) == ["test"] * 40 + ["train"] * (len(shots) - 40)
     other = choose_subset(whole, ImportOptions(split="fedfr-released-public", people=20))
     assert list(other.counts) == public
     assert other.splits is not None
@@ -70,12 +71,12 @@ def test_the_released_division_is_that_of_the_released_scripts(people: int) -> N
     assert "differs from the authors'" in other.notes[-1]
 
 
-def test_a_share_of_forty_is_a_released_client() -> None:
+def test_share_of_forty_is_a_released_client() -> None:
     """Client 0 has the first people of the list, client 1 those that follow."""
-    whole = album(2000, 101, 110)
-    expected, _ = released(dict(whole.counts), 80, 0)
-    made = choose_subset(whole, ImportOptions(split="fedfr-released-clients", people=80))
-    in_order = sorted(made.counts)
+    whole = make_listing(2000, 101, 110)
+    expected, _ = released_division(dict(whole.counts), 80, 0)
+    subset = choose_subset(whole, ImportOptions(split="fedfr-released-clients", people=80))
+    in_order = sorted(subset.counts)
     for client in range(40):
         mine = [in_order[place] for place in range(80) if place % 40 == client]
         assert [one.partition("-")[2] for one in mine] == [
@@ -83,8 +84,8 @@ def test_a_share_of_forty_is_a_released_client() -> None:
         ]
 
 
-def test_the_papers_division_has_sixty_and_forty_photographs_of_people_who_are_clients_or_public() -> None:
-    whole = album(300, 90, 130, in_order=False)
+def test_papers_division_has_disjoint_people_with_60_and_40_photographs() -> None:
+    whole = make_listing(300, 90, 130, in_order=False)
     enough = {person for person, count in whole.counts.items() if count >= 100}
     clients = choose_subset(whole, ImportOptions(split="fedfr-clients", people=40))
     public = choose_subset(whole, ImportOptions(split="fedfr-public", people=60))
@@ -109,14 +110,14 @@ def by_name(whole: PhotographList) -> PhotographList:
 
 
 def test_some_people_and_photographs_are_drawn() -> None:
-    whole = album(50, 3, 12)
-    made = choose_subset(whole, ImportOptions(people=20, most=5, least=4))
-    assert len(made.counts) == 20
-    assert all(count == min(5, whole.counts[person]) for person, count in made.counts.items())
-    assert min(whole.counts[person] for person in made.counts) >= 4
+    whole = make_listing(50, 3, 12)
+    subset = choose_subset(whole, ImportOptions(people=20, most=5, least=4))
+    assert len(subset.counts) == 20
+    assert all(count == min(5, whole.counts[person]) for person, count in subset.counts.items())
+    assert min(whole.counts[person] for person in subset.counts) >= 4
     assert choose_subset(whole, ImportOptions()) is whole
     other = choose_subset(whole, ImportOptions(people=20, most=5, least=4, seed=1))
-    assert other.counts.keys() != made.counts.keys()
+    assert other.counts.keys() != subset.counts.keys()
 
 
 @pytest.mark.parametrize(
@@ -128,9 +129,9 @@ def test_some_people_and_photographs_are_drawn() -> None:
         (ImportOptions(people=51), True, "--people", "51"),
     ],
 )
-def test_parts_that_there_are_not_are_refused(choice: ImportOptions, in_order: bool, place: str, keyword: str) -> None:
+def test_impossible_parts_are_refused(choice: ImportOptions, in_order: bool, place: str, keyword: str) -> None:
     with refused(place, keyword):
-        choose_subset(album(50, 3, 12, in_order), choice)
+        choose_subset(make_listing(50, 3, 12, in_order), choice)
 
 
 def write_rec(root: Path, counts: Sequence[int]) -> None:
@@ -152,22 +153,21 @@ def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def made(faces: Path, place: Path, part: str) -> PreparedSet:
-    options = ImportOptions(size=SIZE, split=f"fedfr-released-{part}", people=2)
-    said = import_dataset("rec", faces, place / part, print, name="", options=options)
-    assert any("2 of 12 people are used" in line for line in said)
+def import_part(faces: Path, place: Path, part: str) -> PreparedSet:
+    lines = import_quietly("rec", faces, place / part, size=SIZE, split=f"fedfr-released-{part}", people=2)
+    assert any("2 of 12 people are used" in line for line in lines)
     return PreparedSet.open(place / part)
 
 
-def test_both_parts_of_a_file_are_imported_apart(faces: Path, tmp_path: Path) -> None:
+def test_clients_and_public_are_imported_separately(faces: Path, tmp_path: Path) -> None:
     appearing = {f"{label:07d}": COUNTS[label] for label in reversed(range(12))}
-    clients, public = released(appearing, 2, 2)
-    ours = made(faces, tmp_path, "clients")
+    clients, public = released_division(appearing, 2, 2)
+    ours = import_part(faces, tmp_path, "clients")
     assert sorted({who.partition("-")[2] for who in ours.rows.subject.tolist()}) == sorted(clients)
     whose = {who.partition("-")[2]: who for who in ours.rows.subject.tolist()}[clients[0]]
     split = ours.rows.split[ours.rows.subject == whose].tolist()
     assert split == ["test"] * 40 + ["train"] * 63, "the first photographs are tested with"
-    theirs = made(faces, tmp_path, "public")
+    theirs = import_part(faces, tmp_path, "public")
     assert {who.rpartition("/")[2] for who in theirs.rows.subject.tolist()} == set(public)
     assert set(theirs.rows.split.tolist()) == {"train"}
     digest = order_digest(PhotographList({f"faces/{name}": count for name, count in appearing.items()}, lambda _: ()))
@@ -179,21 +179,19 @@ def test_both_parts_of_a_file_are_imported_apart(faces: Path, tmp_path: Path) ->
 def protocol(
     faces: Path, sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[dict[str, Any], Path]:
-    """The released protocol as a recipe for two clients, each of whom has one person; they stand for forty."""
+    """The released protocol as a recipe for two clients with one person each, instead of forty."""
     place = tmp_path_factory.mktemp("protocol")
     for part in ("clients", "public"):
-        made(faces, place, part)
+        import_part(faces, place, part)
     shutil.copytree(sets["U"].with_name("people-U"), place / "ijbc")
-    said = "\n".join(describe_protocol("fedfr-released", place))
-    assert f"data import rec DIRECTORY {place / 'clients'} --size 112 --split fedfr-released-clients" in said
-    content = yaml.safe_load(said.replace("[1-40]", "[1-2]").replace("/40", "/2"))
+    lines = "\n".join(describe_protocol("fedfr-released", place))
+    assert f"data import rec DIRECTORY {place / 'clients'} --size 112 --split fedfr-released-clients" in lines
+    content = yaml.safe_load(lines.replace("[1-40]", "[1-2]").replace("/40", "/2"))
     plain = tree(sets, "fedfr", training__rounds=1)
     return {**plain, "data": content["data"], "evaluation": content["evaluation"]}, place
 
 
-def test_the_protocol_is_a_recipe_in_which_impostors_are_all_other_clients_test_photographs(
-    protocol: tuple[dict[str, Any], Path], tmp_path: Path
-) -> None:
+def test_fedfr_protocol_pools_impostors_of_other_clients(protocol: tuple[dict[str, Any], Path], tmp_path: Path) -> None:
     recipe, place = protocol
     data = open_run_data({**recipe, "data": {**recipe["data"], "public_identities": 2}}, tmp_path)
     assert data.people is not None
@@ -232,8 +230,8 @@ def test_the_protocol_runs(protocol: tuple[dict[str, Any], Path], tmp_path: Path
     ],
 )
 def test_parts_are_for_training_sets_of_people(
-    kind: str, options: dict[str, object], place: str, keyword: str, tmp_path: Path
+    kind: str, options: dict[str, Any], place: str, keyword: str, tmp_path: Path
 ) -> None:
     (tmp_path / "d").mkdir()
     with refused(place, keyword):
-        import_dataset(kind, tmp_path / "d", tmp_path / "s", print, name="", options=ImportOptions(**options))  # type: ignore[arg-type]
+        import_quietly(kind, tmp_path / "d", tmp_path / "s", **options)

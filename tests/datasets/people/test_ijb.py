@@ -1,18 +1,16 @@
-"""IJB-B and IJB-C as they are repacked: whose each crop is, its template, and lists that must not contradict them."""
+"""IJB-B and IJB-C as InsightFace repacks them: the person and template of each crop, and contradicting lists."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-from tests.datasets.people.spoilt import spoilt
+from tests.datasets.imports import import_photographs, list_photographs, write_changed_copy
 from tests.refusals import refused
 
 from fedvisage.data.lists import read_lists
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.catalogue import LAYOUTS, write_small_copy
-from fedvisage.datasets.import_people import import_people
-from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.catalogue import write_small_copy
 from fedvisage.faces.align import align
 
 CROPS = [  # name, person, template, medium, confidence, as the small copy has them
@@ -36,33 +34,31 @@ def copy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return request.param, root
 
 
-def imported(kind: str, source: Path, place: Path) -> PreparedSet:
-    import_people(LAYOUTS[kind], source, place, ImportOptions(size=112, max_bad=0.5), name="I")
+def import_crops(kind: str, source: Path, place: Path) -> PreparedSet:
+    import_photographs(kind, source, place, max_bad=0.5)
     return PreparedSet.open(place)
 
 
-def test_each_crop_has_its_person_template_and_medium_and_is_aligned_by_its_points(
-    copy: tuple[str, Path], tmp_path: Path
-) -> None:
+def test_crops_have_person_template_medium_and_alignment(copy: tuple[str, Path], tmp_path: Path) -> None:
     kind, source = copy
-    made = imported(kind, source, tmp_path / "set")
-    rows = made.rows
+    prepared = import_crops(kind, source, tmp_path / "set")
+    rows = prepared.rows
     further = [rows.further[name].tolist() for name in ("template", "media", "confidence")]
     assert sorted(zip(rows.item.tolist(), rows.subject.tolist(), *further, strict=True)) == [
         (f"loose_crop/{name}.jpg", f"{kind}/{person}", str(template), str(media), confidence)
         for name, person, template, media, confidence in CROPS
     ]
-    assert str(made.crop) == "faces by the dataset's points, aligned by five points"
+    assert str(prepared.crop) == "faces by the dataset's points, aligned by five points"
     (line,) = (one for one in (source / "meta").glob("*_5pts_score.txt"))
     fields = line.read_text().splitlines()[4].split()
     points = np.array(fields[1:11], np.float64).reshape(5, 2)
     expected, _ = align(np.asarray(Image.open(source / "loose_crop" / fields[0])), points, 112)
-    assert np.array_equal(made.images[rows.item.tolist().index("loose_crop/5.jpg")], expected)
+    assert np.array_equal(prepared.images[rows.item.tolist().index("loose_crop/5.jpg")], expected)
 
 
-def test_lists_lie_beside_the_set_as_numbers(copy: tuple[str, Path], tmp_path: Path) -> None:
+def test_lists_are_written_as_numbers(copy: tuple[str, Path], tmp_path: Path) -> None:
     kind, source = copy
-    imported(kind, source, tmp_path / "set")
+    import_crops(kind, source, tmp_path / "set")
     first, second = GALLERIES[kind]
     assert {name: table.tolist() for name, table in read_lists(tmp_path / "set").tables.items()} == {
         "pairs": [[1, 2, 1], [1, 4, 0], [3, 4, 1], [3, 6, 0], [5, 6, 1], [5, 2, 0]],
@@ -71,7 +67,7 @@ def test_lists_lie_beside_the_set_as_numbers(copy: tuple[str, Path], tmp_path: P
         "probes": [[2, 100], [4, 101], [6, 102]],
     }
     with refused("set-templates-pairs.txt", "exists"):
-        imported(kind, source, tmp_path / "set")
+        import_crops(kind, source, tmp_path / "set")
 
 
 @pytest.mark.parametrize(
@@ -97,35 +93,35 @@ def test_lists_lie_beside_the_set_as_numbers(copy: tuple[str, Path], tmp_path: P
 def test_lists_that_contradict_themselves_or_each_other_are_refused(
     file: str, old: str, new: str, place: str, keyword: str, tmp_path: Path
 ) -> None:
-    source = spoilt("ijb-c", tmp_path / "IJBC", f"meta/ijbc_{file}", old, new)
+    source = write_changed_copy("ijb-c", tmp_path / "IJBC", f"meta/ijbc_{file}", old, new)
     with refused(place, keyword):
-        import_people(LAYOUTS["ijb-c"], source, tmp_path / "set", ImportOptions(size=112), name="I")
+        import_photographs("ijb-c", source, tmp_path / "set")
     assert [one.name for one in tmp_path.iterdir()] == ["IJBC"]
 
 
-def test_lists_with_a_line_for_each_image_of_a_template_and_further_columns_are_read(tmp_path: Path) -> None:
-    source = spoilt(
+def test_lists_with_repeated_templates_and_further_columns_are_read(tmp_path: Path) -> None:
+    source = write_changed_copy(
         "ijb-c", tmp_path / "IJBC", "meta/ijbc_1N_gallery_G1.csv", "1,100\r\n", '"1","100",a.jpg\r\n1,100,b.jpg\r\n'
     )
-    made = LAYOUTS["ijb-c"].scan(LAYOUTS["ijb-c"], source)
-    assert made.templates is not None
-    assert made.templates.galleries["g1"].tolist() == [[1, 100], [3, 101]]
+    prepared = list_photographs("ijb-c", source)
+    assert prepared.templates is not None
+    assert prepared.templates.galleries["g1"].tolist() == [[1, 100], [3, 101]]
 
 
-def test_crops_that_are_missing_or_in_no_list_are_counted_and_whom_no_list_names_is_somebody(tmp_path: Path) -> None:
-    source = spoilt("ijb-c", tmp_path / "IJBC", "meta/ijbc_1N_probe_mixed.csv", "6,102\r\n", "")
+def test_missing_and_unlisted_crops_are_skipped(tmp_path: Path) -> None:
+    source = write_changed_copy("ijb-c", tmp_path / "IJBC", "meta/ijbc_1N_probe_mixed.csv", "6,102\r\n", "")
     crops = source / "loose_crop"
     (crops / "4.jpg").rename(crops / "10.jpg")
     (source / "meta" / "ijbc_1N_gallery_G2.csv").unlink()
-    album = LAYOUTS["ijb-c"].scan(LAYOUTS["ijb-c"], source)
-    assert album.counts == {"ijb-c/100": 3, "ijb-c/101": 2, "ijb-c/template-5": 2, "ijb-c/template-6": 1}
-    assert [(one.path, one.reason) for one in album.skipped] == [
+    listing = list_photographs("ijb-c", source)
+    assert listing.counts == {"ijb-c/100": 3, "ijb-c/101": 2, "ijb-c/template-5": 2, "ijb-c/template-6": 1}
+    assert [(one.path, one.reason) for one in listing.skipped] == [
         ("loose_crop/10.jpg", "it is in no list"),
         ("4.jpg", "it is in a list, but missing"),
     ]
 
 
-def test_another_folder_is_refused(tmp_path: Path) -> None:
+def test_other_folder_is_refused(tmp_path: Path) -> None:
     write_small_copy("ijb-b", tmp_path / "IJBB")
     with refused("IJBB", "IJB-C", "ijbc_face_tid_mid.txt"):
-        LAYOUTS["ijb-c"].scan(LAYOUTS["ijb-c"], tmp_path / "IJBB")
+        list_photographs("ijb-c", tmp_path / "IJBB")

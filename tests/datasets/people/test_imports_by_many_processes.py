@@ -11,21 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.datasets.importers.making import picture, save
-from tests.toy import discard
+from tests.datasets.importers.files import picture, save
+from tests.datasets.imports import import_quietly
 
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.catalogue import LAYOUTS, write_small_copy
 from fedvisage.datasets.finding import scan_folders
-from fedvisage.datasets.import_people import import_identities, import_people
-from fedvisage.datasets.importing import ImportOptions, import_dataset
+from fedvisage.datasets.import_people import import_people
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.people.folders import IDENTITIES
 from fedvisage.datasets.report import ImportReport
 
 Import = Callable[..., ImportReport]
 
 
 @pytest.fixture(scope="module")
-def pretended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("root")
     for kind in LAYOUTS:
         write_small_copy(kind, root / f"copy of {kind}")
@@ -44,10 +45,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def of_folder(
+def import_folder(
     folder: Path, destination: Path, every: float = 0.0, workers: int = 1, **keywords: Any
 ) -> tuple[str, str]:
-    report = import_identities(
+    report = import_people(
+        IDENTITIES,
         folder,
         destination,
         ImportOptions(size=24, crop="none", least=2, max_bad=0.5, workers=workers),
@@ -57,7 +59,7 @@ def of_folder(
     return PreparedSet.open(destination, verify=True).digest, report.json()
 
 
-def of_kind(kind: str, root: Path, destination: Path, workers: int = 1, **keywords: Any) -> tuple[str, str]:
+def import_copy(kind: str, root: Path, destination: Path, workers: int = 1, **keywords: Any) -> tuple[str, str]:
     source = root / f"copy of {kind}"
     options = ImportOptions(size=48, workers=workers)
     report = import_people(LAYOUTS[kind], source, destination, options, name="P", **{"every": 0.0, **keywords})
@@ -65,9 +67,9 @@ def of_kind(kind: str, root: Path, destination: Path, workers: int = 1, **keywor
     return PreparedSet.open(destination, verify=True).digest, "".join([report.json(), *lists])
 
 
-def test_several_processes_write_the_same_bytes(pretended: Path, folder: Path, tmp_path: Path) -> None:
-    assert of_folder(folder, tmp_path / "one") == of_folder(folder, tmp_path / "two", workers=2)
-    one, two = (of_kind("rec", pretended, tmp_path / f"rec{count}", workers=count) for count in (1, 2))
+def test_several_processes_write_the_same_bytes(copies: Path, folder: Path, tmp_path: Path) -> None:
+    assert import_folder(folder, tmp_path / "one") == import_folder(folder, tmp_path / "two", workers=2)
+    one, two = (import_copy("rec", copies, tmp_path / f"rec{count}", workers=count) for count in (1, 2))
     assert one == two
 
 
@@ -82,39 +84,38 @@ def interrupt(after: int) -> Callable[[int, int], None]:
 
 
 @pytest.mark.parametrize("kind", ["folder", "rec", "bin", "lfw", "rfw"])
-def test_an_import_goes_on_behind_the_last_finished_person(
-    kind: str, pretended: Path, folder: Path, tmp_path: Path
-) -> None:
-    def imported(destination: Path, **options: Any) -> tuple[str, str]:
+def test_import_resumes_after_the_last_finished_person(kind: str, copies: Path, folder: Path, tmp_path: Path) -> None:
+    def import_set(destination: Path, **options: Any) -> tuple[str, str]:
         if kind == "folder":
-            return of_folder(folder, destination, **options)
-        return of_kind(kind, pretended, destination, **options)
+            return import_folder(folder, destination, **options)
+        return import_copy(kind, copies, destination, **options)
 
     counts: list[int] = []
-    whole = imported(tmp_path / "whole", progress=lambda done, _: counts.append(done))
+    whole = import_set(tmp_path / "whole", progress=lambda done, _: counts.append(done))
     cut = len(counts) // 2
     with pytest.raises(KeyboardInterrupt):
-        imported(tmp_path / "set", progress=interrupt(counts[cut] - 1))
+        import_set(tmp_path / "set", progress=interrupt(counts[cut] - 1))
     assert not (tmp_path / "set").exists()
     again: list[int] = []
-    assert imported(tmp_path / "set", progress=lambda done, _: again.append(done)) == whole
+    assert import_set(tmp_path / "set", progress=lambda done, _: again.append(done)) == whole
     assert again == counts[cut + 1 :]
     assert not [path for path in tmp_path.iterdir() if "partial" in path.name]
 
 
-def test_a_photograph_that_has_changed_begins_the_import_anew(folder: Path, tmp_path: Path) -> None:
+def test_changed_photograph_restarts_the_import(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        of_folder(folder, tmp_path / "set", progress=interrupt(5))
+        import_folder(folder, tmp_path / "set", progress=interrupt(5))
     os.utime(folder / "person0" / "0.png", ns=(1, 1))
     done: list[int] = []
-    of_folder(folder, tmp_path / "set", progress=lambda one, _: done.append(one))
+    import_folder(folder, tmp_path / "set", progress=lambda one, _: done.append(one))
     assert done[0] == 3
 
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from fedvisage.datasets.import_people import import_identities
+from fedvisage.datasets.import_people import import_people
+from fedvisage.datasets.people.folders import IDENTITIES
 from fedvisage.datasets.options import ImportOptions
 
 def progress(done, whole):
@@ -122,31 +123,31 @@ def progress(done, whole):
         os.kill(os.getpid(), signal.SIGKILL)
 
 options = ImportOptions(size=24, crop="none", least=2, max_bad=0.5)
-import_identities(Path(sys.argv[1]), Path(sys.argv[2]), options, name="P", every=0.0, progress=progress)
+import_people(IDENTITIES, Path(sys.argv[1]), Path(sys.argv[2]), options, name="P", every=0.0, progress=progress)
 """
 
 
 @pytest.mark.slow
-def test_a_killed_import_of_people_goes_on_with_the_same_bytes(folder: Path, tmp_path: Path) -> None:
+def test_killed_import_of_people_resumes_with_the_same_bytes(folder: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", KILLED, str(folder), str(tmp_path / "set")]
     killed = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     done: list[int] = []
-    found = of_folder(folder, tmp_path / "set", progress=lambda one, _: done.append(one))
+    result = import_folder(folder, tmp_path / "set", progress=lambda one, _: done.append(one))
     assert done[0] > 8  # the first two people have three photographs and five
-    assert found == of_folder(folder, tmp_path / "whole")
+    assert result == import_folder(folder, tmp_path / "whole")
 
 
-def test_people_below_a_folder_are_known_by_names_lists_and_files(pretended: Path) -> None:
-    found = {one.source: one for one in scan_folders(pretended).datasets}
-    files = {"rec": "train.rec", "bin": next((pretended / "copy of bin").glob("*.bin")).name}
+def test_datasets_of_people_are_recognised(copies: Path) -> None:
+    result = {one.source: one for one in scan_folders(copies).datasets}
+    files = {"rec": "train.rec", "bin": next((copies / "copy of bin").glob("*.bin")).name}
     for kind in LAYOUTS:
-        place = pretended / f"copy of {kind}" / files.get(kind, "")
-        assert found[place].kind == kind
-    assert len(found) == len(LAYOUTS)
+        place = copies / f"copy of {kind}" / files.get(kind, "")
+        assert result[place].kind == kind
+    assert len(result) == len(LAYOUTS)
 
 
-def test_a_folder_of_people_that_could_be_anybodys_is_left_alone(folder: Path, tmp_path: Path) -> None:
+def test_unrecognised_folders_and_model_files_are_ignored(folder: Path, tmp_path: Path) -> None:
     """Nor is a file taken for pairs that only ends so: models do, too."""
     for number in (1, 2):
         save(tmp_path / "root" / "album" / "ann" / f"ann_000{number}.png", picture(number))
@@ -157,22 +158,22 @@ def test_a_folder_of_people_that_could_be_anybodys_is_left_alone(folder: Path, t
 
 
 @pytest.mark.slow
-def test_all_imports_people_beside_attacks(pretended: Path, tmp_path: Path) -> None:
+def test_import_all_covers_people_and_attacks(copies: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     for kind in ("lfw", "rec", "bin", "digiface"):
-        (root / kind).symlink_to(pretended / f"copy of {kind}")  # a linked folder is not looked into
+        (root / kind).symlink_to(copies / f"copy of {kind}")  # a linked folder is not looked into
     assert not scan_folders(root).datasets
     for kind in ("lfw", "rec", "bin"):
         (root / kind).unlink()
         write_small_copy(kind, root / kind)
     write_small_copy("casia-fasd", root / "casia")
-    options = ImportOptions(size=48, frames="1", crop="centre", enroll=True)
-    said = import_dataset("all", root, tmp_path / "sets", discard, name="", options=options)
+    options: dict[str, Any] = {"size": 48, "frames": "1", "crop": "centre", "enroll": True}
+    lines = import_quietly("all", root, tmp_path / "sets", **options)
     names = {path.name for path in (tmp_path / "sets").iterdir() if path.is_dir()}
     (pairs,) = (name for name in names if name.startswith("bin-bin-"))
     assert names == {"casia-fasd", "lfw", "rec-rec-train", pairs}
     assert (tmp_path / "sets" / "lfw-pairs.txt").exists()
-    assert "unknown, ignored: digiface" in said
-    again = import_dataset("all", root, tmp_path / "sets", discard, name="", options=options)
+    assert "unknown, ignored: digiface" in lines
+    again = import_quietly("all", root, tmp_path / "sets", **options)
     assert sum("already imported" in line for line in again) == 4

@@ -1,18 +1,17 @@
-"""Folders of people as they are distributed: who, which group, which pairs, as the datasets' documentation has them."""
+"""Folders of people as published: people, groups and pairs by the datasets' documentation."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from tests.datasets.imports import import_photographs, import_quietly, list_photographs, write_changed_copy
 from tests.refusals import refused
-from tests.toy import discard
 
 from fedvisage.data.batches import View
 from fedvisage.data.lists import read_pairs
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.catalogue import LAYOUTS, describe_kinds, write_small_copy
-from fedvisage.datasets.import_people import import_people
-from fedvisage.datasets.importing import ImportOptions, import_dataset
 from fedvisage.tasks.recognition.benchmarks import pairs_among
 
 PEOPLE = {
@@ -35,7 +34,7 @@ PEOPLE = {
     "ijb-b-nist": {"ijb-b-nist/100": 3, "ijb-b-nist/101": 2, "ijb-b-nist/102": 2},
     "ijb-c-nist": {"ijb-c-nist/100": 3, "ijb-c-nist/101": 2, "ijb-c-nist/102": 2},
 }
-"""Who is in each small copy, with how many photographs."""
+"""The people of each small copy, with their numbers of photographs."""
 
 A, B = "Ann_Ay/Ann_Ay_000", "Bea/Bea_000"
 IN_THE_WILD = [
@@ -78,32 +77,30 @@ def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_every_layout_says_who_is_there(copies: Path) -> None:
-    """In one test, because the detector is not asked: who a photograph is of does not depend on its pixels."""
+def test_every_layout_lists_the_expected_people(copies: Path) -> None:
+    """One test, because the person of a photograph does not depend on its pixels, and no detector runs."""
     assert {*PEOPLE} == {*LAYOUTS}
     for kind, layout in LAYOUTS.items():
-        album = layout.scan(layout, copies / kind / "copy")
-        assert album.counts == PEOPLE[kind]
-        assert not album.skipped
-        assert {person: len({one.name for one in album.photographs(person)}) for person in album.counts} == PEOPLE[kind]
+        listing = layout.scan(layout, copies / kind / "copy")
+        assert listing.counts == PEOPLE[kind]
+        assert not listing.skipped
+        assert {person: len({one.name for one in listing.photographs(person)}) for person in listing.counts} == PEOPLE[
+            kind
+        ]
 
 
 @pytest.mark.parametrize("kind", ["lfw", "calfw", "cplfw", "cfp", "rfw"])
-def test_a_benchmark_becomes_a_set_with_lists_whose_pairs_are_all_there(
-    kind: str, copies: Path, tmp_path: Path
-) -> None:
-    said = import_dataset(
-        kind, copies / kind / "copy", tmp_path / "set", discard, name="", options=ImportOptions(size=32, heldout=0.5)
-    )
-    made = PreparedSet.open(tmp_path / "set", verify=True)
-    assert "heldout" not in made.rows.split
-    items = {name.rpartition(".")[0]: who for name, who in zip(made.rows.item, made.rows.subject, strict=True)}
+def test_benchmark_import_writes_lists_with_existing_pairs(kind: str, copies: Path, tmp_path: Path) -> None:
+    lines = import_quietly(kind, copies / kind / "copy", tmp_path / "set", size=32, heldout=0.5)
+    prepared = PreparedSet.open(tmp_path / "set", verify=True)
+    assert "heldout" not in prepared.rows.split
+    items = {name.rpartition(".")[0]: who for name, who in zip(prepared.rows.item, prepared.rows.subject, strict=True)}
     lists = sorted(tmp_path.glob("set-pairs*.txt"))
-    assert sum(line.startswith("pairs: ") for line in said) == len(lists)
+    assert sum(line.startswith("pairs: ") for line in lines) == len(lists)
     for path in lists:
         listed = read_pairs(path)
-        asked = pairs_among(View.of(made, None), str(path))  # what `evaluate --pairs` does
-        assert (len(asked), asked.left_out) == (len(listed), 0)
+        pairs = pairs_among(View.of(prepared, None), str(path))  # what `evaluate --pairs` does
+        assert (len(pairs), pairs.left_out) == (len(listed), 0)
         assert [items[one] == items[two] for one, two in zip(listed.first, listed.second, strict=True)] == [
             *listed.same
         ]
@@ -111,38 +108,35 @@ def test_a_benchmark_becomes_a_set_with_lists_whose_pairs_are_all_there(
             assert [*zip(listed.first, listed.second, listed.same, listed.fold, strict=True)] == expected
 
 
-def test_rfw_has_a_list_of_all_with_a_part_of_each_group_in_every_fold(copies: Path) -> None:
-    album = LAYOUTS["rfw"].scan(LAYOUTS["rfw"], copies / "rfw" / "copy")
-    assert {*album.pairs} == {"", "african", "asian", "caucasian", "indian"}
-    assert [sorted({pair[0][0].partition("-")[0] for pair in fold}) for fold in album.pairs[""]] == [
+def test_combined_rfw_list_has_each_group_in_every_fold(copies: Path) -> None:
+    listing = list_photographs("rfw", copies / "rfw" / "copy")
+    assert {*listing.pairs} == {"", "african", "asian", "caucasian", "indian"}
+    assert [sorted({pair[0][0].partition("-")[0] for pair in fold}) for fold in listing.pairs[""]] == [
         ["African", "Asian", "Caucasian", "Indian"]
     ] * 2
-    assert {one.group for person in album.counts for one in album.photographs(person)} == {*album.pairs} - {""}
+    assert {one.group for person in listing.counts for one in listing.photographs(person)} == {*listing.pairs} - {""}
 
 
-def test_vggface2_has_its_split_who_is_female_and_aligns_by_its_points(copies: Path, tmp_path: Path) -> None:
+def test_vggface2_has_split_gender_and_points(copies: Path, tmp_path: Path) -> None:
     source = copies / "vggface2" / "copy"
-    layout = LAYOUTS["vggface2"]
     with refused("vggface2/copy", "VGGFace2", "--boxes dataset"):
-        import_people(layout, source, tmp_path / "none", ImportOptions(size=32, boxes="dataset"), name="V")
+        import_photographs("vggface2", source, tmp_path / "none", size=32, boxes="dataset")
     place = "30,40,70,40,50,60,35,80,66,80"
     for part, names in (("train", [f"n000002/{n:04d}_01" for n in (1, 2, 3)]), ("test", ["n000001/0001_01"])):
         rows = "".join(f'"{name}",{place}\r\n' for name in names)
         (source / f"loose_landmark_{part}.csv").write_text("NAME_ID,P1X,P1Y,P2X,P2Y\r\n" + rows)
-    report = import_people(
-        layout, source, tmp_path / "set", ImportOptions(size=112, boxes="dataset", max_bad=0.3), name="V"
-    )
-    made = PreparedSet.open(tmp_path / "set")
-    assert made.rows.further["official"].tolist() == ["test", "train", "train", "train"]
-    assert made.rows.further["gender"].tolist() == ["m", "f", "f", "f"]
+    report = import_photographs("vggface2", source, tmp_path / "set", size=112, boxes="dataset", max_bad=0.3)
+    prepared = PreparedSet.open(tmp_path / "set")
+    assert prepared.rows.further["official"].tolist() == ["test", "train", "train", "train"]
+    assert prepared.rows.further["gender"].tolist() == ["m", "f", "f", "f"]
     assert [one.reason for one in report.skipped] == ["the dataset's lists have no points for it"]
-    assert made.points is not None
-    assert np.allclose(made.points[0], made.points[1])
-    assert str(made.crop) == "faces by the dataset's points, aligned by five points"
+    assert prepared.points is not None
+    assert np.allclose(prepared.points[0], prepared.points[1])
+    assert str(prepared.crop) == "faces by the dataset's points, aligned by five points"
     meta = source / "meta" / "identity_meta.csv"
     meta.write_text(meta.read_text(encoding="utf-8").replace("2, 0, m", "2, 1, m"), encoding="utf-8")
     with refused("vggface2/copy", "n000001", "identity_meta.csv"):
-        import_people(layout, source, tmp_path / "other", ImportOptions(size=32), name="V")
+        import_photographs("vggface2", source, tmp_path / "other", size=32)
 
 
 @pytest.mark.parametrize(
@@ -150,14 +144,7 @@ def test_vggface2_has_its_split_who_is_female_and_aligns_by_its_points(copies: P
     [
         ("lfw", "pairs.txt", "Bea\t1\t2\n", "", "copy/pairs.txt", "3 pairs"),
         ("lfw", "pairs.txt", "Bea\t1\t2\n", "Bea\tx\t2\n", "copy/pairs.txt, line 4", "images"),
-        (
-            "calfw",
-            "pairs_CALFW.txt",
-            "Ann_Ay_0002.jpg 1",
-            "Ann_Ay_0002.jpg 2",
-            "pairs_CALFW.txt, line 1",
-            "1 and 2",
-        ),
+        ("calfw", "pairs_CALFW.txt", "Ay_0002.jpg 1", "Ay_0002.jpg 2", "pairs_CALFW.txt, line 1", "1 and 2"),
         ("calfw", "pairs_CALFW.txt", "Ann_Ay_0002.jpg 1", "Bea_0002.jpg 1", "pairs_CALFW.txt, line 1", "Bea_0002"),
         ("cplfw", "pairs_CPLFW.txt", "Bea_1.jpg 0", "Ann_Ay_2.jpg 0", "pairs_CPLFW.txt, line 3", "Ann_Ay_2"),
         ("cplfw", "pairs_CPLFW.txt", "Ann_Ay_1.jpg 1\n", "", "pairs_CPLFW.txt", "7 lines"),
@@ -168,37 +155,35 @@ def test_vggface2_has_its_split_who_is_female_and_aligns_by_its_points(copies: P
 def test_lists_that_contradict_the_photographs_are_refused(
     kind: str, file: str, old: str, new: str, place: str, keyword: str, tmp_path: Path
 ) -> None:
-    write_small_copy(kind, tmp_path / "copy")
-    path = tmp_path / "copy" / file
-    path.write_text(path.read_text().replace(old, new, 1))
+    source = write_changed_copy(kind, tmp_path / "copy", file, old, new)
     with refused(place, keyword):
-        import_people(LAYOUTS[kind], tmp_path / "copy", tmp_path / "set", ImportOptions(size=32), name="X")
+        import_photographs(kind, source, tmp_path / "set", size=32)
     assert [one.name for one in tmp_path.iterdir()] == ["copy"]
 
 
-def test_another_folder_is_refused_and_a_link_out_of_it_is_counted(copies: Path, tmp_path: Path) -> None:
+def test_other_folder_is_refused_and_outward_link_skipped(copies: Path, tmp_path: Path) -> None:
     with refused("lfw/copy", "VGGFace2"):
-        import_people(LAYOUTS["vggface2"], copies / "lfw" / "copy", tmp_path / "set", ImportOptions(size=32), name="X")
+        import_photographs("vggface2", copies / "lfw" / "copy", tmp_path / "set", size=32)
     write_small_copy("digiface", tmp_path / "copy")
     (tmp_path / "out.png").write_bytes(b"x")
     (tmp_path / "copy" / "subjects_0-1999_72_imgs" / "7" / "12.png").symlink_to(tmp_path / "out.png")
-    album = LAYOUTS["digiface"].scan(LAYOUTS["digiface"], tmp_path / "copy")
-    assert "to outside" in album.skipped[0].reason
+    listing = list_photographs("digiface", tmp_path / "copy")
+    assert "to outside" in listing.skipped[0].reason
 
 
-def test_aligned_looks_for_no_face_and_goes_with_people_only(copies: Path, tmp_path: Path) -> None:
+def test_aligned_runs_no_detector_and_requires_people(copies: Path, tmp_path: Path) -> None:
     source = copies / "digiface" / "copy"
-    options = ImportOptions(size=32, aligned=True, max_bad=1)
+    options: dict[str, Any] = {"size": 32, "aligned": True, "max_bad": 1}
     with refused("digiface/copy", "000007/0.png", "192×160"):
-        import_dataset("digiface", source, tmp_path / "a", discard, name="", options=options)
+        import_quietly("digiface", source, tmp_path / "a", **options)
     for kind in ("oulu-npu", "all"):
         with refused("--aligned", "people"):
-            import_dataset(kind, source, tmp_path / "b", discard, name="", options=options)
-    contradicting = ImportOptions(aligned=True, crop="centre")
+            import_quietly(kind, source, tmp_path / "b", **options)
+    contradicting: dict[str, Any] = {"aligned": True, "crop": "centre"}
     with refused("--aligned", "--crop centre"):
-        import_dataset("identities", source, tmp_path / "c", discard, name="", options=contradicting)
+        import_quietly("identities", source, tmp_path / "c", **contradicting)
 
 
-def test_kinds_say_what_a_layout_expects() -> None:
+def test_kinds_describe_expected_files() -> None:
     assert "    5,749 people, 13,233 images" in describe_kinds("lfw")
     assert {f"{kind}: {layout.title}" for kind, layout in LAYOUTS.items()} <= {*describe_kinds("")}

@@ -1,18 +1,16 @@
-"""IJB-B and IJB-C as NIST distributes them: each template has the face in its box, and pairs follow from tables."""
+"""IJB-B and IJB-C as NIST distributes them: faces by the boxes of templates, and pairs from tables."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-from tests.datasets.people.spoilt import spoilt
+from tests.datasets.imports import import_photographs, list_photographs, write_changed_copy
 from tests.refusals import refused
 
 from fedvisage.data.lists import read_lists
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.catalogue import LAYOUTS, write_small_copy
-from fedvisage.datasets.import_people import import_people
-from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.catalogue import write_small_copy
 from fedvisage.datasets.photographs import USUAL_POINTS, points_around
 from fedvisage.datasets.small_copies import render_person
 from fedvisage.faces.align import align
@@ -30,15 +28,15 @@ FACES = [  # file, person, template, sighting, as the small copy has them
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("nist")
     write_small_copy("ijb-c-nist", root / "IJBC")
-    import_people(LAYOUTS["ijb-c-nist"], root / "IJBC", root / "set", ImportOptions(size=112), name="I")
+    import_photographs("ijb-c-nist", root / "IJBC", root / "set")
     return root / "set"
 
 
-def test_each_face_of_a_template_has_its_person_and_sighting(made: Path) -> None:
-    rows = PreparedSet.open(made).rows
+def test_each_face_of_a_template_has_its_person_and_sighting(prepared: Path) -> None:
+    rows = PreparedSet.open(prepared).rows
     columns = [rows.further[name].tolist() for name in ("template", "media", "confidence")]
     assert sorted(zip(rows.item.tolist(), rows.subject.tolist(), *columns, strict=True)) == sorted(
         (f"{file}/{template}", f"ijb-c-nist/{person}", str(template), str(sighting), "1")
@@ -46,13 +44,13 @@ def test_each_face_of_a_template_has_its_person_and_sighting(made: Path) -> None
     )
 
 
-def test_of_two_faces_in_a_photograph_each_template_has_its_own(made: Path) -> None:
-    found = PreparedSet.open(made)
+def test_two_faces_of_a_photograph_have_different_crops(prepared: Path) -> None:
+    opened = PreparedSet.open(prepared)
     for person, template in ((0, 1), (1, 3)):
         images, points = render_person(person, "bonafide")
         expected, _ = align(images[0], points[0].astype(np.float64), 112)
-        crop = found.images[found.rows.item.tolist().index(f"img/1.jpg/{template}")]
-        other = found.images[found.rows.item.tolist().index(f"img/1.jpg/{4 - template}")]
+        crop = opened.images[opened.rows.item.tolist().index(f"img/1.jpg/{template}")]
+        other = opened.images[opened.rows.item.tolist().index(f"img/1.jpg/{4 - template}")]
         middle = slice(30, 90)
         near, far = (
             np.abs(one[middle, middle].astype(float) - expected[middle, middle]).mean() for one in (crop, other)
@@ -60,8 +58,8 @@ def test_of_two_faces_in_a_photograph_each_template_has_its_own(made: Path) -> N
         assert near < 0.6 * far
 
 
-def test_lists_lie_beside_the_set_and_pairs_say_who_is_one_person(made: Path) -> None:
-    assert {name: table.tolist() for name, table in read_lists(made).tables.items()} == {
+def test_lists_are_written_next_to_the_set(prepared: Path) -> None:
+    assert {name: table.tolist() for name, table in read_lists(prepared).tables.items()} == {
         "pairs": [[1, 2, 1], [1, 4, 0], [3, 4, 1], [3, 6, 0], [5, 6, 1], [5, 2, 0]],
         "gallery-g1": [[1, 100], [3, 101]],
         "gallery-g2": [[5, 102]],
@@ -86,36 +84,38 @@ def test_lists_lie_beside_the_set_and_pairs_say_who_is_one_person(made: Path) ->
         ("11_S1_S2_matches.csv", "1,4", "1,4,0", "ijbb_11_S1_S2_matches.csv", "pairs"),
     ],
 )
-def test_tables_that_cannot_be_right_are_refused_with_the_line(
+def test_invalid_tables_are_refused_with_the_line(
     file: str, old: str, new: str, place: str, keyword: str, tmp_path: Path
 ) -> None:
-    source = spoilt("ijb-b-nist", tmp_path / "IJBB", f"protocol/ijbb_{file}", old, new)
+    source = write_changed_copy("ijb-b-nist", tmp_path / "IJBB", f"protocol/ijbb_{file}", old, new)
     with refused(place, keyword):
-        import_people(LAYOUTS["ijb-b-nist"], source, tmp_path / "set", ImportOptions(size=112), name="I")
+        import_photographs("ijb-b-nist", source, tmp_path / "set")
     assert not (tmp_path / "set").exists()
 
 
-def test_faces_without_a_box_or_a_picture_are_counted(tmp_path: Path) -> None:
-    source = spoilt("ijb-b-nist", tmp_path / "IJBB", "protocol/ijbb_1N_gallery_S2.csv", "FACE_WIDTH", "FACE_WIDTH")
+def test_faces_without_a_box_or_picture_are_skipped(tmp_path: Path) -> None:
+    source = write_changed_copy(
+        "ijb-b-nist", tmp_path / "IJBB", "protocol/ijbb_1N_gallery_S2.csv", "FACE_WIDTH", "FACE_WIDTH"
+    )
     table = source / "protocol" / "ijbb_1N_gallery_S2.csv"
     head, line = table.read_text().splitlines()
     fields = line.split(",")
     table.write_text(f"{head}\n{line}\n{','.join([*fields[:4], '', '', '', '', '0'])}\n")
     (source / "images" / "img" / "4.jpg").unlink()
-    album = LAYOUTS["ijb-b-nist"].scan(LAYOUTS["ijb-b-nist"], source)
-    assert [(one.path, one.reason) for one in album.skipped] == [
+    listing = list_photographs("ijb-b-nist", source)
+    assert [(one.path, one.reason) for one in listing.skipped] == [
         ("img/5.jpg/5-2", "its table has no box"),
         ("img/4.jpg/4", "it is in a table, but missing"),
     ]
 
 
-def test_another_folder_is_refused(tmp_path: Path) -> None:
+def test_other_folder_is_refused(tmp_path: Path) -> None:
     write_small_copy("ijb-c", tmp_path / "IJBC")
     with refused("IJBC", "IJB-B", "ijbb_1N_gallery_S1.csv"):
-        LAYOUTS["ijb-b-nist"].scan(LAYOUTS["ijb-b-nist"], tmp_path / "IJBC")
+        list_photographs("ijb-b-nist", tmp_path / "IJBC")
 
 
-def test_points_are_found_around_the_box_at_any_size_and_else_lie_where_they_usually_do() -> None:
+def test_points_are_detected_near_a_box_or_placed_as_usual() -> None:
     images, points = render_person(0, "bonafide")
     detector = Detector()
 

@@ -1,4 +1,4 @@
-"""Verification pairs in one file: what any writer of them made is read, and nothing else, whatever it would do."""
+"""Verification pairs in one file: every known writer's files are read, and all others are refused."""
 
 import os
 import pickle
@@ -9,23 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.datasets.imports import import_photographs
 from tests.datasets.people.test_rec_files import png
 from tests.refusals import refused
 
 from fedvisage.data.lists import read_pairs
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.catalogue import LAYOUTS
-from fedvisage.datasets.import_people import import_people
-from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.people.bin import read_pickle, write_pickle
 
-BIN = LAYOUTS["bin"]
 PICTURES = [b"first \x80\xff\0", b"second", b"x" * 300, b"second"]
 PYTHON_2 = b"\x80\x02]q\x01(T\x05\x00\x00\x00ab\xff\x00cq\x02U\x02deq\x03e]q\x04\x88a\x86q\x05."
 """As Python 2 writes it: long and short strings, and a list of one."""
 
 
-def written(tmp_path: Path, content: bytes) -> Path:
+def write_file(tmp_path: Path, content: bytes) -> Path:
     (tmp_path / "lfw.bin").write_bytes(content)
     return tmp_path / "lfw.bin"
 
@@ -36,20 +33,20 @@ def test_every_protocol_and_form_of_a_picture_is_read(protocol: int, form: str, 
     rows = [np.frombuffer(one, np.uint8).copy() for one in PICTURES]
     pictures: list[Any] = PICTURES if form == "bytes" else [one[:, None] if form == "column" else one for one in rows]
     for same in ([True, False], [np.True_, np.False_], [1, 0]):
-        found, alike = read_pickle(written(tmp_path, pickle.dumps((pictures, same), protocol)))
-        assert [one.read() for one in found] == PICTURES
+        portions, alike = read_pickle(write_file(tmp_path, pickle.dumps((pictures, same), protocol)))
+        assert [one.read() for one in portions] == PICTURES
         assert alike == [True, False]
 
 
-def test_what_python_2_wrote_is_read_and_the_writer_of_small_copies_writes_alike(tmp_path: Path) -> None:
-    found, same = read_pickle(written(tmp_path, PYTHON_2))
-    assert [one.read() for one in found] == [b"ab\xff\0c", b"de"]
+def test_python_2_pickles_are_read_and_written(tmp_path: Path) -> None:
+    portions, same = read_pickle(write_file(tmp_path, PYTHON_2))
+    assert [one.read() for one in portions] == [b"ab\xff\0c", b"de"]
     assert same == [True]
     assert pickle.loads(write_pickle(PICTURES, [True, False]), encoding="bytes") == (PICTURES, [True, False])
 
 
 class Touch:
-    """Makes a file when it is unpickled."""
+    """Makes a directory when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -59,10 +56,10 @@ class Touch:
 
 
 @pytest.mark.parametrize("protocol", [2, 4])
-def test_a_pickle_that_would_do_something_does_nothing(protocol: int, tmp_path: Path) -> None:
-    path = written(tmp_path, pickle.dumps(([b"a", Touch(tmp_path / "done")], [True]), protocol))
+def test_malicious_pickle_is_refused_without_effect(protocol: int, tmp_path: Path) -> None:
+    path = write_file(tmp_path, pickle.dumps(([b"a", Touch(tmp_path / "done")], [True]), protocol))
     with refused("lfw.bin", f"{os.mkdir.__module__}.mkdir"):
-        import_people(BIN, path, tmp_path / "set", ImportOptions(size=112), name="B")
+        import_photographs("bin", path, tmp_path / "set")
     assert [one.name for one in tmp_path.iterdir()] == ["lfw.bin"]
 
 
@@ -87,19 +84,21 @@ def test_a_pickle_that_would_do_something_does_nothing(protocol: int, tmp_path: 
         (b"\x80\x02](U\1aU\1be.", "lists"),
         (b"\x80\x02](U\1ae]\x88a\x86.", "1 pairs"),
         (b"\x80\x02](" + b"\x88" * (1 << 22) + b"e.", "2,097,152"),
+        (b"\x80\x02" + b"(" * (1 << 22), "2,097,152"),
+        (b"\x80\x02]" + b"".join(b"r" + struct.pack("<I", key) for key in range((1 << 21) + 1)), "2,097,152"),
         (pickle.dumps(([np.zeros((4, 4), np.uint8)] * 2, [True])), "array"),
         (pickle.dumps(([np.zeros(4, np.float32)] * 2, [True])), "array"),
         (b"", "cut off"),
     ],
 )
-def test_other_files_are_refused(content: bytes, keyword: str, tmp_path: Path) -> None:
+def test_other_pickles_are_refused(content: bytes, keyword: str, tmp_path: Path) -> None:
     with refused("lfw.bin", keyword):
-        import_people(BIN, written(tmp_path, content), tmp_path / "set", ImportOptions(size=112), name="B")
+        import_photographs("bin", write_file(tmp_path, content), tmp_path / "set")
     assert not (tmp_path / "set").exists()
 
 
-def test_pictures_of_absurd_size_are_refused_before_they_are_decoded(tmp_path: Path) -> None:
-    """A picture of 400 million pixels in a few bytes: only its head is looked at."""
+def test_pictures_of_absurd_size_are_refused_undecoded(tmp_path: Path) -> None:
+    """A picture of 400 million pixels in a few bytes: only its header is read."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
@@ -108,22 +107,22 @@ def test_pictures_of_absurd_size_are_refused_before_they_are_decoded(tmp_path: P
     bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
     with refused("lfw.bin", "pair000000/pair000000_0001", "64 million"):
         content = write_pickle([bomb, bomb], [True])
-        import_people(BIN, written(tmp_path, content), tmp_path / "set", ImportOptions(size=112), name="B")
+        import_photographs("bin", write_file(tmp_path, content), tmp_path / "set")
     assert [one.name for one in tmp_path.iterdir()] == ["lfw.bin"]
 
 
-def test_a_set_and_its_list_of_pairs_in_ten_folds_are_made(tmp_path: Path) -> None:
+def test_bin_import_writes_a_set_and_ten_folds_of_pairs(tmp_path: Path) -> None:
     pictures = [png(tmp_path / "p.png", value) for value in range(40)]
     same = [number % 3 == 0 for number in range(20)]
-    path = written(tmp_path, write_pickle(pictures, same))
-    report = import_people(BIN, path, tmp_path / "set", ImportOptions(size=112), name="B")
-    made, listed = PreparedSet.open(tmp_path / "set"), read_pairs(tmp_path / "set-pairs.txt")
+    path = write_file(tmp_path, write_pickle(pictures, same))
+    report = import_photographs("bin", path, tmp_path / "set")
+    prepared, listed = PreparedSet.open(tmp_path / "set"), read_pairs(tmp_path / "set-pairs.txt")
     assert listed.same.tolist() == same
     assert listed.fold.tolist() == [number // 2 for number in range(20)]
-    values = dict(zip(made.rows.item.tolist(), made.images[:, 0, 0, 0].tolist(), strict=True))
+    values = dict(zip(prepared.rows.item.tolist(), prepared.images[:, 0, 0, 0].tolist(), strict=True))
     assert [values[one] for one in listed.first] == list(range(0, 40, 2))
     assert [values[one] for one in listed.second] == list(range(1, 40, 2))
-    assert "heldout" not in made.rows.split
+    assert "heldout" not in prepared.rows.split
     assert "only known within pairs" in "\n".join(report.lines())
     with refused("set-pairs.txt", "exists"):
-        import_people(BIN, path, tmp_path / "set", ImportOptions(size=112), name="B")
+        import_photographs("bin", path, tmp_path / "set")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
+from tests.datasets.imports import import_attacks
 from tests.datasets.protocols.whole import WMCA_FILES, make_set
 from tests.documented import ROOT
 from tests.refusals import refused
@@ -20,8 +21,6 @@ from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import select, split_entry, splits_of
 from fedvisage.datasets.catalogue import SCANNERS, all_kinds
-from fedvisage.datasets.import_presentations import import_items
-from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.protocols.across import KINDS
 from fedvisage.datasets.protocols.catalogue import PEOPLE, PROTOCOLS, describe_protocol, list_protocols
 from fedvisage.datasets.small_copies import write_copy
@@ -37,28 +36,28 @@ Sets = Callable[[str, str], PreparedSet]
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory: pytest.TempPathFactory) -> Sets:
     """Sets with two frames of each video of a dataset, made when they are first asked for."""
-    root, made = tmp_path_factory.mktemp("sets"), dict[str, PreparedSet]()
+    root, opened = tmp_path_factory.mktemp("sets"), dict[str, PreparedSet]()
 
     def of(name: str, kind: str) -> PreparedSet:
-        if name not in made:
+        if name not in opened:
             frames, released = (1 if kind == "celeba-spoof" else 2), name.endswith("-released")
-            made[name] = make_set(kind, root / name, frames, released=released)
-        return made[name]
+            opened[name] = make_set(kind, root / name, frames, released=released)
+        return opened[name]
 
     return of
 
 
-class Divided:
-    """What a fold of a protocol takes."""
+class DividedFold:
+    """The sites and the target of a fold of a protocol."""
 
     def __init__(self, sets: Sets, protocol: str, fold: str) -> None:
         one = PROTOCOLS[protocol]
         self.sites: dict[str, tuple[View, View]] = {}
         for site, entry in one.folds[fold].sites.items():
-            name, meant = split_entry(entry)
-            self.sites[site] = splits_of(sets(name, one.sets[name].kind), meant, site)
-        name, meant = split_entry(one.folds[fold].target)
-        self.target = select(View.of(sets(name, one.sets[name].kind)), meant, "target")
+            name, selection = split_entry(entry)
+            self.sites[site] = splits_of(sets(name, one.sets[name].kind), selection, site)
+        name, selection = split_entry(one.folds[fold].target)
+        self.target = select(View.of(sets(name, one.sets[name].kind)), selection, "target")
 
     def training(self) -> dict[str, tuple[int, int]]:
         return {site: count_images(train) for site, (train, _) in self.sites.items()}
@@ -83,7 +82,7 @@ FOLDS = [(name, fold) for name, one in PROTOCOLS.items() for fold in one.folds]
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_a_protocol_is_a_recipe_whose_sets_can_be_imported(name: str, tmp_path: Path) -> None:
+def test_protocol_prints_a_valid_recipe_and_its_imports(name: str, tmp_path: Path) -> None:
     protocol = PROTOCOLS[name]
     for fold in protocol.folds:
         lines = describe_protocol(name, tmp_path, fold)
@@ -104,7 +103,7 @@ def test_a_protocol_is_a_recipe_whose_sets_can_be_imported(name: str, tmp_path: 
 
 @pytest.mark.parametrize(("name", "fold"), FOLDS)
 def test_targets_are_unseen_people_and_sites_have_both_classes(sets: Sets, name: str, fold: str) -> None:
-    divided = Divided(sets, name, fold)
+    divided = DividedFold(sets, name, fold)
     assert all(count_images(divided.target))
     seen = set[str]()
     for train, heldout in divided.sites.values():
@@ -129,14 +128,14 @@ def test_oulu_has_the_published_numbers_of_videos(
 ) -> None:
     assert len(PROTOCOLS[name].folds) == (6 if name in ("oulu-3", "oulu-4") else 1)
     for fold in PROTOCOLS[name].folds:
-        divided = Divided(sets, name, fold)
+        divided = DividedFold(sets, name, fold)
         ((trained, heldout),) = divided.sites.values()
         assert (videos(trained), videos(heldout), videos(divided.target)) == (train, dev, test)
 
 
-def test_oulus_unseen_things_are_unseen(sets: Sets) -> None:
+def test_oulu_targets_have_unseen_values(sets: Sets) -> None:
     for fold in "25":
-        divided = Divided(sets, "oulu-4", fold)
+        divided = DividedFold(sets, "oulu-4", fold)
         trained, heldout = divided.sites["O"]
         for column, tested in (("phone", {fold}), ("session", {"3"}), ("file", {"1", "3", "5"})):
             assert set(divided.target.column(column).tolist()) == tested
@@ -146,8 +145,8 @@ def test_oulus_unseen_things_are_unseen(sets: Sets) -> None:
 
 @pytest.mark.parametrize("target", KINDS)
 @pytest.mark.parametrize(("name", "frames"), [("ocim-maddog", 2), ("ocim-flip", 1), ("ocim-fedsis", 2)])
-def test_the_four_train_on_all_but_dev(sets: Sets, name: str, frames: int, target: str) -> None:
-    divided = Divided(sets, name, target)
+def test_ocim_sites_train_on_all_but_dev(sets: Sets, name: str, frames: int, target: str) -> None:
+    divided = DividedFold(sets, name, target)
     wanted = {site: (live * frames, attacks * frames) for site, (live, attacks) in OCIM_TRAIN.items() if site != target}
     assert divided.training() == wanted
     live, attacks = OCIM_TRAIN[target]
@@ -157,13 +156,13 @@ def test_the_four_train_on_all_but_dev(sets: Sets, name: str, frames: int, targe
 
 
 def test_one_frame_of_a_video_is_the_first(sets: Sets) -> None:
-    train, _ = Divided(sets, "ocim-ssdg", "O").sites["M"]
+    train, _ = DividedFold(sets, "ocim-ssdg", "O").sites["M"]
     assert all(item.endswith("/0") for item in train.items.tolist())
 
 
 def test_limited_sources_are_the_two_small_sets(sets: Sets) -> None:
     for target in "CO":
-        assert set(Divided(sets, "limited", target).sites) == {"M", "I"}
+        assert set(DividedFold(sets, "limited", target).sites) == {"M", "I"}
 
 
 PHOTO_VIDEO = {"C": (300, 150), "M": (70, 140), "O": (1440, 1440), "I": (420, 280)}
@@ -171,7 +170,7 @@ PHOTO_VIDEO = {"C": (300, 150), "M": (70, 140), "O": (1440, 1440), "I": (420, 28
 
 @pytest.mark.parametrize("name", ["one-attack", "one-attack-clips", "one-attack-shared"])
 def test_sites_with_one_kind_of_attack(sets: Sets, name: str) -> None:
-    folds = (Divided(sets, name, "M"), Divided(sets, name, "C"))
+    folds = (DividedFold(sets, name, "M"), DividedFold(sets, name, "C"))
     sites = folds[0].sites | folds[1].sites
     for dataset, (photo, video) in PHOTO_VIDEO.items():
         first, second = (sites[f"{dataset}-{kind}"][0] for kind in ("photo", "video"))
@@ -189,25 +188,25 @@ def test_sites_with_one_kind_of_attack(sets: Sets, name: str) -> None:
         assert bool(people(live[0]) & people(live[1])) == (name != "one-attack")
 
 
-def test_the_mistake_of_released_lists_is_at_sites_alone(sets: Sets) -> None:
+def test_released_label_bug_affects_sites_only(sets: Sets) -> None:
     """Fifty people with the clips 1, 2, HR_1 and HR_4 as bona fide, 100 replays; the target C is as it should be."""
-    divided = Divided(sets, "fedsis-released", "M")
+    divided = DividedFold(sets, "fedsis-released", "M")
     photo, video = (divided.sites[f"C-{kind}"][0] for kind in ("photo", "video"))
     assert (count_images(photo), count_images(video)) == ((100, 300), (100, 100))
     live = {clip for view in (photo, video) for clip in view.column("clip")[view.labels == 1].tolist()}
     assert live == {"1", "2", "HR_1", "HR_4"}
     assert "HR_4" not in video.column("clip")[video.labels == 0]
-    target = Divided(sets, "fedsis-released", "C")
+    target = DividedFold(sets, "fedsis-released", "C")
     assert videos(target.target) == (140, 440)
     assert {*target.target.column("clip")[target.target.labels == 1].tolist()} == {"1", "2", "HR_1"}
-    right = Divided(sets, "one-attack-clips", "M")
+    right = DividedFold(sets, "one-attack-clips", "M")
     assert {site: count_images(train) for site, (train, _) in right.sites.items() if site[0] != "C"} == {
         site: count_images(train) for site, (train, _) in divided.sites.items() if site[0] != "C"
     }
 
 
-def test_one_kind_of_attack_a_site_after_fedgpad(sets: Sets) -> None:
-    divided = Divided(sets, "one-attack-fedgpad", "M")
+def test_fedgpad_sites_have_one_attack_type(sets: Sets) -> None:
+    divided = DividedFold(sets, "one-attack-fedgpad", "M")
     kinds = {site: set(train.species.tolist()) for site, (train, _) in divided.sites.items()}
     assert kinds == {"I": {"bonafide", "print"}, "O": {"bonafide", "replay"}}
     assert videos(divided.target) == OCIM_TRAIN["M"]
@@ -215,46 +214,46 @@ def test_one_kind_of_attack_a_site_after_fedgpad(sets: Sets) -> None:
 
 def test_masks_are_seen_by_no_site_but_h(sets: Sets) -> None:
     for name, masked in (("masks", set()), ("masks+h", {"H"})):
-        divided = Divided(sets, name, "3")
+        divided = DividedFold(sets, name, "3")
         assert {site for site, (train, _) in divided.sites.items() if "mask_rigid" in train.species} == masked
         assert videos(divided.target) == (170, 85)
         assert set(divided.target.species.tolist()) == {"bonafide", "mask_rigid"}
 
 
-def test_siw(sets: Sets) -> None:
+def test_siw_protocols(sets: Sets) -> None:
     """Nine people train and six test, before two cameras: four live videos, and a video of each print and display."""
-    first = Divided(sets, "siw-1", "S")
+    first = DividedFold(sets, "siw-1", "S")
     assert (videos(first.sites["S"][0]), videos(first.target)) == ((9 * 8, 9 * 12), (6 * 8, 6 * 12))
     for medium in "1234":
-        divided = Divided(sets, "siw-2", medium)
+        divided = DividedFold(sets, "siw-2", medium)
         train, _ = divided.sites["S"]
         assert (videos(train), videos(divided.target)) == ((9 * 8, 9 * 2 * 3), (6 * 8, 6 * 2))
         unseen = divided.target.column("medium")[divided.target.labels == 0]
         assert set(unseen.tolist()) == {medium}
         assert medium not in train.column("medium")[train.labels == 0]
     for unseen, seen in (("replay", "print"), ("print", "replay")):
-        divided = Divided(sets, "siw-3", unseen)
+        divided = DividedFold(sets, "siw-3", unseen)
         assert set(divided.sites["S"][0].species.tolist()) == {"bonafide", seen}
         assert set(divided.target.species.tolist()) == {"bonafide", unseen}
 
 
-def test_wmca(sets: Sets) -> None:
+def test_wmca_protocols(sets: Sets) -> None:
     """Two clients in each part, with the same files."""
     by_species = Counter(WMCA_FILES.values())
     attacks = sum(by_species.values()) - by_species["bonafide"]
-    divided = Divided(sets, "wmca-grandtest", "W")
+    divided = DividedFold(sets, "wmca-grandtest", "W")
     for view in (*divided.sites["W"], divided.target):
         assert videos(view) == (2 * by_species["bonafide"], 2 * attacks)
     for unseen in PROTOCOLS["wmca-unseen"].folds:
-        divided = Divided(sets, "wmca-unseen", unseen)
+        divided = DividedFold(sets, "wmca-unseen", unseen)
         assert set(divided.target.species.tolist()) == {"bonafide", unseen}
         assert videos(divided.target)[1] == 2 * by_species[unseen]
         for view in divided.sites["W"]:
             assert set(view.species.tolist()) == set(by_species) - {unseen}
 
 
-def test_wmca_cefa_and_surf(sets: Sets) -> None:
-    targets = {target: Divided(sets, "wcs", target) for target in "WEF"}
+def test_protocols_of_wmca_cefa_and_surf(sets: Sets) -> None:
+    targets = {target: DividedFold(sets, "wcs", target) for target in "WEF"}
     assert set(targets["W"].target.species.tolist()) == {"bonafide", "print", "replay"}
     assert videos(targets["W"].target) == (6 * 2, 6 * 3)
     assert videos(targets["E"].target) == (9, 27)  # three people of dev, of three ethnicities
@@ -263,29 +262,29 @@ def test_wmca_cefa_and_surf(sets: Sets) -> None:
     assert videos(targets["E"].sites["F"][0]) == (1000, 2991)
 
 
-def test_celeba_spoof(sets: Sets) -> None:
-    intra = Divided(sets, "celeba-intra", "A")
+def test_celeba_spoof_protocols(sets: Sets) -> None:
+    intra = DividedFold(sets, "celeba-intra", "A")
     assert (count_images(intra.sites["A"][0]), count_images(intra.target)) == ((20, 40), (6, 12))
-    assert count_images(Divided(sets, "celeba-cross", "C").target) == (300, 900)
+    assert count_images(DividedFold(sets, "celeba-cross", "C").target) == (300, 900)
     for name, fold, trained in (
         ("celeba-mediums", "A", (20, 40)),
         ("celeba-sensors", "high", (10, 20)),
         ("celeba-sensors", "low", (20, 40)),
     ):
-        divided = Divided(sets, name, fold)
+        divided = DividedFold(sets, name, fold)
         assert (count_images(divided.sites["A"][0]), count_images(divided.target)) == (trained, (6, 12))
-    tenth, _ = Divided(sets, "ocim-flip+s", "M").sites["A"]
+    tenth, _ = DividedFold(sets, "ocim-flip+s", "M").sites["A"]
     assert len(people(tenth)) == 3  # of 26
     assert len(PROTOCOLS["1-to-11"].folds) == 11
 
 
-def test_the_page_has_a_row_for_each() -> None:
+def test_protocols_page_has_a_row_for_each() -> None:
     page = (ROOT / "docs" / "protocols.md").read_text(encoding="utf-8")
     table = page[page.index("| protocols |") :].split("\n\n")[0]
     assert re.findall(r"`([^`]+)`", "".join(row.split("|")[1] for row in table.splitlines())) == [*PROTOCOLS, *PEOPLE]
 
 
-def test_the_list_has_a_line_for_each_and_a_name_that_is_unknown_is_told() -> None:
+def test_protocols_are_listed_and_unknown_names_refused() -> None:
     result = CliRunner().invoke(app, ["data", "protocols"])
     assert result.exit_code == 0
     assert result.output.splitlines() == list_protocols()
@@ -299,20 +298,14 @@ def test_the_list_has_a_line_for_each_and_a_name_that_is_unknown_is_told() -> No
         describe_protocol("ocim-flip", Path("sets"), "U")
 
 
-def test_what_is_printed_runs_on_pretended_sets(tmp_path: Path) -> None:
+def test_printed_protocol_runs_on_small_copies(tmp_path: Path) -> None:
     for name, kind in KINDS.items():
         write_copy(SCANNERS[kind], tmp_path / kind)
-        import_items(
-            SCANNERS[kind],
-            tmp_path / kind,
-            tmp_path / "sets" / name,
-            ImportOptions(size=32, frames="2", crop="centre"),
-            name=name,
-        )
-    said = CliRunner().invoke(
+        import_attacks(kind, tmp_path / kind, tmp_path / "sets" / name, size=32, frames="2")
+    output = CliRunner().invoke(
         app, ["data", "protocols", "ocim-ssdg", "--sets", str(tmp_path / "sets"), "--target", "M"]
     )
-    tree = yaml.safe_load(said.output)
+    tree = yaml.safe_load(output.output)
     tree |= {
         "method": {"name": "fedpad", "network": {"width": 8}},
         "input": {"size": 32},
@@ -320,6 +313,6 @@ def test_what_is_printed_runs_on_pretended_sets(tmp_path: Path) -> None:
         "runtime": {"precision": "fp32", "threads": 1, "device": "cpu"},
     }
     tree["evaluation"]["resamples"] = 0
-    metrics: Mapping[str, object] = run_toy(tree, tmp_path / "run")
+    metrics = run_toy(tree, tmp_path / "run")
     assert metrics["threshold_rule"] == "source-train-eer"
-    assert set(metrics["sites_training"]) == {"O", "C", "I"}  # type: ignore[call-overload]
+    assert set(metrics["sites_training"]) == {"O", "C", "I"}

@@ -8,15 +8,15 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-from tests.datasets.pad.test_whole_copies import SPECIES
+from tests.data.small_sets import write_set
+from tests.datasets.pad.test_whole_copies import SPECIES, parse_entry
 
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.rows import OFFICIAL
 from fedvisage.data.splits import split_subjects
-from fedvisage.data.writer import Writer
 from fedvisage.datasets.catalogue import SCANNERS
-from fedvisage.datasets.dataset import Entry, match_name
-from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.dataset import Entry
+from fedvisage.datasets.options import RELEASED
 from fedvisage.datasets.pad.celeba_spoof import DIVISIONS
 
 SIZE = 8
@@ -35,7 +35,7 @@ WMCA_FILES = {
     "2_83": "mask_flexible",
     "2_08": "mask_paper",
 }
-"""Type and instrument of each file of a client, and what it shows."""
+"""Type and instrument of each file of a client, with its species."""
 
 
 def siw() -> Iterator[str]:
@@ -84,26 +84,8 @@ def hifi() -> Iterator[str]:
 REPLAY_CLIENTS = {
     "train": ["001", "002", "004", "006", "007", "008", "012", "016", "018", "025", "027", "103", "105", "108", "110"],
     "test": [
-        "009",
-        "011",
-        "013",
-        "019",
-        "020",
-        "021",
-        "023",
-        "024",
-        "026",
-        "028",
-        "031",
-        "102",
-        "104",
-        "106",
-        "107",
-        "109",
-        "112",
-        "115",
-        "117",
-        "119",
+        *("009", "011", "013", "019", "020", "021", "023", "024", "026", "028"),
+        *("031", "102", "104", "106", "107", "109", "112", "115", "117", "119"),
     ],
 }
 """Clients of Replay-Attack have no consecutive numbers; the lists of videos that are left out name some."""
@@ -131,50 +113,36 @@ NAMES: dict[str, Callable[[], Iterable[str]]] = {
 
 
 def make_set(kind: str, path: Path, frames: int, *, released: bool = False) -> PreparedSet:
-    """Write a set with so many frames of each video; perhaps with the mistake of released lists."""
-    said = {name: _sighted(kind, name, released) for name in NAMES[kind]()}
-    files = [name for name in said for _ in range(frames)]
-    seen = [said[name] for name in files]
-    subjects = [f"{kind}/{one.part}/{one.subject}" for one in seen]
-    labels = [int(one.species == "bonafide") for one in seen]
-    drawn = split_subjects(subjects, labels, 0.25, np.random.default_rng(0))
-    columns = SCANNERS[kind].columns
-    with Writer(path, name=path.name, size=SIZE, source="names", further=(OFFICIAL, *columns)) as out:
-        out.add(
-            np.zeros((len(files), SIZE, SIZE, 3), np.uint8),
-            label=labels,
-            species=[one.species for one in seen],
-            subject=subjects,
-            video=[name.rsplit(".", 1)[0] for name in files],
-            frame=[index % frames * 7 for index in range(len(files))],
-            split=[drawn[subject] for subject in subjects],
-            item=[f"{name}/{index % frames}" for index, name in enumerate(files)],
-            further={
-                OFFICIAL: [_official(kind, one) for one in seen],
-                **{column: [one.extra.get(column, "") for one in seen] for column in columns},
-            },
-        )
-    return PreparedSet.open(path)
-
-
-def _sighted(kind: str, name: str, released: bool) -> Entry:
-    seen = match_name(
-        SCANNERS[kind],
-        name,
-        ImportOptions(enroll=SCANNERS[kind].enrolment, labels="fedsis-released" if released else ""),
+    """Write a set with this number of frames of each video; perhaps with the mistake of released lists."""
+    entry_of = {name: _read_name(kind, name, released) for name in NAMES[kind]()}
+    files = [name for name in entry_of for _ in range(frames)]
+    entries = [entry_of[name] for name in files]
+    subjects = [f"{kind}/{entry.part}/{entry.subject}" for entry in entries]
+    labels = [int(entry.species == "bonafide") for entry in entries]
+    split_of = split_subjects(subjects, labels, 0.25, np.random.default_rng(0))
+    # In WMCA the authors' split is in a list, not in names.
+    official = [WMCA_CLIENTS[entry.subject] if kind == "wmca" else entry.split or "" for entry in entries]
+    columns = {column: [entry.extra.get(column, "") for entry in entries] for column in SCANNERS[kind].columns}
+    return write_set(
+        path,
+        np.zeros((len(files), SIZE, SIZE, 3), np.uint8),
+        species=[entry.species for entry in entries],
+        subject=subjects,
+        video=[name.rsplit(".", 1)[0] for name in files],
+        frame=[index % frames * 7 for index in range(len(files))],
+        split=[split_of[subject] for subject in subjects],
+        item=[f"{name}/{index % frames}" for index, name in enumerate(files)],
+        further={OFFICIAL: official, **columns},
     )
-    assert seen is not None, name
-    assert isinstance(seen[2], Entry), (name, seen[2])
-    return replace(seen[2], extra={**seen[2].extra, **lists_of_celeba(name)}) if kind == "celeba-spoof" else seen[2]
+
+
+def _read_name(kind: str, name: str, released: bool) -> Entry:
+    entry = parse_entry(kind, name, RELEASED if released else "")
+    return replace(entry, extra={**entry.extra, **lists_of_celeba(name)}) if kind == "celeba-spoof" else entry
 
 
 def lists_of_celeba(name: str) -> dict[str, str]:
-    """Return which lists of protocols name an image: the first ten people are in no list of the high sensors."""
+    """Return the lists of protocols that name an image: the list of the high sensors lacks the first ten people."""
     part, person = name.split("/")[1], int(name.split("/")[2])
     columns = [column for column in DIVISIONS if not (column == "sensors_high" and person < 10)]
     return dict.fromkeys(columns, part)
-
-
-def _official(kind: str, one: Entry) -> str:
-    """Return the authors' split; in WMCA it stands in a list and not in names."""
-    return WMCA_CLIENTS[one.subject] if kind == "wmca" else one.split or ""

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from tests.refusals import refused
+from tests.toy import misalignment
 
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.faces.align import misalignment
 from fedvisage.render.identities import (
     Identities,
     change_age,

@@ -11,9 +11,8 @@ fedsis-released`` reproduces this to match their figures; the set records it.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fedvisage.datasets.dataset import OTHERS, Clip, Entry, Grammar, Name
+from fedvisage.datasets.dataset import OTHERS, Clip, Entry, Grammar, Listing, Name
 from fedvisage.datasets.options import ImportOptions
-from fedvisage.datasets.pad.item import Listing
 from fedvisage.datasets.pad.lists import BoxFiles
 from fedvisage.datasets.pad.scanner import Scanner, scan_by_name
 from fedvisage.datasets.tree import Tree
@@ -55,7 +54,6 @@ def _scan(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
 
 
 def _further(number: int) -> tuple[Clip, ...]:
-    """Return the clips of an additional person in a small copy."""
     return tuple(
         Clip(f"train_release/{number + 3}/{clip}.avi", OTHERS + number, species)
         for clip, species in zip("1357", SPECIES, strict=True)

@@ -16,16 +16,14 @@ attacks.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.progress import format_count
-from fedvisage.datasets.dataset import OTHERS, Clip, Entry, Grammar, Name, Text
+from fedvisage.datasets.dataset import OTHERS, Clip, Entry, Grammar, Item, Listing, Name, Text
 from fedvisage.datasets.options import ImportOptions
-from fedvisage.datasets.pad.item import Item, Listing
 from fedvisage.datasets.pad.lists import LabelLists
 from fedvisage.datasets.pad.scanner import Scanner, scan_by_name
 from fedvisage.datasets.tree import Tree
@@ -113,17 +111,11 @@ def scan(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
     """Scan by names; read the classes of numbered images from lists."""
     live, notes = _read_classes(tree, options.live or "1")
     lists = TRAINING if TRAINING.of(tree) else PROTOCOLS
-    try:
-        listing = scan_by_name(replace(scanner, names=SurfNameReader(live).names, lists=lists), tree, options)
-    except UserError as error:
-        raise UserError(error.place, "; ".join((error.message, *notes))) from None
-    numbers = Counter(NUMBERED.parse(item.video) is not None for item in listing.items)
-    if numbers[True]:
-        notes = (
-            *notes,
-            f"the people in {format_count(numbers[True], 'image')} are unknown: each folder counts as one person",
-        )
-    return replace(listing, notes=(*listing.notes, *notes))
+    listing = scan_by_name(replace(scanner, names=SurfNameReader(live).names, lists=lists), tree, options, notes)
+    if numbered := sum(NUMBERED.parse(item.video) is not None for item in listing.items):
+        note = f"the people in {format_count(numbered, 'image')} are unknown: each folder counts as one person"
+        listing = replace(listing, notes=(*listing.notes, note))
+    return listing
 
 
 def _read_classes(tree: Tree, live: str) -> tuple[dict[str, bool], tuple[str, ...]]:
@@ -138,7 +130,15 @@ def _read_classes(tree: Tree, live: str) -> tuple[dict[str, bool], tuple[str, ..
         if match["what"].casefold() == "public":
             notes.append(f"{name} has no labels: {format_count(len(lines), 'line')} skipped")
             continue
-        for number, path, label in _parse_labels(lines, place):
+        for number, line in lines:
+            *paths, label = line.split()
+            if label not in ("0", "1"):
+                fault = "must have a label, 0 or 1; nothing else gives the class of such images"
+                raise UserError(place, f"line {number}: {fault}")
+            parsed = [NUMBERED.parse(path.rpartition(".")[0]) for path in paths]
+            path = next((entry.name.rpartition("-")[0] for entry in parsed if entry), None)
+            if path is None:
+                raise UserError(place, f"line {number}: {line[:80]!r} is not an image of the dataset")
             if classes.setdefault(path, label == live) != (label == live):
                 raise UserError(
                     place, f"line {number}: {path} has a different label on an earlier line or in another list"
@@ -152,22 +152,7 @@ def _read_classes(tree: Tree, live: str) -> tuple[dict[str, bool], tuple[str, ..
     return classes, tuple(notes)
 
 
-def _parse_labels(lines: Iterable[tuple[int, str]], place: str) -> Iterator[tuple[int, str, str]]:
-    for number, line in lines:
-        *paths, label = line.split()
-        if label not in ("0", "1"):
-            raise UserError(
-                place, f"line {number}: must have a label, 0 or 1; nothing else gives the class of such images"
-            )
-        parsed = [NUMBERED.parse(path.rpartition(".")[0]) for path in paths]
-        names = [entry.name.rpartition("-")[0] for entry in parsed if entry]
-        if not names:
-            raise UserError(place, f"line {number}: {line[:80]!r} is not an image of the dataset")
-        yield number, names[0], label
-
-
 def _further(number: int) -> tuple[Clip, ...]:
-    """Return the clips of an additional person in a small copy."""
     person = f"CLKJ_AS{number + 6:04d}"
     return (
         Clip(f"Data/Training/real_part/{person}/real.rssdk/color/0101.png", OTHERS + number),

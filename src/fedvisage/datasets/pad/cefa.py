@@ -13,14 +13,13 @@ without labels are left out. Colour is in ``color``, and cut out on black in ``p
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.progress import format_count
-from fedvisage.datasets.dataset import OTHERS, Clip, Entry, Grammar, Name, Text
+from fedvisage.datasets.dataset import OTHERS, Clip, Entry, Grammar, Item, Listing, Name, Text
 from fedvisage.datasets.options import ImportOptions
-from fedvisage.datasets.pad.item import Item, Listing
 from fedvisage.datasets.pad.lists import LabelLists
 from fedvisage.datasets.pad.scanner import Scanner, scan_by_name
 from fedvisage.datasets.tree import Tree
@@ -128,12 +127,9 @@ def scan_cefa(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
     live, notes = _read_classes(tree, options.live or "1")
     reading = CefaNameReader("color" if "color" in streams or "profile" not in streams else "profile", live)
     lists = CHALLENGE if CHALLENGE.of(tree) else PROTOCOLS
-    try:
-        listing = scan_by_name(replace(scanner, names=reading.names, lists=lists), tree, options)
-    except UserError as error:
-        raise UserError(error.place, "; ".join((error.message, *notes))) from None
+    listing = scan_by_name(replace(scanner, names=reading.names, lists=lists), tree, options, notes)
     items = [replace(item, own_subject=NUMBERED.parse(item.video) is not None) for item in listing.items]
-    return replace(listing, items=items, notes=(*listing.notes, *notes))
+    return replace(listing, items=items)
 
 
 def _read_classes(tree: Tree, live: str) -> tuple[dict[str, bool], tuple[str, ...]]:
@@ -151,7 +147,10 @@ def _read_classes(tree: Tree, live: str) -> tuple[dict[str, bool], tuple[str, ..
         if bare:
             unlabelled_counts[name] = len(bare)
             continue
-        for number, path, label in _parse_labels(rows, str(tree.path(name))):
+        for number, *words in rows:
+            if len(words) != 2 or words[1] not in ("0", "1", "-1"):
+                raise UserError(str(tree.path(name)), f"line {number}: must be a folder and a label of 0 or 1")
+            path, label = "/".join(str(words[0]).strip("/").split("/")[-2:]), words[1]
             if classes.setdefault(path, label == live) != (label == live):
                 raise UserError(str(tree.path(name)), f"line {number}: {path} has a different label in another list")
     notes = [
@@ -167,15 +166,7 @@ def _read_classes(tree: Tree, live: str) -> tuple[dict[str, bool], tuple[str, ..
     return classes, tuple(notes)
 
 
-def _parse_labels(rows: list[tuple[int | str, ...]], place: str) -> Iterator[tuple[int | str, str, str]]:
-    for number, *words in rows:
-        if len(words) != 2 or words[1] not in ("0", "1", "-1"):
-            raise UserError(place, f"line {number}: must be a folder and a label of 0 or 1")
-        yield number, "/".join(str(words[0]).strip("/").split("/")[-2:]), str(words[1])
-
-
 def _further(number: int) -> tuple[Clip, ...]:
-    """Return the clips of an additional person in a small copy."""
     place = f"Ethnicity/AF/AF-{number + 2:03d}/1_{number + 2:03d}_1_1"
     return tuple(
         Clip(f"{place}_{attack}/color/0001.png", OTHERS + number, species)

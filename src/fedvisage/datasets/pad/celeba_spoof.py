@@ -18,9 +18,8 @@ from itertools import chain, product
 from typing import Any
 
 from fedvisage.base.errors import UserError
-from fedvisage.datasets.dataset import OTHERS, Clip, Entry, Grammar, Name, Text
+from fedvisage.datasets.dataset import OTHERS, Clip, Entry, Grammar, Item, Listing, Name, Text
 from fedvisage.datasets.options import ImportOptions
-from fedvisage.datasets.pad.item import Item, Listing
 from fedvisage.datasets.pad.lists import WORDS, BoxFiles, LabelLists
 from fedvisage.datasets.pad.scanner import Scanner, scan_by_name
 from fedvisage.datasets.tree import Tree, without_ending
@@ -33,17 +32,8 @@ IMAGE = Grammar(
     number="[0-9]{1,6}",
 )
 TYPES = (
-    "live",
-    "photo",
-    "poster",
-    "a4",
-    "face_mask",
-    "upper_body_mask",
-    "region_mask",
-    "pc",
-    "pad",
-    "phone",
-    "mask_3d",
+    *("live", "photo", "poster", "a4", "face_mask", "upper_body_mask", "region_mask"),
+    *("pc", "pad", "phone", "mask_3d"),
 )
 SPECIES = ("bonafide", *["print"] * 3, *["mask_paper"] * 3, *["screen"] * 3, "mask_rigid")
 LIGHTS = ("", "normal", "strong", "back", "dark")
@@ -174,7 +164,6 @@ _TESTED = {"4930_live_000300": 0, "4930_spoof_000301": 10}
 
 
 def _further(number: int) -> tuple[Clip, ...]:
-    """Return the clips of an additional person in a small copy."""
     return (
         Clip(f"Data/train/{number + 12}/live/{number + 500:06d}.png", OTHERS + number),
         Clip(f"Data/train/{number + 12}/spoof/{number + 600:06d}.png", OTHERS + number, "print"),

@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from fedvisage.base.errors import UserError, printable
-from fedvisage.datasets.dataset import Clip, Entry, Text
+from fedvisage.datasets.dataset import Clip, Entry, Item, Listing, Text
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad import casia_fasd, masks, msu_mfsd, oulu_npu, replay_attack, siw
-from fedvisage.datasets.pad.item import Item, Listing
 from fedvisage.datasets.pad.lists import WORDS
 from fedvisage.datasets.pad.scanner import Scanner
 from fedvisage.datasets.report import SkippedFile
@@ -52,7 +50,8 @@ SOURCES = (
 
 def scan(_: Scanner, tree: Tree, options: ImportOptions) -> Listing:
     """List the frames of the lists, each once; lists of one species have precedence over the list of all attacks."""
-    lists = sorted(filter(None, map(LIST.fullmatch, tree.files)), key=_sort_key)
+    matches = filter(None, map(LIST.fullmatch, tree.files))
+    lists = sorted(matches, key=lambda match: (list(SPECIES).index(match["what"].casefold()), match.string))
     if not lists:
         raise tree.mismatch("has no image_list_real.txt and image_list_fake.txt")
     folders = sorted({match["folder"] or "" for match in lists})
@@ -75,10 +74,6 @@ def scan(_: Scanner, tree: Tree, options: ImportOptions) -> Listing:
     return Listing(items, tuple(skipped))
 
 
-def _sort_key(match: re.Match[str]) -> tuple[int, str]:
-    return list(SPECIES).index(match["what"].casefold()), match.string
-
-
 def _find_source(folder: str, options: ImportOptions) -> SourceDataset:
     name = PurePosixPath(folder).name.casefold()
     for source in SOURCES:
@@ -95,8 +90,12 @@ def _read_species(tree: Tree, lists: list[re.Match[str]]) -> dict[str, str]:
     labels: dict[str, bool] = {}
     for match in lists:
         species = SPECIES[match["what"].casefold()]
-        for number, path, label in _read_lines(tree, match.string):
-            place, bona_fide = str(tree.path(match.string)), species == "bonafide"
+        place, bona_fide = str(tree.path(match.string)), species == "bonafide"
+        for number, line in tree.lines(match.string):
+            path, _, label = line.rpartition(" ")
+            if not path or not label.lstrip("-").isdecimal():
+                raise UserError(place, f"line {number}: {line[:80]!r} must be a path and a whole number")
+            path = PurePosixPath(path.strip()).as_posix()
             if labels.setdefault(label, bona_fide) != bona_fide:
                 message = (
                     f"line {number}: {label} is the label for {WORDS[not bona_fide]} on another line or in another list"
@@ -105,14 +104,6 @@ def _read_species(tree: Tree, lists: list[re.Match[str]]) -> dict[str, str]:
             if (listed.setdefault(path, species) == "bonafide") != bona_fide:
                 raise UserError(place, f"line {number}: {path} is also in a list of {WORDS[not bona_fide]} frames")
     return listed
-
-
-def _read_lines(tree: Tree, name: str) -> Iterator[tuple[int, str, str]]:
-    for number, line in tree.lines(name):
-        path, _, label = line.rpartition(" ")
-        if not path or not label.lstrip("-").isdecimal():
-            raise UserError(str(tree.path(name)), f"line {number}: {line[:80]!r} must be a path and a whole number")
-        yield number, PurePosixPath(path.strip()).as_posix(), label
 
 
 def _make_item(
@@ -125,34 +116,18 @@ def _make_item(
     numbers[video] += 1
     depth = PurePosixPath(*folders.parts[: source.depth], PurePosixPath(path).name)
     kind = source.scanner.kind
+    item = Item(
+        tree.path(name), path, "image", species, f"{kind}/{video}", video, frame=frame, own_subject=True,
+        depth_name=str(depth),
+    )  # fmt: skip
     if sighting is None:
-        return Item(
-            tree.path(name),
-            path,
-            "image",
-            species,
-            f"{kind}/{video}",
-            video,
-            frame=frame,
-            own_subject=True,
-            depth_name=str(depth),
-        )
+        return item
     if (sighting.species == "bonafide") != (species == "bonafide"):
         message = f"{path} is by its name {WORDS[sighting.species == 'bonafide']}, but is in a list of the other class"
         raise UserError(str(tree.root), message)
     subject = "/".join(part for part in (kind, sighting.part, sighting.subject) if part)
-    return Item(
-        tree.path(name),
-        path,
-        "image",
-        sighting.species,
-        subject,
-        video,
-        sighting.split,
-        sighting.extra,
-        frame=frame,
-        depth_name=str(depth),
-    )
+    species, split, extra = sighting.species, sighting.split, sighting.extra
+    return replace(item, species=species, subject=subject, split=split, extra=extra, own_subject=False)
 
 
 def _parse_frame(source: SourceDataset, path: str, options: ImportOptions) -> tuple[str, Entry | None]:
@@ -165,11 +140,6 @@ def _parse_frame(source: SourceDataset, path: str, options: ImportOptions) -> tu
     return str(PurePosixPath(path).parent), None
 
 
-def _columns() -> tuple[str, ...]:
-    further: Mapping[str, None] = dict.fromkeys(column for source in SOURCES for column in source.scanner.columns)
-    return tuple(further)
-
-
 SCANNER = Scanner(
     kind="fedgpad",
     title="frames in the lists of FedGPAD",
@@ -179,7 +149,7 @@ SCANNER = Scanner(
 <the same>/<path of a frame>
 <the same>/depth/…/<frame>_depth.jpg                     read with --depth …/depth""",
     official=False,
-    columns=_columns(),
+    columns=tuple(dict.fromkeys(column for source in SOURCES for column in source.scanner.columns)),
     of=tuple(source.scanner.kind for source in SOURCES),
     scan=scan,
     example=(

@@ -13,9 +13,8 @@ from pathlib import Path, PurePosixPath
 
 from fedvisage.base.errors import UserError, printable
 from fedvisage.data.rows import BONA_FIDE
-from fedvisage.datasets.dataset import Clip, Kind, Text
+from fedvisage.datasets.dataset import Clip, Item, Kind, Listing, Text
 from fedvisage.datasets.options import ImportOptions
-from fedvisage.datasets.pad.item import Item, Listing
 from fedvisage.datasets.pad.scanner import Scanner
 from fedvisage.datasets.report import SkippedFile
 from fedvisage.datasets.tree import VIDEO_ENDINGS, Tree, fault_of_file
@@ -100,22 +99,6 @@ def _check_labels(path: Path, items: list[Item]) -> None:
     """Compare the folders with `labels.csv` (path,label; 1 = bona fide, 0 = attack) if it exists."""
     if not path.is_file():
         return
-    labels = {entry.name: entry.label for entry in items}
-    wrong = [
-        (name, label)
-        for name, label in _read_labels(path)
-        if PurePosixPath(name).as_posix() in labels and labels[PurePosixPath(name).as_posix()] != label
-    ]
-    if wrong:
-        name, label = wrong[0]
-        raise UserError(
-            str(path),
-            f"{len(wrong)} labels contradict the folders: {name!r} is labelled {label} but lies in "
-            f"{PurePosixPath(name).parts[0]!r}; 1 is bona fide and 0 is attack here; swap the labels or move the files",
-        )
-
-
-def _read_labels(path: Path) -> list[tuple[str, int]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as lines:
             reader = csv.DictReader(lines, strict=True)
@@ -127,7 +110,14 @@ def _read_labels(path: Path) -> list[tuple[str, int]]:
     for name, label in rows:
         if label not in ("0", "1"):
             raise UserError(str(path), f"label of {name!r} must be 1 (bona fide) or 0 (attack), got {label!r}")
-    return [(name, int(label)) for name, label in rows]
+    labels = {entry.name: str(entry.label) for entry in items}
+    if wrong := [row for row in rows if labels.get(PurePosixPath(row[0]).as_posix(), row[1]) != row[1]]:
+        name, label = wrong[0]
+        raise UserError(
+            str(path),
+            f"{len(wrong)} labels contradict the folders: {name!r} is labelled {label} but lies in "
+            f"{PurePosixPath(name).parts[0]!r}; 1 is bona fide and 0 is attack here; swap the labels or move the files",
+        )
 
 
 SCANNER = Scanner(

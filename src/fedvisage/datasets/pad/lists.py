@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.progress import format_count
-from fedvisage.datasets.pad.item import Item
+from fedvisage.datasets.dataset import Item
 from fedvisage.datasets.tree import Tree
 
 # Face boxes that come with a dataset.
@@ -66,8 +66,11 @@ def read_boxes(path: Path, form: Form) -> dict[int, Box]:
             frame, *corners = (float(value) for value in (["0", *values[:4]] if form == "scaled" else values[:5]))
         except ValueError:
             continue
-        box = _box(corners, form) if len(corners) == 4 else None
-        if box is not None and np.isfinite(frame):
+        if len(corners) != 4:
+            continue
+        x, y, third, fourth = corners
+        box = np.array([x, y, third - x, fourth - y] if form == "corners" else corners)
+        if np.isfinite([frame, *box]).all() and (box[2:] > 1).all():
             boxes[int(frame)] = box
     return boxes
 
@@ -86,12 +89,6 @@ def write_row(frame: int, box: Box, form: Form) -> str:
     if form == "scaled":
         return f"{x} {y} {w} {h} 0.99"
     return f"{frame},{x},{y},{x + w},{y + h}" if form == "corners" else f"{frame} {x} {y} {w} {h}"
-
-
-def _box(values: list[float], form: Form) -> Box | None:
-    x, y, third, fourth = values
-    box = np.array([x, y, third - x, fourth - y] if form == "corners" else values)
-    return box if np.isfinite(box).all() and (box[2:] > 1).all() else None
 
 
 WORDS = ("an attack", "bona fide")
@@ -130,46 +127,31 @@ def check_lists(lists: LabelLists, tree: Tree, items: Iterable[Item], live: str 
     absent: set[str] = set()
     names = lists.of(tree)
     for name in names:
-        absent |= _check(lists, tree, name, classes, live)
+        place, wrong, right = str(tree.path(name)), list[tuple[int, str, str]](), 0
+        live_labels: Counter[str] = Counter()  # the labels of items that are bona fide by name
+        for number, line in tree.lines(name):
+            entry = lists.read(line)
+            if entry is None:
+                raise UserError(place, f"line {number}: {line[:80]!r} is not a line of such a list")
+            key, token = entry
+            if key and key not in classes:
+                absent.add(key)
+            elif key:
+                bona_fide = token == live if live is not None else lists.live(token)
+                live_labels[token] += classes[key]
+                right += bona_fide == bool(classes[key])
+                if bona_fide != bool(classes[key]):
+                    wrong.append((number, key, token))
+        if wrong and not right and live_labels.total():
+            token = live_labels.most_common(1)[0][0]
+            every = f"every label contradicts the names, from line {wrong[0][0]} on: this list uses {token} = live"
+            raise UserError(place, f"{every}; pass --labels live={token}")
+        if wrong:
+            number, key, token = wrong[0]
+            more = f"; {format_count(len(wrong) - 1, 'more line', 'more lines')} wrong" if len(wrong) > 1 else ""
+            fault = f"{key} is labelled {token}, but by its name it is {WORDS[classes[key]]}"
+            raise UserError(place, f"line {number}: {fault}{more}")
     notes = [f"labels in lists agree with the names: {format_count(len(names), 'list')}"] if names else []
     if absent:
         notes.append(f"{format_count(len(absent), 'name')} in lists have no file here, such as {min(absent)}")
     return tuple(notes)
-
-
-def _check(lists: LabelLists, tree: Tree, name: str, classes: Mapping[str, int], live: str | None) -> set[str]:
-    """Compare one list; return the listed items without a file."""
-    place, wrong, absent, right = str(tree.path(name)), [], set(), 0
-    live_labels: Counter[str] = Counter()  # the labels of items that are bona fide by name
-    for number, line in tree.lines(name):
-        entry = lists.read(line)
-        if entry is None:
-            raise UserError(place, f"line {number}: {line[:80]!r} is not a line of such a list")
-        key, token = entry
-        if not key:
-            continue
-        if key not in classes:
-            absent.add(key)
-            continue
-        bona_fide = token == live if live is not None else lists.live(token)
-        if classes[key]:
-            live_labels[token] += 1
-        if bona_fide != bool(classes[key]):
-            wrong.append((number, key, token))
-        else:
-            right += 1
-    if wrong:
-        raise UserError(place, _complaint(wrong, right, live_labels, classes))
-    return absent
-
-
-def _complaint(wrong: list[tuple[int, str, str]], right: int, meant: Counter[str], classes: Mapping[str, int]) -> str:
-    if not right and meant:
-        token = meant.most_common(1)[0][0]
-        return (
-            f"every label contradicts the names, from line {wrong[0][0]} on: this list uses {token} = live;"
-            f" pass --labels live={token}"
-        )
-    number, key, token = wrong[0]
-    also = f"; {format_count(len(wrong) - 1, 'more line', 'more lines')} wrong" if len(wrong) > 1 else ""
-    return f"line {number}: {key} is labelled {token}, but by its name it is {WORDS[classes[key]]}{also}"

@@ -19,9 +19,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from fedvisage.datasets.dataset import Clip, Entry, Grammar, Name, Text
+from fedvisage.datasets.dataset import Clip, Entry, Grammar, Listing, Name, Text
 from fedvisage.datasets.options import ImportOptions
-from fedvisage.datasets.pad.item import Listing
 from fedvisage.datasets.pad.lists import LabelLists, stem_of
 from fedvisage.datasets.pad.scanner import Scanner, scan_by_name
 from fedvisage.datasets.tree import Tree

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
 from fedvisage.base.errors import UserError
-from fedvisage.datasets.dataset import OTHERS, Clip, Entry, Grammar, Name, Text
+from fedvisage.datasets.dataset import OTHERS, Clip, Entry, Grammar, Item, Name, Text
 from fedvisage.datasets.options import ImportOptions
-from fedvisage.datasets.pad.item import Item
 from fedvisage.datasets.pad.lists import BoxFiles
 from fedvisage.datasets.pad.scanner import Scanner
 from fedvisage.datasets.tree import Tree
@@ -52,7 +51,6 @@ def check_lists(tree: Tree, _: Sequence[Item]) -> None:
 
 
 def _further(number: int) -> tuple[Clip, ...]:
-    """Return the clips of an additional person in a small copy."""
     client = f"client0{TRAIN.split()[number + 2]}_laptop_SD"
     attacks = ((medium, species) for medium, species in SPECIES.items() if medium != "iphone_video")
     return (

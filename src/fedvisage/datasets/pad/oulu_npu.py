@@ -34,7 +34,6 @@ def _parse_line(line: str) -> tuple[str, str] | None:
 
 
 def _further(number: int) -> tuple[Clip, ...]:
-    """Return the clips of an additional person in a small copy."""
     return tuple(
         Clip(f"Train_files/1_1_{number + 3:02d}_{file}.avi", OTHERS + number, species)
         for file, species in SPECIES.items()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from fedvisage.base.errors import UserError, printable
-from fedvisage.datasets.dataset import UNKNOWN_SHARE, Clip, Entry, Grammar, Name, match_name
+from fedvisage.datasets.dataset import UNKNOWN_SHARE, Clip, Entry, Grammar, Item, Listing, Name, match_name
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad import (
     casia_fasd,
@@ -30,7 +30,6 @@ from fedvisage.datasets.pad import (
     siw,
     wmca,
 )
-from fedvisage.datasets.pad.item import Item, Listing
 from fedvisage.datasets.pad.lists import WORDS
 from fedvisage.datasets.pad.scanner import Scanner, scan_by_name
 from fedvisage.datasets.tree import Tree

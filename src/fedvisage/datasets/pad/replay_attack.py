@@ -61,7 +61,6 @@ def _extra(fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def _further(number: int) -> tuple[Clip, ...]:
-    """Return the clips of an additional person in a small copy."""
     client, light = f"client{number + 101}_session01", "controlled"
     return (
         Clip(f"train/real/{client}_webcam_authenticate_{light}_1.mov", OTHERS + number),

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from fedvisage.base.errors import UserError, printable
-from fedvisage.datasets.dataset import SHOWN, Clip, Dataset, Entry, Example, Name, match_name, refuse_unknown_names
-from fedvisage.datasets.options import ImportOptions
-from fedvisage.datasets.pad.item import Item, Listing
-from fedvisage.datasets.pad.lists import BoxFiles, LabelLists, check_lists
-from fedvisage.datasets.report import SkippedFile
-from fedvisage.datasets.tree import (
-    MEDIA_ENDINGS,
-    Tree,
-    ending_of,
-    fault_of_file,
-    without_ending,
+from fedvisage.datasets.dataset import (
+    SHOWN,
+    Clip,
+    Dataset,
+    Example,
+    Item,
+    Listing,
+    NamedFile,
+    read_names,
+    refuse_unknown_names,
 )
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.lists import BoxFiles, LabelLists, check_lists
+from fedvisage.datasets.tree import MEDIA_ENDINGS, Tree, ending_of, without_ending
 
 COLOURS = ("rgb", "bgr")
 """Possible orders of colours in arrays."""
@@ -75,112 +77,63 @@ class Scanner(Dataset):
         if options.of and options.of not in self.of:
             remedy = f"choose one of {', '.join(self.of)}" if self.of else f"{self.title} is a dataset of its own"
             raise UserError("--of", f"{options.of!r} cannot be named here; {remedy}")
-        if options.colour and (options.colour not in COLOURS or not self._has_arrays):
-            remedy = f"choose one of {', '.join(COLOURS)}" if self._has_arrays else f"{self.title} has no arrays"
+        has_arrays = any(name.kind == "arrays" for name in self.names)
+        if options.colour and (options.colour not in COLOURS or not has_arrays):
+            remedy = f"choose one of {', '.join(COLOURS)}" if has_arrays else f"{self.title} has no arrays"
             raise UserError("--colour", f"{options.colour!r} cannot be chosen; {remedy}")
         listing = (self.scan or scan_by_name)(self, tree, options)
         if self.check:
             self.check(tree, listing.items)
         return listing
 
-    @property
-    def _has_arrays(self) -> bool:
-        return any(name.kind == "arrays" for name in self.names)
 
+def scan_by_name(scanner: Scanner, tree: Tree, options: ImportOptions, notes: tuple[str, ...] = ()) -> Listing:
+    """Read every file's name; count other files by reason, and refuse a tree that is not a copy of this dataset.
 
-def scan_by_name(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
-    """Read every file's name; count other files by reason, and refuse a tree that is not a copy of this dataset."""
-    state = _ScanState(scanner, tree, options)
-    for file in tree.files:
-        state.take(file)
-    if not state.items:
-        names = ", ".join(f"{name.grammar.template} ({name.endings[0]}, …)" for name in scanner.names)
-        raise tree.mismatch(f"does not match {scanner.title}: searched for {names}")
-    refuse_unknown_names(scanner, tree.root, state.unknown, len(state.items), "videos and images")
-    items = [state.items[key] for key in sorted(state.items)]
-    notes = check_lists(scanner.lists, tree, items, options.live) if scanner.lists else ()
-    if any(item.kind == "arrays" for item in items) and not options.colour:
+    The notes are for the report, and for the message about another tree.
+    """
+    files = read_names(scanner, tree, options, notes)
+    stray = Counter(entry.reason for entry in files.left_out)
+    others = {name for name in tree.files if ending_of(name) not in MEDIA_ENDINGS}
+    unknown = []
+    for file in files.unknown:
+        if any(fnmatch(file.casefold(), pattern.casefold()) for pattern in scanner.beside):
+            continue
+        if file in others:
+            stray[f"files ending in {printable(ending_of(file)) or 'nothing'}"] += 1
+        else:
+            unknown.append(printable(file))
+            stray["videos and images with other names"] += 1
+    refuse_unknown_names(scanner, tree.root, unknown, len(files.known), "videos and images")
+    listed = [_make_item(scanner, tree, others, file, options) for _, file in sorted(files.known.items())]
+    if scanner.lists:
+        notes = (*check_lists(scanner.lists, tree, listed, options.live), *notes)
+    if any(item.kind == "arrays" for item in listed) and not options.colour:
         notes = (*notes, "arrays are read as RGB; --colour bgr reads them as BGR")
     if tree.hidden:
-        state.stray["hidden files"] += tree.hidden
-    return Listing(items, tuple(state.skipped), state.stray, tuple(state.unknown[:SHOWN]), notes)
+        stray["hidden files"] += tree.hidden
+    return Listing(listed, tuple(files.skipped), stray, tuple(unknown[:SHOWN]), notes)
 
 
-@dataclass
-class _ScanState:
-    """The state of a scan by names."""
-
-    scanner: Scanner
-    tree: Tree
-    options: ImportOptions
-    items: dict[str, Item] = field(default_factory=dict)
-    where: dict[str, str] = field(default_factory=dict)  # from an item's key to its path
-    skipped: list[SkippedFile] = field(default_factory=list)
-    stray: Counter[str] = field(default_factory=Counter)
-    unknown: list[str] = field(default_factory=list)
-    others: set[str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.others = {name for name in self.tree.files if ending_of(name) not in MEDIA_ENDINGS}
-
-    def take(self, file: str) -> None:
-        match = match_name(self.scanner, file, self.options)
-        if match is None:
-            self._pass_over(file)
-            return
-        name, tail, sighting = match
-        if isinstance(sighting, str):
-            self.stray[sighting] += 1
-            return
-        path = self.tree.path(file)
-        if fault := fault_of_file(path, file, self.tree.root, name.endings):
-            self.skipped.append(SkippedFile(printable(file), fault))
-            return
-        self._add(name, file, tail, sighting)
-
-    def _add(self, name: Name, file: str, tail: str, entry: Entry) -> None:
-        """Add an item; the first file of a folder of frames represents the folder."""
-        framed = name.kind == "frames"
-        located = str(PurePosixPath(file).parent) if framed else file
-        if self.where.setdefault(tail, located) != located:
-            paths = f"{self.where[tail]} and {located}"
-            raise UserError(
-                str(self.tree.root), f"contains two copies of one item, {paths}; give the folder of one copy"
-            )
-        if tail in self.items:
-            return
-        item_name = tail if framed else tail + file[len(without_ending(file)) :]
-        subject = "/".join(part for part in (self.scanner.kind, entry.part, entry.subject or tail) if part)
-        video = str(PurePosixPath(tail).with_name(entry.video)) if entry.video else tail
-        self.items[tail] = Item(
-            self.tree.path(located),
-            item_name,
-            name.kind,
-            entry.species,
-            subject,
-            video,
-            entry.split,
-            entry.extra,
-            boxes=self._boxes(located, item_name),
-            frame=entry.frame,
-            own_subject=not entry.subject,
-            bgr=self.options.colour == "bgr",
-        )
-
-    def _boxes(self, located: str, whole: str) -> Path | None:
-        """Return the file with an item's boxes, next to the item or below the root."""
-        above = located[: len(located) - len(whole)]
-        candidates = self.scanner.boxes.candidates(whole) if self.scanner.boxes else ()
-        for candidate in (place for name in candidates for place in (f"{above}{name}", name)):
-            if candidate in self.others and not self.tree.path(candidate).is_symlink():
-                return self.tree.path(candidate)
-        return None
-
-    def _pass_over(self, file: str) -> None:
-        if any(fnmatch(file.casefold(), pattern.casefold()) for pattern in self.scanner.beside):
-            return
-        if file in self.others:
-            self.stray[f"files ending in {printable(ending_of(file)) or 'nothing'}"] += 1
-        else:
-            self.unknown.append(printable(file))
-            self.stray["videos and images with other names"] += 1
+def _make_item(scanner: Scanner, tree: Tree, others: Container[str], file: NamedFile, options: ImportOptions) -> Item:
+    """Return an item with the file of its boxes, which is next to it or below the root."""
+    path, tail, entry = file.path, file.tail, file.entry
+    item_name = tail if file.name.kind == "frames" else tail + path[len(without_ending(path)) :]
+    above = path[: len(path) - len(item_name)]
+    candidates = scanner.boxes.candidates(item_name) if scanner.boxes else ()
+    places = (place for candidate in candidates for place in (f"{above}{candidate}", candidate))
+    boxes = (tree.path(place) for place in places if place in others and not tree.path(place).is_symlink())
+    return Item(
+        tree.path(path),
+        item_name,
+        file.name.kind,
+        entry.species,
+        "/".join(part for part in (scanner.kind, entry.part, entry.subject or tail) if part),
+        str(PurePosixPath(tail).with_name(entry.video)) if entry.video else tail,
+        entry.split,
+        entry.extra,
+        boxes=next(boxes, None),
+        frame=entry.frame,
+        own_subject=not entry.subject,
+        bgr=options.colour == "bgr",
+    )

@@ -21,9 +21,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import PurePosixPath
 
-from fedvisage.datasets.dataset import OTHERS, Clip, Entry, Grammar, Name, Text
+from fedvisage.datasets.dataset import OTHERS, Clip, Entry, Grammar, Listing, Name, Text
 from fedvisage.datasets.options import ImportOptions
-from fedvisage.datasets.pad.item import Listing
 from fedvisage.datasets.pad.lists import LabelLists, stem_of
 from fedvisage.datasets.pad.scanner import Scanner, scan_by_name
 from fedvisage.datasets.tree import Tree, without_ending
@@ -125,7 +124,6 @@ def _names(*, cut_out: bool) -> tuple[Name, ...]:
 
 
 def _further(number: int) -> tuple[Clip, ...]:
-    """Return the clips of an additional person in a small copy."""
     kinds = (("01_000_0_01", "bonafide"), ("01_000_3_04", "print"), ("01_000_4_02", "replay"))
     place = f"preprocessed-face-station_RGB/26.01.18/{number + 201}"
     return tuple(Clip(f"{place}_{stem}.hdf5", OTHERS + number, species, layout=_ARRAYS) for stem, species in kinds)

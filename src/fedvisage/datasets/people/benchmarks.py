@@ -27,7 +27,7 @@ from fedvisage.datasets.people.layout import (
     read_two_line_pairs,
 )
 from fedvisage.datasets.report import SkippedFile
-from fedvisage.datasets.tree import Tree, walk, without_ending
+from fedvisage.datasets.tree import Tree, without_ending
 
 _LFW = Grammar("{person}/{again}_{number}", person="[^/]+", again="[^/]+", number="[0-9]{4}")
 _FLAT = Grammar("{person}_{number}", person="[^/]+", number="[0-9]{1,4}")
@@ -54,8 +54,7 @@ def benchmark_listing(
 
 
 def _scan_lfw(layout: Layout, source: Path) -> PhotographList:
-    tree = walk(source)
-    photographs, skipped = photographs_of(layout, tree)
+    tree, photographs, skipped = photographs_of(layout, source)
     name = find_list(tree, "pairs.txt")
     return benchmark_listing(layout, photographs, skipped, {"": read_lfw_pairs(tree, name)} if name else {})
 
@@ -81,8 +80,7 @@ def _number_by_name(photographs: Sequence[Photograph]) -> dict[str, tuple[str, i
 
 def _scan_calfw(layout: Layout, source: Path) -> PhotographList:
     """Read CALFW: same-person pairs have the number of their fold, other pairs follow in order without one."""
-    tree = walk(source)
-    photographs, skipped = photographs_of(layout, tree)
+    tree, photographs, skipped = photographs_of(layout, source)
     if (name := find_list(tree, "pairs_CALFW.txt")) is None:
         return benchmark_listing(layout, photographs, skipped, {})
     folds: dict[int, list[Pair]] = defaultdict(list)
@@ -99,8 +97,7 @@ def _scan_calfw(layout: Layout, source: Path) -> PhotographList:
 
 
 def _scan_cplfw(layout: Layout, source: Path) -> PhotographList:
-    tree = walk(source)
-    photographs, skipped = photographs_of(layout, tree)
+    tree, photographs, skipped = photographs_of(layout, source)
     if (name := find_list(tree, "pairs_CPLFW.txt")) is None:
         return benchmark_listing(layout, photographs, skipped, {})
     pairs = [pair for _, pair in read_two_line_pairs(tree, name, _number_by_name(photographs))]
@@ -115,8 +112,7 @@ def _parse_cfp(fields: Mapping[str, str], _: ImportOptions) -> Entry:
 
 
 def _scan_cfp(layout: Layout, source: Path) -> PhotographList:
-    tree = walk(source)
-    photographs, skipped = photographs_of(layout, tree)
+    tree, photographs, skipped = photographs_of(layout, source)
     pairs = {protocol: _read_protocol(tree, protocol) for protocol in ("FF", "FP")}
     return benchmark_listing(layout, photographs, skipped, {name: folds for name, folds in pairs.items() if folds})
 
@@ -311,8 +307,7 @@ def _parse_rfw(fields: Mapping[str, str], _: ImportOptions) -> Entry | str:
 
 def _scan_rfw(layout: Layout, source: Path) -> PhotographList:
     """Read RFW: one list per race, and a combined list whose folds join one fold of each race."""
-    tree = walk(source)
-    photographs, skipped = photographs_of(layout, tree)
+    tree, photographs, skipped = photographs_of(layout, source)
     lists = {race: name for race in RACES if (name := find_list(tree, f"{race}_pairs.txt"))}
     pairs = {race.lower(): read_lfw_pairs(tree, name, f"{race}-") for race, name in lists.items()}
     if len({len(folds) for folds in pairs.values()}) == 1 and len(pairs) > 1:
@@ -323,13 +318,12 @@ def _scan_rfw(layout: Layout, source: Path) -> PhotographList:
         if (name := find_list(tree, f"{race}_lmk.txt"))
         for key, five_points in points_of(tree, [name]).items()
     }
-    photographs = [replace(photograph, points=points.get(_key(photograph))) for photograph in photographs]
+    parts = [PurePosixPath(without_ending(photograph.original)).parts[-3:] for photograph in photographs]
+    photographs = [
+        replace(photograph, points=points.get((race, f"{person}/{file}")))
+        for photograph, (race, person, file) in zip(photographs, parts, strict=True)
+    ]
     return benchmark_listing(layout, photographs, skipped, pairs)
-
-
-def _key(photograph: Photograph) -> tuple[str, str]:
-    race, person, file = PurePosixPath(without_ending(photograph.original)).parts[-3:]
-    return race, f"{person}/{file}"
 
 
 LAYOUT = Layout(

@@ -7,7 +7,7 @@ one, or two. Such a set is evaluated by its list of pairs, in ten folds in the f
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -71,6 +71,13 @@ class InvalidPickle(Exception):
 
 
 _MARK = object()
+_CONSTANTS = {b")": (), b"N": None, b"\x88": True, b"\x89": False}
+_NUMBERS = {b"K": "<B", b"M": "<H", b"J": "<i"}
+_PORTIONS = {b"U": "<B", b"T": "<i", b"C": "<B", b"B": "<I", b"\x8e": "<Q", b"\x96": "<Q", b"X": "<I", b"\x8c": "<B"}
+_TEXTS = (b"X", b"\x8c")
+_TUPLES = {b"\x85": 1, b"\x86": 2, b"\x87": 3}
+_KEYS = {b"q": "<B", b"r": "<I", b"h": "<B", b"j": "<I"}
+"""Steps of pickles by their letters in the description of the format (Python's ``pickletools``), with their numbers."""
 
 
 @dataclass
@@ -79,7 +86,9 @@ class _PickleReader:
 
     A pickle is a program. This reader interprets only the steps that build bytes, numbers and lists; the few names that
     writers need for bytes and truth values are kept as symbols and never looked up, imported or called. Every other
-    step is refused. Pictures stay in the file: the reader keeps only their positions.
+    step is refused. Pictures stay in the file: the reader keeps only their positions, so that a file of any size needs
+    memory for `VALUES_LIMIT` values at most. Python's own ``Unpickler`` would read every picture into memory, and
+    reserve as much memory as a file announces.
     """
 
     path: Path
@@ -90,17 +99,89 @@ class _PickleReader:
     values: int = 0
 
     def run(self) -> Any:
-        if self.take(1) != b"\x80" or (protocol := self.number("B")) not in (2, 3, 4, 5):
+        if self.take(1) != b"\x80" or self.number("<B") not in (2, 3, 4, 5):
             raise InvalidPickle("it does not start like a pickle of protocol 2 to 5")
-        del protocol
         while (step := self.take(1)) != b".":
-            action = _STEPS.get(step)
-            if action is None:
-                raise InvalidPickle(f"step {step!r} at byte {self.file.tell() - 1:,} is not supported")
-            action(self)
+            if step in _CONSTANTS:
+                self.push(_CONSTANTS[step])
+            elif step in _NUMBERS:
+                self.push(self.number(_NUMBERS[step]))
+            elif step in _PORTIONS:
+                length, offset = self.number(_PORTIONS[step]), self.file.tell()
+                if length < 0 or offset + length > self.size:
+                    fault = f"{length:,} bytes at byte {offset:,} are more than the file contains"
+                    raise InvalidPickle(f"{fault}; copy it again")
+                self.file.seek(length, 1)
+                self.push(Portion(self.path, offset, length, step in _TEXTS))
+            elif step in _TUPLES:
+                self.push(tuple([self.pop() for _ in range(_TUPLES[step])][::-1]))
+            elif step in _KEYS or step == b"\x94":
+                self.keep_or_recall(step)
+            else:
+                self.build(step)
         if len(self.stack) != 1 or self.file.tell() != self.size:
             raise InvalidPickle("it continues after its end")
         return self.stack[0]
+
+    def build(self, step: bytes) -> None:
+        """Interpret a step that combines values."""
+        match step:
+            case b"\x95":
+                self.take(8)  # the length of a frame, which is not needed
+            case b"(":
+                self.push(_MARK)
+            case b"]":
+                self.push([])
+            case b"t":
+                self.push(tuple(self.to_mark()))
+            case b"l":
+                self.push(self.to_mark())
+            case b"e" | b"a":
+                values = self.to_mark() if step == b"e" else [self.pop()]
+                if not self.stack or not isinstance(self.stack[-1], list):
+                    raise InvalidPickle("a step appends to something other than a list")
+                self.stack[-1].extend(values)
+            case b"c":
+                self.push_symbol(self.line(), self.line())
+            case b"\x93":
+                name, module = self.pop(), self.pop()
+                self.push_symbol(self.short(module), self.short(name))
+            case b"R":
+                self.reduce()
+            case b"b":
+                state = self.pop()
+                top = self.stack[-1] if self.stack else None
+                if not isinstance(top, PickleSymbol) or top.arguments is None:
+                    raise InvalidPickle("a step sets the state of something stateless")
+                top.state = state
+            case _:
+                raise InvalidPickle(f"step {step!r} at byte {self.file.tell() - 1:,} is not supported")
+
+    def keep_or_recall(self, step: bytes) -> None:
+        """Store the last value under a key, or push a stored value again."""
+        key = self.number(_KEYS[step]) if step in _KEYS else len(self.memo)
+        if step in (b"h", b"j"):
+            if key not in self.memo:
+                raise InvalidPickle("a step requests a value that was not stored")
+            self.push(self.memo[key])
+        else:
+            value = self.memo[key] = self.pop()
+            if len(self.memo) > VALUES_LIMIT:
+                raise InvalidPickle(f"it stores more than {VALUES_LIMIT:,} values")
+            self.stack.append(value)
+
+    def reduce(self) -> None:
+        """Keep the arguments of a symbol; text in Latin-1 becomes the bytes that it represents."""
+        arguments, name = self.pop(), self.pop()
+        if not isinstance(name, PickleSymbol) or name.arguments is not None or not isinstance(arguments, tuple):
+            raise InvalidPickle("a step calls an unknown object")
+        if name.name == "encode":
+            text, encoding = arguments if len(arguments) == 2 else (None, None)
+            if not (isinstance(text, Portion) and text.text) or self.short(encoding) not in (b"latin1", b"latin-1"):
+                raise InvalidPickle("bytes have an unknown encoding")
+            self.push(text)
+        else:
+            self.push(PickleSymbol(name.name, arguments))
 
     def take(self, count: int) -> bytes:
         content = self.file.read(count)
@@ -108,11 +189,7 @@ class _PickleReader:
             raise InvalidPickle("the file is cut off; copy it again")
         return content
 
-    def skip(self, count: int) -> None:
-        self.take(count)
-
     def number(self, form: str) -> int:
-        form = f"<{form}"
         return int(struct.unpack(form, self.take(struct.calcsize(form)))[0])
 
     def push(self, value: Any) -> None:
@@ -136,19 +213,6 @@ class _PickleReader:
         self.stack.pop()
         return values[::-1]
 
-    def top_list(self) -> list[Any]:
-        if not self.stack or not isinstance(self.stack[-1], list):
-            raise InvalidPickle("a step appends to something other than a list")
-        return self.stack[-1]
-
-    def portion(self, form: str, text: bool = False) -> None:
-        length = self.number(form)
-        offset = self.file.tell()
-        if length < 0 or offset + length > self.size:
-            raise InvalidPickle(f"{length:,} bytes at byte {offset:,} are more than the file contains; copy it again")
-        self.file.seek(length, 1)
-        self.push(Portion(self.path, offset, length, text))
-
     def short(self, value: Any) -> bytes:
         """Return a short text or bytes."""
         if not isinstance(value, Portion) or value.length > _SHORT:
@@ -159,120 +223,20 @@ class _PickleReader:
         self.file.seek(position)
         return content
 
-    def push_symbol(self, module: bytes, name: bytes) -> None:
-        pair = module.decode("latin1"), name.decode("latin1")
-        if pair not in _NAMES:
-            raise InvalidPickle(f"it names {'.'.join(pair)[:100]!r}, which images and booleans do not need")
-        self.push(PickleSymbol(pair[1]))
-
     def line(self) -> bytes:
         content = self.file.readline(_SHORT)
         if not content.endswith(b"\n"):
             raise InvalidPickle("a name has no end")
         return content[:-1]
 
-    def recall(self, key: int) -> None:
-        if key not in self.memo:
-            raise InvalidPickle("a step requests a value that was not stored")
-        self.push(self.memo[key])
-
-    def keep(self, key: int) -> None:
-        if not self.stack or self.stack[-1] is _MARK:
-            raise InvalidPickle("a step is missing its value")
-        self.memo[key] = self.stack[-1]
-
-    def tuple_of(self, count: int) -> None:
-        self.push(tuple([self.pop() for _ in range(count)][::-1]))
-
-    def reduce(self) -> None:
-        arguments, name = self.pop(), self.pop()
-        if not isinstance(name, PickleSymbol) or name.arguments is not None or not isinstance(arguments, tuple):
-            raise InvalidPickle("a step calls an unknown object")
-        if name.name == "encode":
-            text, encoding = arguments if len(arguments) == 2 else (None, None)
-            if not (isinstance(text, Portion) and text.text) or self.short(encoding) not in (b"latin1", b"latin-1"):
-                raise InvalidPickle("bytes have an unknown encoding")
-            self.push(text)
-        else:
-            self.push(PickleSymbol(name.name, arguments))
-
-    def build(self) -> None:
-        state = self.pop()
-        top = self.stack[-1] if self.stack else None
-        if not isinstance(top, PickleSymbol) or top.arguments is None:
-            raise InvalidPickle("a step sets the state of something stateless")
-        top.state = state
-
-    def append(self, values: list[Any]) -> None:
-        self.top_list().extend(values)
-
-
-def _push_value(value: Any) -> Callable[[_PickleReader], None]:
-    return lambda reader: reader.push(value)
-
-
-def _global_of_stack(reader: _PickleReader) -> None:
-    name, module = reader.pop(), reader.pop()
-    reader.push_symbol(reader.short(module), reader.short(name))
-
-
-def _append_value(reader: _PickleReader) -> None:
-    value = reader.pop()
-    reader.append([value])
-
-
-_STEPS: dict[bytes, Callable[[_PickleReader], None]] = {
-    b"\x95": lambda reader: reader.skip(8),  # the length of a frame, which is not needed
-    b"(": lambda reader: reader.stack.append(_MARK),
-    b"]": lambda reader: reader.push([]),
-    b")": _push_value(()),
-    b"N": _push_value(None),
-    b"\x88": _push_value(True),
-    b"\x89": _push_value(False),
-    b"K": lambda reader: reader.push(reader.number("B")),
-    b"M": lambda reader: reader.push(reader.number("H")),
-    b"J": lambda reader: reader.push(reader.number("i")),
-    b"U": lambda reader: reader.portion("B"),
-    b"T": lambda reader: reader.portion("i"),
-    b"C": lambda reader: reader.portion("B"),
-    b"B": lambda reader: reader.portion("I"),
-    b"\x8e": lambda reader: reader.portion("Q"),
-    b"\x96": lambda reader: reader.portion("Q"),
-    b"X": lambda reader: reader.portion("I", text=True),
-    b"\x8c": lambda reader: reader.portion("B", text=True),
-    b"q": lambda reader: reader.keep(reader.number("B")),
-    b"r": lambda reader: reader.keep(reader.number("I")),
-    b"\x94": lambda reader: reader.keep(len(reader.memo)),
-    b"h": lambda reader: reader.recall(reader.number("B")),
-    b"j": lambda reader: reader.recall(reader.number("I")),
-    b"\x85": lambda reader: reader.tuple_of(1),
-    b"\x86": lambda reader: reader.tuple_of(2),
-    b"\x87": lambda reader: reader.tuple_of(3),
-    b"t": lambda reader: reader.push(tuple(reader.to_mark())),
-    b"l": lambda reader: reader.push(reader.to_mark()),
-    b"e": lambda reader: reader.append(reader.to_mark()),
-    b"a": _append_value,
-    b"c": lambda reader: reader.push_symbol(reader.line(), reader.line()),
-    b"\x93": _global_of_stack,
-    b"R": lambda reader: reader.reduce(),
-    b"b": lambda reader: reader.build(),
-}
-"""The supported steps, by their letters in the description of the format (Python's ``pickletools``)."""
-
-
-def interpret_pickle(path: Path, file: IO[bytes], size: int) -> tuple[Any, Callable[[Any], bytes]]:
-    """Interpret the steps of an open file; return the built value, and a reader of its short texts.
-
-    An unknown step raises :class:`InvalidPickle`.
-    """
-    reader = _PickleReader(path, file, size)
-    return reader.run(), reader.short
+    def push_symbol(self, module: bytes, name: bytes) -> None:
+        pair = module.decode("latin1"), name.decode("latin1")
+        if pair not in _NAMES:
+            raise InvalidPickle(f"it names {'.'.join(pair)[:100]!r}, which images and booleans do not need")
+        self.push(PickleSymbol(pair[1]))
 
 
 ENDING = ".bin"
-
-Short = Callable[[Any], bytes]
-"""Reads a short text of a file."""
 
 
 def scan(layout: Layout, source: Path) -> PhotographList:
@@ -286,7 +250,11 @@ def scan(layout: Layout, source: Path) -> PhotographList:
         f"{len(pairs):,} pairs, {sum(same):,} of one person; identities are only known within pairs: evaluate with"
         " --pairs, and ignore the other metrics of such a set",
     )
-    photographs = _photographs(layout, path, pictures, pairs)
+    names = [name for pair in pairs for name in pair]
+    photographs = (
+        Photograph(image_name(name, number), f"{layout.kind}/{path.stem}/{name}", picture)
+        for (name, number), picture in zip(names, pictures, strict=True)
+    )
     return list_by_person(photographs, pairs={"": cut_into_folds(pairs, FOLDS)}, notes=notes)
 
 
@@ -296,66 +264,47 @@ def _pair(number: int, same: bool) -> Pair:
     return ((name, 1), (name, 2)) if same else ((f"{name}a", 1), (f"{name}b", 1))
 
 
-def _photographs(
-    layout: Layout, path: Path, pictures: Sequence[Portion], pairs: Sequence[Pair]
-) -> Iterator[Photograph]:
-    prefix = f"{layout.kind}/{path.stem}"
-    for place, (name, number) in enumerate(image for pair in pairs for image in pair):
-        yield Photograph(image_name(name, number), f"{prefix}/{name}", pictures[place])
-
-
 def read_pickle(path: Path) -> tuple[list[Portion], list[bool]]:
     """Return the positions of a file's pictures, and its truth values; raise UserError for any other file."""
     try:
         with path.open("rb") as file:
-            return _as_lists(*interpret_pickle(path, file, path.stat().st_size))
+            reader = _PickleReader(path, file, path.stat().st_size)
+            value = reader.run()
+            if not isinstance(value, tuple | list) or len(value) != 2 or not all(isinstance(v, list) for v in value):
+                raise InvalidPickle("it does not contain two lists")
+            pictures, same = value
+            return [_picture(item, reader) for item in pictures], [_truth_value(item, reader) for item in same]
     except InvalidPickle as refused:
         raise UserError(str(path), f"is not an InsightFace .bin file of pairs: {refused}") from None
 
 
-def _as_lists(value: Any, short: Short) -> tuple[list[Portion], list[bool]]:
-    """Return the list of pictures and the list of truth values."""
-    if not isinstance(value, tuple | list) or len(value) != 2 or not all(isinstance(item, list) for item in value):
-        raise InvalidPickle("it does not contain two lists")
-    return [_picture(item, short) for item in value[0]], [_truth_value(item, short) for item in value[1]]
-
-
-def _picture(value: Any, short: Short) -> Portion:
-    if isinstance(value, PickleSymbol) and value.name == "_reconstruct":
-        _, shape, kind, _, value = _check_tuple(value.state, 5)
-        _plain_bytes(shape, kind, value, short)
-    elif isinstance(value, PickleSymbol) and value.name == "_frombuffer":
-        value, kind, shape, _ = _check_tuple(value.arguments, 4)
-        _plain_bytes(shape, kind, value, short)
+def _picture(value: Any, reader: _PickleReader) -> Portion:
+    """Return the bytes of a picture, which may be an array of one row of bytes."""
+    if isinstance(value, PickleSymbol) and value.name in ("_reconstruct", "_frombuffer"):
+        rebuilt = value.name == "_reconstruct"
+        parts, count = (value.state, 5) if rebuilt else (value.arguments, 4)
+        if not isinstance(parts, tuple) or len(parts) != count:
+            raise InvalidPickle("an array has an unknown encoding")
+        shape, kind, value = (parts[1], parts[2], parts[4]) if rebuilt else (parts[2], parts[1], parts[0])
+        sizes = [size for size in shape if size != 1] if isinstance(shape, tuple) else [0, 0]
+        if _kind(kind, reader) != b"u1" or len(sizes) > 1 or not isinstance(value, Portion):
+            raise InvalidPickle("an image is an array that is not a row of bytes; store the encoded file")
     if not isinstance(value, Portion):
         raise InvalidPickle("an image is not bytes")
     return value
 
 
-def _check_tuple(values: Any, count: int) -> tuple[Any, ...]:
-    if not isinstance(values, tuple) or len(values) != count:
-        raise InvalidPickle("an array has an unknown encoding")
-    return values
-
-
-def _plain_bytes(shape: Any, kind: Any, content: Any, short: Short) -> None:
-    """Refuse an array that is not a row of bytes."""
-    sizes = [size for size in shape if size != 1] if isinstance(shape, tuple) else None
-    if _kind(kind, short) != b"u1" or sizes is None or len(sizes) > 1 or not isinstance(content, Portion):
-        raise InvalidPickle("an image is an array that is not a row of bytes; store the encoded file")
-
-
-def _kind(value: Any, short: Short) -> bytes:
+def _kind(value: Any, reader: _PickleReader) -> bytes:
     if not isinstance(value, PickleSymbol) or value.name != "dtype" or not value.arguments:
         raise InvalidPickle("an array has an unknown type")
-    return short(value.arguments[0])
+    return reader.short(value.arguments[0])
 
 
-def _truth_value(value: Any, short: Short) -> bool:
+def _truth_value(value: Any, reader: _PickleReader) -> bool:
     if isinstance(value, PickleSymbol) and value.name == "scalar" and len(value.arguments or ()) == 2:
         kind, content = value.arguments  # type: ignore[misc]  # there are two
-        if _kind(kind, short) == b"b1":
-            value = {b"\0": False, b"\1": True}.get(short(content), value)
+        if _kind(kind, reader) == b"b1":
+            value = {b"\0": False, b"\1": True}.get(reader.short(content), value)
     if value in (0, 1) and isinstance(value, bool | int):
         return bool(value)
     raise InvalidPickle("the label of a pair is neither true nor false")

@@ -16,6 +16,7 @@ import hashlib
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.streams import numpy_rng
@@ -54,33 +55,22 @@ def order_digest(listing: PhotographList) -> str:
     return hashlib.sha256(repr([*listing.counts.items()]).encode()).hexdigest()[:16]
 
 
-def _paper_clients(listing: PhotographList, options: ImportOptions) -> PhotographList:
-    order = _people_with_enough(listing, options)
-    people = _take_people(
-        order[: 2 * len(order) // 5], options.people or CLIENTS, f"with {PHOTOGRAPHS} photographs or more"
-    )
-    chosen = _limit_listing(listing, people, options.most or PHOTOGRAPHS, options.seed)
+def _paper_part(listing: PhotographList, options: ImportOptions, clients: bool) -> PhotographList:
+    """Return the clients' or the public part of the paper's division: two fifths or three fifths of a drawn order."""
+    most = options.most or PHOTOGRAPHS
+    order = _draw_people([person for person, count in listing.counts.items() if count >= most], options.seed)
+    cut = 2 * len(order) // 5
+    part, count = (order[:cut], CLIENTS) if clients else (order[cut:], PUBLIC)
+    people = _take_people(part, options.people or count, f"with {PHOTOGRAPHS} photographs or more")
 
     def splits(person: str, count: int) -> list[str]:
-        """Draw the test photographs of a person: 40 of 100."""
+        """Draw the test photographs of a client's person: 40 of 100."""
+        if not clients:
+            return ["train"] * count
         tested = numpy_rng(options.seed, "fedfr", "test", person).permutation(count)[: count * TESTED // PHOTOGRAPHS]
         return ["test" if place in tested else "train" for place in range(count)]
 
-    return replace(chosen, splits=splits)
-
-
-def _paper_public(listing: PhotographList, options: ImportOptions) -> PhotographList:
-    order = _people_with_enough(listing, options)
-    people = _take_people(
-        order[2 * len(order) // 5 :], options.people or PUBLIC, f"with {PHOTOGRAPHS} photographs or more"
-    )
-    chosen = _limit_listing(listing, people, options.most or PHOTOGRAPHS, options.seed)
-    return replace(chosen, splits=lambda _, count: ["train"] * count)
-
-
-def _people_with_enough(listing: PhotographList, options: ImportOptions) -> list[str]:
-    least = options.most or PHOTOGRAPHS
-    return _draw_people([person for person, count in listing.counts.items() if count >= least], options.seed)
+    return replace(_limit_listing(listing, people, most, options.seed), splits=splits)
 
 
 def _released_clients(listing: PhotographList, options: ImportOptions) -> PhotographList:
@@ -88,7 +78,7 @@ def _released_clients(listing: PhotographList, options: ImportOptions) -> Photog
     fit = [person for person in order[: len(order) // 2] if 100 < listing.counts[person] < 110]
     people = _take_people(fit, options.people or CLIENTS, "with 101 to 109 photographs in the first half")
     chosen = _limit_listing(listing, people, max(listing.counts.values()), options.seed)
-    named = _rename_people(chosen, {person: _assign_number(rank, len(people)) for rank, person in enumerate(people)})
+    named = _rename_people(chosen, people)
     return replace(
         _note_difference(named, listing), splits=lambda _, count: ["test"] * TESTED + ["train"] * (count - TESTED)
     )
@@ -119,14 +109,6 @@ def _note_difference(listing: PhotographList, whole: PhotographList) -> Photogra
         f"MS1MV2 has {MS1MV2:,} people, but this file has {len(whole.counts):,}: the division differs from the authors'"
     )
     return replace(listing, notes=(*listing.notes, note))
-
-
-def _assign_number(rank: int, people: int) -> int:
-    """Number a person so that ``part=7/40`` of the set has the consecutive people of the seventh client."""
-    if people % SITES:
-        return rank
-    each = people // SITES
-    return rank % each * SITES + rank // each
 
 
 def _draw_people(people: Sequence[str], seed: int) -> list[str]:
@@ -160,9 +142,14 @@ def _limit_listing(listing: PhotographList, people: Sequence[str], most: int, se
     return replace(listing, counts=counts, photographs=photographs, expected=None, notes=(*listing.notes, note))
 
 
-def _rename_people(listing: PhotographList, places: Mapping[str, int]) -> PhotographList:
-    """Put a person's new number in front of the old name."""
-    earlier = {_number_name(person, place): person for person, place in places.items()}
+def _rename_people(listing: PhotographList, people: Sequence[str]) -> PhotographList:
+    """Put a new number in front of each name: ``part=7/40`` of the set has the people of the seventh client."""
+    each, rest = divmod(len(people), SITES)
+    earlier = {}
+    for rank, person in enumerate(people):
+        number = rank if rest else rank % each * SITES + rank // each
+        folder, slash, name = person.rpartition("/")
+        earlier[f"{folder}{slash}{number:06d}-{name}"] = person
 
     def photographs(person: str) -> Sequence[Photograph]:
         every, count = listing.photographs(earlier[person]), listing.counts[earlier[person]]
@@ -173,14 +160,9 @@ def _rename_people(listing: PhotographList, places: Mapping[str, int]) -> Photog
     )
 
 
-def _number_name(person: str, place: int) -> str:
-    folder, slash, name = person.rpartition("/")
-    return f"{folder}{slash}{place:06d}-{name}"
-
-
 PARTS: Mapping[str, Callable[[PhotographList, ImportOptions], PhotographList]] = {
-    "fedfr-clients": _paper_clients,
-    "fedfr-public": _paper_public,
+    "fedfr-clients": partial(_paper_part, clients=True),
+    "fedfr-public": partial(_paper_part, clients=False),
     "fedfr-released-clients": _released_clients,
     "fedfr-released-public": _released_public,
 }

@@ -1,4 +1,4 @@
-"""Training sets in folders: VGGFace2, BUPT-BalancedFace and DigiFace-1M."""
+"""Training sets in folders: VGGFace2, BUPT-BalancedFace, DigiFace-1M, and folders of your own with one per person."""
 
 from __future__ import annotations
 
@@ -7,20 +7,26 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from fedvisage.base.errors import UserError
+from fedvisage.base.errors import UserError, printable
+from fedvisage.base.files import open_regular
 from fedvisage.data.rows import BONA_FIDE, OFFICIAL
-from fedvisage.datasets.dataset import Clip, Entry, Grammar, Name, Text
+from fedvisage.datasets.dataset import NO_GROUPS, Clip, Entry, Grammar, Name, Text
 from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.folder import ATTACK_FOLDERS, REAL_FOLDERS
 from fedvisage.datasets.people.layout import (
     Layout,
+    Photograph,
     PhotographList,
+    WholeFile,
     find_list,
     list_by_person,
     photographs_of,
     plain_listing,
     points_of,
 )
-from fedvisage.datasets.tree import Tree, walk, without_ending
+from fedvisage.datasets.report import SkippedFile
+from fedvisage.datasets.tree import Tree, fault_of_file, files_below, without_ending
+from fedvisage.faces.pictures import ENDINGS
 
 GENDER = "gender"
 
@@ -30,8 +36,7 @@ _DIGIFACE = Grammar("{person}/{image}", person="[0-9]{1,6}", image="[0-9]{1,3}")
 
 
 def _scan_vggface2(layout: Layout, source: Path) -> PhotographList:
-    tree = walk(source)
-    photographs, skipped = photographs_of(layout, tree)
+    tree, photographs, skipped = photographs_of(layout, source)
     people = _read_people(tree)
     notes = () if people else ("no identity_meta.csv: genders are unknown",)
     # A folder and the table must agree on the split of a person.
@@ -137,5 +142,73 @@ DIGIFACE = Layout(
     example=(
         *(Clip(f"subjects_0-1999_72_imgs/7/{number}.png", 0) for number in (0, 11)),
         *(Clip(f"subjects_100000-133332_5_imgs/100003/{number}.png", 2) for number in (0, 1)),
+    ),
+)
+
+
+# Folders of photographs in no published layout, one per person.
+
+GROUPS = "groups.csv"
+
+
+def _scan_identities(_: Layout, source: Path) -> PhotographList:
+    """List the photographs below a folder per person; the first folder below the root names the person."""
+    if not source.is_dir():
+        raise UserError(str(source), "is not a directory; give a folder of face photographs")
+    files: dict[str, Path] = {}
+    skipped = []
+    for name, path in sorted((path.relative_to(source).as_posix(), path) for path in files_below(source)):
+        if name == GROUPS:
+            continue
+        if fault := fault_of_file(path, name, source, ENDINGS):
+            skipped.append(SkippedFile(printable(name), fault))
+        else:
+            files[name] = path
+    if not files:
+        raise UserError(str(source), f"contains no photographs ({', '.join(ENDINGS)})")
+    if loose := [name for name in files if "/" not in name]:
+        raise UserError(
+            str(source),
+            f"{loose[0]} is not in a folder; put each person's photographs into a folder with the person's name",
+        )
+    if {name.partition("/")[0].casefold() for name in files} <= {*REAL_FOLDERS, *ATTACK_FOLDERS}:
+        raise UserError(
+            str(source),
+            "has folders of bona fide images and attacks instead of one folder per person; use `fedvisage data import"
+            " folder`",
+        )
+    groups = _read_groups(source / GROUPS)
+    photographs = (
+        Photograph(name, person, WholeFile(path), groups.get(person, NO_GROUPS))
+        for name, path in files.items()
+        for person in [name.partition("/")[0]]
+    )
+    return list_by_person(photographs, tuple(skipped))
+
+
+def _read_groups(path: Path) -> dict[str, str]:
+    """Read the group of each person; return no groups if the file is absent."""
+    if not path.exists():
+        return {}
+    try:
+        with open(path, newline="", encoding="utf-8", opener=open_regular) as file:
+            return {row["person"]: row["group"] for row in csv.DictReader(file)}
+    except (KeyError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(str(path), f"must be a table with the columns person,group ({error})") from None
+
+
+IDENTITIES = Layout(
+    kind="identities",
+    title="photographs of people, one folder per person",
+    page="",
+    expects="""\
+<person>/<image>.jpg                    any number of photographs of each person
+groups.csv                              optional: the columns person,group""",
+    scan=_scan_identities,
+    distinct=True,
+    example=tuple(
+        Clip(f"person-{person}/{number}.jpg", person, take=str(number))
+        for person in range(1, 5)
+        for number in range(1, 4)
     ),
 )

@@ -70,9 +70,13 @@ def scan(layout: Layout, source: Path) -> PhotographList:
     rows = dict(zip(distinct.tolist(), np.split(present[order], first[1:]), strict=True))
 
     def photographs(person: str) -> Sequence[Photograph]:
-        return [
-            _photograph(crops, place, tree.path(files[crops.names[place]]), person) for place in rows[person].tolist()
-        ]
+        listed = []
+        for place in rows[person].tolist():
+            name, ids = crops.names[place], (str(crops.template[place]), str(crops.media[place]))
+            extra = dict(zip(COLUMNS, (*ids, crops.confidence[place]), strict=True))
+            content, points = WholeFile(tree.path(files[name])), crops.points[place]
+            listed.append(Photograph(f"{CROPS}/{name}", person, content, extra=extra, points=points))
+        return listed
 
     counts = {person: len(places) for person, places in rows.items()}
     notes = notes_of(lists, len(people))
@@ -199,12 +203,6 @@ def _check_pairs(lists: TemplateLists, whose: Mapping[int, int], tree: Tree, sho
         )
         place = f"{tree.path(str(find_list(tree, f'{short}_template_pair_label.txt')))}, line {wrong[0] + 1}"
         raise UserError(place, f"says that templates {first} and {second} are {contradiction}")
-
-
-def _photograph(crops: _CropLists, place: int, path: Path, person: str) -> Photograph:
-    values = (str(crops.template[place]), str(crops.media[place]), crops.confidence[place])
-    extra = dict(zip(COLUMNS, values, strict=True))
-    return Photograph(f"{CROPS}/{crops.names[place]}", person, WholeFile(path), extra=extra, points=crops.points[place])
 
 
 def notes_of(lists: TemplateLists, templates: int) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedvisage.base.errors import BadFile, UserError, printable
 from fedvisage.data.lists import Pair, PairList, TemplateLists, read_numbered_pairs
-from fedvisage.datasets.dataset import NO_GROUPS, Dataset, Entry, match_name, refuse_unknown_names
+from fedvisage.datasets.dataset import NO_GROUPS, Dataset, read_names, refuse_unknown_names
 from fedvisage.datasets.report import SkippedFile
 from fedvisage.datasets.tree import Tree, ending_of, fault_of_file, walk, without_ending
 from fedvisage.faces import pictures
@@ -157,10 +157,13 @@ def read_two_line_pairs(tree: Tree, name: str, people: Mapping[str, tuple[str, i
         raise UserError(place, f"has {len(lines)} lines; each pair needs two: is it cut off?")
     numbered_pairs = []
     for (line_number, first), (_, second) in zip(lines[::2], lines[1::2], strict=True):
-        (first_file, number), (second_file, second_number) = (
-            _parse_half(first, f"{place}, line {line_number}"),
-            _parse_half(second, f"{place}, line {line_number + 1}"),
-        )
+        halves = []
+        for at_line, line in ((line_number, first), (line_number + 1, second)):
+            file, _, digits = line.replace("\t", " ").rpartition(" ")
+            if not file or not digits.isdecimal():
+                raise UserError(f"{place}, line {at_line}", "is not an image with a number")
+            halves.append((without_ending(file.strip().rpartition("/")[2]), int(digits)))
+        (first_file, number), (second_file, second_number) = halves
         if number != second_number:
             raise UserError(
                 f"{place}, line {line_number}", f"and the next give {number} and {second_number} for the same pair"
@@ -173,13 +176,6 @@ def read_two_line_pairs(tree: Tree, name: str, people: Mapping[str, tuple[str, i
             )
         numbered_pairs.append((number, pair))
     return numbered_pairs
-
-
-def _parse_half(line: str, place: str) -> tuple[str, int]:
-    name, _, number = line.replace("\t", " ").rpartition(" ")
-    if not name or not number.isdecimal():
-        raise UserError(place, "is not an image with a number")
-    return without_ending(name.strip().rpartition("/")[2]), int(number)
 
 
 # Readers of lists with the five points of photographs.
@@ -200,42 +196,38 @@ def points_of(tree: Tree, lists: Sequence[str]) -> Mapping[str, Points]:
     """
     points: dict[str, Points] = {}
     for name in lists:
-        rows = dict(_rows(tree, name))
+        place, rows = tree.path(name), dict[str, Points]()
+        for index, (number, line) in enumerate(tree.lines(name)):
+            fields = line.replace(",", " ").replace('"', " ").split()
+            try:
+                values = np.array([float(cell) for cell in fields[-10:]])
+            except ValueError:
+                values = np.empty(0)
+            if len(fields) > 10 and len(values) == 10 and np.isfinite(values).all():
+                photograph = without_ending(fields[0]) if ending_of(fields[0]) in pictures.ENDINGS else fields[0]
+                rows["/".join(photograph.split("/")[-2:])] = values
+            elif index > 0:  # the first line may be the header of the table
+                raise UserError(f"{place}, line {number}", "must be a photograph's name and ten numbers")
+        if not rows:
+            raise UserError(str(place), "has no points")
         sample = np.array([*islice(rows.values(), _TRIED)])
-        pairs, columns = sample.reshape(-1, 5, 2), sample.reshape(-1, 2, 5).transpose(0, 2, 1)
-        if _faces(pairs) < _ENOUGH and _faces(columns) < _ENOUGH:
+        by_pairs, by_columns = (
+            _share_of_faces(order) for order in (sample.reshape(-1, 5, 2), sample.reshape(-1, 2, 5).transpose(0, 2, 1))
+        )
+        if by_pairs < _ENOUGH and by_columns < _ENOUGH:
             raise UserError(
-                str(tree.path(name)),
+                str(place),
                 "has ten numbers per line that are not the five points of faces: eyes,"
                 " nose, corners of the mouth, from left to right and from top to bottom",
             )
-        by_pairs = _faces(pairs) >= _faces(columns)
         points |= {
-            photograph: row.reshape(5, 2) if by_pairs else row.reshape(2, 5).T for photograph, row in rows.items()
+            photograph: row.reshape(5, 2) if by_pairs >= by_columns else row.reshape(2, 5).T
+            for photograph, row in rows.items()
         }
     return points
 
 
-def _rows(tree: Tree, name: str) -> list[tuple[str, Points]]:
-    rows = []
-    for index, (number, line) in enumerate(tree.lines(name)):
-        fields = line.replace(",", " ").replace('"', " ").split()
-        try:
-            values = np.array([float(cell) for cell in fields[-10:]])
-        except ValueError:
-            values = np.empty(0)
-        if len(fields) < 11 or len(values) != 10 or not np.isfinite(values).all():
-            if index == 0:
-                continue  # header of the table
-            raise UserError(f"{tree.path(name)}, line {number}", "must be a photograph's name and ten numbers")
-        photograph = without_ending(fields[0]) if ending_of(fields[0]) in pictures.ENDINGS else fields[0]
-        rows.append(("/".join(photograph.split("/")[-2:]), values))
-    if not rows:
-        raise UserError(str(tree.path(name)), "has no points")
-    return rows
-
-
-def _faces(points: Points) -> float:
+def _share_of_faces(points: Points) -> float:
     """Return the share of points in the order of a face: eyes above the mouth, the left of each pair first."""
     x, y = points[..., 0], points[..., 1]
     upright = (x[:, 0] < x[:, 1]) & (x[:, 3] < x[:, 4]) & (y[:, :2].max(axis=1) < y[:, 3:].min(axis=1))
@@ -255,6 +247,8 @@ class Layout(Dataset):
     """True if it includes five points of each photograph."""
     by_points: bool = False
     """True if its photographs are always aligned by these points, because a detector may miss faces in such crops."""
+    distinct: bool = False
+    """True if a photograph whose content repeats an earlier one is skipped."""
     boxed: bool = False
     """True if it includes a box of each face, around which the face is detected."""
     counts: tuple[int, int] | None = None
@@ -276,43 +270,23 @@ class Layout(Dataset):
         return (text,) if text else ()
 
 
-def photographs_of(layout: Layout, tree: Tree) -> tuple[list[Photograph], tuple[SkippedFile, ...]]:
+def photographs_of(layout: Layout, source: Path) -> tuple[Tree, list[Photograph], tuple[SkippedFile, ...]]:
     """List the photographs below a root by their names, in order; refuse a folder that is not a copy of it."""
-    photographs: dict[str, Photograph] = {}
-    skipped: list[SkippedFile] = []
-    others: list[str] = []
-    for file in tree.files:
-        if ending_of(file) not in pictures.ENDINGS:
-            continue
-        if (match := match_name(layout, file)) is None:
-            others.append(printable(file))
-            continue
-        _, tail, entry = match
-        fault = entry if isinstance(entry, str) else fault_of_file(tree.path(file), file, tree.root, pictures.ENDINGS)
-        if fault is not None:
-            skipped.append(SkippedFile(printable(file), fault))
-        elif isinstance(entry, Entry):
-            key = entry.name or tail
-            if key in photographs:
-                both = f"{photographs[key].content.path.relative_to(tree.root)} and {file}"
-                raise UserError(
-                    str(tree.root), f"contains two copies of one photograph, {both}; give the folder of one copy"
-                )
-            name, original = key + ending_of(file), tail + ending_of(file)
-            content = WholeFile(tree.path(file))
-            photographs[key] = Photograph(name, entry.subject, content, entry.group, original, entry.extra)
-    if not photographs:
-        templates = ", ".join(f"{name.grammar.template}.jpg" for name in layout.names)
-        raise tree.mismatch(f"does not match {layout.title}: searched for {templates}")
-    refuse_unknown_names(layout, tree.root, others, len(photographs), "images")
-    skipped += [SkippedFile(name, f"not a name of {layout.title}") for name in others]
-    return [
-        replace(photograph, person=f"{layout.kind}/{photograph.person}")
-        for _, photograph in sorted(photographs.items())
-    ], tuple(skipped)
+    tree = walk(source)
+    files = read_names(layout, tree)
+    unknown = [printable(file) for file in files.unknown if ending_of(file) in pictures.ENDINGS]
+    refuse_unknown_names(layout, tree.root, unknown, len(files.known), "images")
+    skipped = sorted(files.skipped + files.left_out, key=lambda entry: entry.path)
+    skipped += [SkippedFile(name, f"not a name of {layout.title}") for name in unknown]
+    photographs = []
+    for key, file in sorted(files.known.items()):
+        ending, entry, content = ending_of(file.path), file.entry, WholeFile(tree.path(file.path))
+        person, original = f"{layout.kind}/{entry.subject}", file.tail + ending
+        photographs.append(Photograph(key + ending, person, content, entry.group, original, entry.extra))
+    return tree, photographs, tuple(skipped)
 
 
 def plain_listing(layout: Layout, source: Path) -> PhotographList:
     """List a dataset whose names contain all information."""
-    photographs, skipped = photographs_of(layout, walk(source))
+    _, photographs, skipped = photographs_of(layout, source)
     return list_by_person(photographs, skipped, columns=layout.columns, expected=layout.counts)

@@ -68,33 +68,28 @@ def _read_table(tree: Tree, name: str, layout: Layout) -> list[FaceLine]:
     """Read a table of faces."""
     if (place := find_list(tree, name)) is None:
         raise tree.mismatch(f"does not match {layout.title}: searched for img/1.jpg and {name}")
-    lines = tree.lines(place)
+    lines, table = tree.lines(place), tree.path(place)
     rows = csv.reader(line for _, line in lines)
     head = [column.strip().upper() for column in next(rows, [])]
     if missing := [column for column in HEAD if column not in head]:
-        raise UserError(str(tree.path(place)), f"has no column {missing[0]}: its first line must name the columns")
+        raise UserError(str(table), f"has no column {missing[0]}: its first line must name the columns")
     positions = [head.index(column) for column in HEAD]
-    return [
-        _parse_line(
-            [row[place].strip() for place in positions if place < len(row)], f"{tree.path(place)}, line {number}"
-        )
-        for (number, _), row in zip(lines[1:], rows, strict=True)
-    ]
-
-
-def _parse_line(fields: list[str], place: str) -> FaceLine:
-    """Read a line; a face may lack its box."""
-    try:
-        template, person, file, sighting, *box = fields
-        sides = tuple(float(side) for side in box) if all(box) else ()
-        line = FaceLine(int(template), int(person), file, sighting, sides)
-    except ValueError:
-        line = None
-    if line is None or len(fields) < len(HEAD) or min(line.template, line.person) < 0 or not file or not sighting:
-        raise UserError(place, "must have a template and a person as numbers, a file, a sighting and a box's numbers")
-    if line.box and not (np.isfinite(line.box).all() and min(line.box[2:]) > 0):
-        raise UserError(place, f"has an invalid box: {', '.join(map(str, line.box))}")
-    return line
+    faces = []
+    for (number, _), row in zip(lines[1:], rows, strict=True):
+        fields, at_line = [row[column].strip() for column in positions if column < len(row)], f"{table}, line {number}"
+        try:
+            template, person, file, sighting, *box = fields
+            sides = tuple(float(side) for side in box) if all(box) else ()  # a face may lack its box
+            face = FaceLine(int(template), int(person), file, sighting, sides)
+        except ValueError:
+            face = None
+        if face is None or len(fields) < len(HEAD) or min(face.template, face.person) < 0 or not file or not sighting:
+            message = "must have a template and a person as numbers, a file, a sighting and a box's numbers"
+            raise UserError(at_line, message)
+        if face.box and not (np.isfinite(face.box).all() and min(face.box[2:]) > 0):
+            raise UserError(at_line, f"has an invalid box: {', '.join(map(str, face.box))}")
+        faces.append(face)
+    return faces
 
 
 def _people(lines: Iterable[FaceLine]) -> Table:
@@ -124,39 +119,28 @@ def _photographs(
     layout: Layout, tree: Tree, lines: Iterable[FaceLine]
 ) -> tuple[list[Photograph], tuple[SkippedFile, ...]]:
     """Return a photograph for each face of a template, and the skipped ones."""
-    files, faults = _files(tree), dict[str, str]()
+    files, faults = dict[str, str](), dict[str, str]()  # pictures by their folder and name
+    for file in tree.files:
+        if ending_of(file) in pictures.ENDINGS and (other := files.setdefault(_tail(file), file)) != file:
+            message = f"contains two copies of one image, {other} and {file}; give the folder of one copy"
+            raise UserError(str(tree.root), message)
     seen: Counter[str] = Counter()
     photographs, skipped = [], []
     for line in lines:
         item = f"{line.file}/{line.template}"
         seen[item] += 1
         name = item if seen[item] == 1 else f"{item}-{seen[item]}"
-        file = files.get(_tail(line.file))
-        if file is not None and file not in faults:
-            faults[file] = fault_of_file(tree.path(file), file, tree.root, pictures.ENDINGS) or ""
+        path = files.get(_tail(line.file))
+        if path is not None and path not in faults:
+            faults[path] = fault_of_file(tree.path(path), path, tree.root, pictures.ENDINGS) or ""
         fault = "its table has no box" if not line.box else "it is in a table, but missing"
-        if file is None or faults[file] or not line.box:
-            skipped.append(SkippedFile(printable(name), faults.get(file or "") or fault))
+        if path is None or faults[path] or not line.box:
+            skipped.append(SkippedFile(printable(name), faults.get(path or "") or fault))
             continue
         extra = dict(zip(COLUMNS, (str(line.template), line.sighting, "1"), strict=True))
-        photographs.append(
-            Photograph(
-                name, f"{layout.kind}/{line.person}", WholeFile(tree.path(file)), extra=extra, box=np.array(line.box)
-            )
-        )
+        person, content = f"{layout.kind}/{line.person}", WholeFile(tree.path(path))
+        photographs.append(Photograph(name, person, content, extra=extra, box=np.array(line.box)))
     return photographs, tuple(skipped)
-
-
-def _files(tree: Tree) -> dict[str, str]:
-    """Return the paths of pictures by their folder and name."""
-    paths: dict[str, str] = {}
-    for file in tree.files:
-        if ending_of(file) in pictures.ENDINGS and paths.setdefault(_tail(file), file) != file:
-            duplicates = f"{paths[_tail(file)]} and {file}"
-            raise UserError(
-                str(tree.root), f"contains two copies of one image, {duplicates}; give the folder of one copy"
-            )
-    return paths
 
 
 def _tail(file: str) -> str:

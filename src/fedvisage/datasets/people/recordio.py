@@ -41,14 +41,6 @@ class _TornRecord(Exception):
 
 
 @dataclass(frozen=True)
-class Heading:
-    """The heading of a record: the number of labels after its header, and at most two labels."""
-
-    flag: int
-    labels: tuple[float, ...]
-
-
-@dataclass(frozen=True)
 class Record:
     """The picture of a record at an offset in a file.
 
@@ -69,7 +61,7 @@ class Record:
         with self.path.open("rb") as file:
             try:
                 content, _ = _content(file.fileno(), self.offset, os.fstat(file.fileno()).st_size)
-                flag = _parse_heading(content, len(content)).flag
+                flag, _ = _parse_heading(content, len(content))
             except _TornRecord as torn:
                 raise BadFile(str(torn)) from None
         return content[HEADER.size + 4 * flag :]
@@ -88,13 +80,6 @@ class RecordTable:
         """Count the records."""
         return len(self.offsets)
 
-    def add(self, offset: int, heading: Heading) -> None:
-        """Add a record."""
-        self.offsets.append(offset)
-        self.flags.append(heading.flag)
-        self.labels.append(heading.labels[0])
-        self.seconds.append(heading.labels[1] if len(heading.labels) > 1 else 0.0)
-
 
 def read_records(path: Path) -> RecordTable:
     """Read the heading of every record, without its picture; raise UserError for any other file."""
@@ -103,10 +88,19 @@ def read_records(path: Path) -> RecordTable:
         size = os.fstat(file.fileno()).st_size
         while offset < size:
             try:
-                heading, end = _read_heading(file.fileno(), offset, size)
+                kind, length, end = _part(file.fileno(), offset, size)
+                if kind == _WHOLE:
+                    content = os.pread(file.fileno(), min(length, HEADER.size + 4 * _LABELS), offset + _FRAME.size)
+                else:
+                    content, end = _content(file.fileno(), offset, size)
+                    length = len(content)
+                flag, labels = _parse_heading(content, length)
             except _TornRecord as torn:
                 raise UserError(str(path), f"record {len(records)}, at byte {offset}: {torn}") from None
-            records.add(offset, heading)
+            records.offsets.append(offset)
+            records.flags.append(flag)
+            records.labels.append(labels[0])
+            records.seconds.append(labels[1] if len(labels) > 1 else 0.0)
             offset = end
     if not len(records):
         raise UserError(str(path), "is empty; give a RecordIO file")
@@ -158,42 +152,28 @@ def _part(handle: int, offset: int, size: int) -> tuple[int, int, int]:
     return kind, length, end
 
 
-def _parts(handle: int, offset: int, size: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the offset of each part's content, its length, and the offset of the next part."""
+def _content(handle: int, offset: int, size: int) -> tuple[bytes, int]:
+    """Return the joined parts of a record, and the offset of the next record; check all lengths before reading."""
     kind, length, end = _part(handle, offset, size)
     if kind not in (_WHOLE, _FIRST):
         raise _TornRecord("starts with a part of another record")
-    yield offset + _FRAME.size, length, end
-    total = length
+    parts, total = [(offset + _FRAME.size, length)], length
     while kind not in (_WHOLE, _LAST):
-        offset = end
-        kind, length, end = _part(handle, offset, size)
+        begin = end + _FRAME.size
+        kind, length, end = _part(handle, end, size)
         if kind not in (_MIDDLE, _LAST):
             raise _TornRecord("has no last part")
-        if (total := total + 4 + length) > BYTES_LIMIT:
-            raise _TornRecord(f"is larger than {BYTES_LIMIT >> 20} MiB")
-        yield offset + _FRAME.size, length, end
-
-
-def _content(handle: int, offset: int, size: int) -> tuple[bytes, int]:
-    parts = list(_parts(handle, offset, size))
-    if parts[0][1] > BYTES_LIMIT:
+        parts.append((begin, length))
+        total += 4 + length
+        if total > BYTES_LIMIT:
+            break
+    if total > BYTES_LIMIT:
         raise _TornRecord(f"is larger than {BYTES_LIMIT >> 20} MiB")
-    content = struct.pack("<I", MAGIC).join(os.pread(handle, length, begin) for begin, length, _ in parts)
-    return content, parts[-1][2]
+    return struct.pack("<I", MAGIC).join(os.pread(handle, length, begin) for begin, length in parts), end
 
 
-def _read_heading(handle: int, offset: int, size: int) -> tuple[Heading, int]:
-    """Return a record's heading and the offset of the next record; of a record in one part, read only the heading."""
-    kind, length, end = _part(handle, offset, size)
-    if kind == _WHOLE:
-        header_size = min(length, HEADER.size + 4 * _LABELS)
-        return _parse_heading(os.pread(handle, header_size, offset + _FRAME.size), length), end
-    content, end = _content(handle, offset, size)
-    return _parse_heading(content, len(content)), end
-
-
-def _parse_heading(content: bytes, length: int) -> Heading:
+def _parse_heading(content: bytes, length: int) -> tuple[int, tuple[float, ...]]:
+    """Return the number of labels after the header of a record, and at most two labels."""
     if length < HEADER.size:
         raise _TornRecord("is too short for a header")
     flag, label, _, _ = HEADER.unpack_from(content)
@@ -202,7 +182,7 @@ def _parse_heading(content: bytes, length: int) -> Heading:
     labels = struct.unpack_from(f"<{min(flag, _LABELS)}f", content, HEADER.size) if flag else (label,)
     if not all(math.isfinite(value) for value in labels):
         raise _TornRecord("has a label that is NaN or infinite")
-    return Heading(flag, labels)
+    return flag, labels
 
 
 ENDING = ".rec"
@@ -223,7 +203,12 @@ def scan(layout: Layout, source: Path) -> PhotographList:
     pictures = pictures[labels[pictures] >= 0]
     if len(unnamed):
         notes += (f"{len(unnamed):,} images without a person (negative label) are left out",)
-    _check_labels(path, labels[pictures])
+    if not len(pictures):
+        raise UserError(str(path), "contains no image of any person")
+    wrong = (labels[pictures] != np.floor(labels[pictures])) | (labels[pictures] >= _MOST)
+    if wrong.any():
+        label = labels[pictures][wrong][0]
+        raise UserError(str(path), f"an image has the label {label:g}; labels of people must be whole numbers")
     # Sorting by label and key groups the pictures of a person, so that a range of `order` describes each.
     order = pictures[np.lexsort((keys[pictures], labels[pictures]))]
     people, first, counts = np.unique(labels[order].astype(np.int64), return_index=True, return_counts=True)
@@ -236,7 +221,12 @@ def scan(layout: Layout, source: Path) -> PhotographList:
         begin, count = ranges[name]
         return _PersonPhotographs(path, records, keys, order[begin : begin + count], name)
 
-    expected = _expected_counts(path.with_name(PROPERTY), len(order) if _has_identities(records) else 0)
+    # The numbers of people, from the file `property`, and of pictures in a complete copy.
+    count, beside = len(order) if records.flags[0] > 1 else 0, path.with_name(PROPERTY)
+    expected = (0, count) if count else None
+    if beside.is_file() and beside.stat().st_size <= 1000 and not fault_of_file(beside, PROPERTY, path.parent, ("",)):
+        stated = beside.read_text(encoding="ascii", errors="replace").split(",")[0].strip()
+        expected = (int(stated), count) if stated.isdecimal() else None
     in_order = {names[place]: ranges[names[place]][1] for place in appearing}
     return PhotographList(in_order, photographs, notes=notes, expected=expected, in_order=True)
 
@@ -264,12 +254,10 @@ def find_file(source: Path, ending: str, layout: Layout) -> Path:
         raise UserError(str(source), f"directory not found; give the folder with the {ending} file")
     candidates = sorted(path for path in source.iterdir() if path.suffix.lower() == ending and path.name[0] != ".")
     if len(candidates) != 1:
-        names = (
-            f"has {', '.join(printable(path.name) for path in candidates)}; give one of them"
-            if candidates
-            else (f"has no {ending} file; searched for {layout.expects.splitlines()[0].split('  ')[0]}")
-        )
-        raise UserError(str(source), names)
+        names = ", ".join(printable(path.name) for path in candidates)
+        wanted = layout.expects.splitlines()[0].split("  ")[0]
+        message = f"has {names}; give one of them" if names else f"has no {ending} file; searched for {wanted}"
+        raise UserError(str(source), message)
     if fault := fault_of_file(candidates[0], candidates[0].name, source, (ending,)):
         raise UserError(str(candidates[0]), fault)
     return candidates[0]
@@ -295,13 +283,9 @@ def _keys(path: Path, records: RecordTable) -> tuple[NDArray[np.int64], tuple[st
     return keys, (f"{missing:,} records that {index.name} does not list are left out",) if missing else ()
 
 
-def _has_identities(records: RecordTable) -> bool:
-    return records.flags[0] > 0 and records.flags[0] != 1
-
-
 def _pictures(path: Path, records: RecordTable, keys: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the positions of the pictures' records; the pictures of each identity must have one label."""
-    if not _has_identities(records):
+    if records.flags[0] < 2:  # without records of identities
         return np.flatnonzero(keys >= 0)
     end, beyond = int(records.labels[0]), int(records.seconds[0])
     by_key = np.argsort(keys, kind="stable")
@@ -319,24 +303,6 @@ def _pictures(path: Path, records: RecordTable, keys: NDArray[np.int64]) -> NDAr
             fault = f"its record {int(keys[place])} says that the pictures {low} to {high - 1} are of one person"
             raise UserError(str(path), f"{fault}, but their labels do not; copy the file again")
     return pictures
-
-
-def _check_labels(path: Path, labels: NDArray[np.float32]) -> None:
-    if not len(labels):
-        raise UserError(str(path), "contains no image of any person")
-    wrong = np.flatnonzero((labels != np.floor(labels)) | (labels >= _MOST))
-    if len(wrong):
-        raise UserError(
-            str(path), f"an image has the label {labels[wrong[0]]:g}; labels of people must be whole numbers"
-        )
-
-
-def _expected_counts(path: Path, pictures: int) -> tuple[int, int] | None:
-    """Return the numbers of people, from the file `property`, and of pictures in a complete copy."""
-    if not path.is_file() or path.stat().st_size > 1000 or fault_of_file(path, path.name, path.parent, ("",)):
-        return (0, pictures) if pictures else None
-    first = path.read_text(encoding="ascii", errors="replace").split(",")[0].strip()
-    return (int(first), pictures) if first.isdecimal() else None
 
 
 def pack(root: Path) -> None:

@@ -99,32 +99,30 @@ def list_protocols() -> list[str]:
 
 def describe_protocol(name: str, sets: Path, target: str = "") -> list[str]:
     """Return the sections ``data`` and ``evaluation`` of a recipe, and the commands of the imports as comments."""
-    if name in PEOPLE:
-        return _of_people(PEOPLE[name], sets, target)
-    protocol = protocol_of(name, "NAME")
-    if not target and len(protocol.folds) > 1:
-        raise UserError("--target", f"{name} has {len(protocol.folds)}; choose one of {', '.join(protocol.folds)}")
-    fold = target or next(iter(protocol.folds))
-    if fold not in protocol.folds:
-        raise UserError("--target", f"{name} has no {fold!r}; choose one of {', '.join(protocol.folds)}")
+    protocol = PEOPLE[name] if name in PEOPLE else protocol_of(name, "NAME")
     lines = [f"{protocol.name}: {protocol.title}", f"after {protocol.source}"]
     lines += [f"note: {note}" for note in protocol.notes]
-    if protocol.size is not None:
-        lines.append(f"images have {protocol.size} pixels: set by input.size")
-    return [*_as_comments(lines, protocol.of_fold(fold), sets), *_as_yaml(sections(protocol, fold, sets))]
-
-
-def _of_people(protocol: PeopleProtocol, sets: Path, target: str) -> list[str]:
-    if target:
-        raise UserError("--target", f"{protocol.name} has a single split; leave out --target")
-    lines = [f"{protocol.name}: {protocol.title}", f"after {protocol.source}"]
-    lines += [f"note: {note}" for note in protocol.notes]
-    lines.append("recognition uses RGB images of 112 pixels: set by input")
-    return [*_as_comments(lines, protocol.sets, sets), *_as_yaml(protocol.sections(sets))]
-
-
-def _as_yaml(tree: dict[str, Any]) -> list[str]:
-    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=10_000).rstrip("\n").split("\n")
+    if isinstance(protocol, PeopleProtocol):
+        if target:
+            raise UserError("--target", f"{name} has a single split; leave out --target")
+        lines.append("recognition uses RGB images of 112 pixels: set by input")
+        imports, tree = protocol.sets, protocol.sections(sets)
+    else:
+        if not target and len(protocol.folds) > 1:
+            raise UserError("--target", f"{name} has {len(protocol.folds)}; choose one of {', '.join(protocol.folds)}")
+        fold = target or next(iter(protocol.folds))
+        if fold not in protocol.folds:
+            raise UserError("--target", f"{name} has no {fold!r}; choose one of {', '.join(protocol.folds)}")
+        if protocol.size is not None:
+            lines.append(f"images have {protocol.size} pixels: set by input.size")
+        imports, tree = protocol.of_fold(fold), sections(protocol, fold, sets)
+    comments = [line for text in lines for line in textwrap.wrap(text, WIDE, subsequent_indent="  ")]
+    comments += [
+        f"fedvisage data import {spec.kind} DIRECTORY {sets / set_name} {spec.options}".rstrip()
+        for set_name, spec in imports.items()
+    ]
+    recipe = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=10_000)
+    return [*(f"# {line}" for line in comments), *recipe.rstrip("\n").split("\n")]
 
 
 def protocol_of(name: str, place: str) -> Protocol:
@@ -151,12 +149,3 @@ def locate_entry(entry: str, sets: Path) -> str:
     """Return an entry of a protocol with the directory of the set instead of its name."""
     name, *rest = entry.split(" ", 1)
     return " ".join([str(sets / name), *rest])
-
-
-def _as_comments(remarks: list[str], imports: Mapping[str, Import], sets: Path) -> list[str]:
-    commands = [
-        f"fedvisage data import {spec.kind} DIRECTORY {sets / name} {spec.options}".rstrip()
-        for name, spec in imports.items()
-    ]
-    lines = [line for text in remarks for line in textwrap.wrap(text, WIDE, subsequent_indent="  ")]
-    return [f"# {line}" for line in [*lines, *commands]]

@@ -1,4 +1,4 @@
-"""Read the colour frames of HDF5 files, which may be hostile."""
+"""The frames of a video, an image, a folder of images, or an HDF5 file with colour arrays. Files may be hostile."""
 
 from __future__ import annotations
 
@@ -8,16 +8,27 @@ from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from fedvisage.base.errors import BadFile, printable
+from fedvisage.base.errors import BadFile, UserError, printable
 from fedvisage.base.extensions import missing_extra
-from fedvisage.data.prepared import file_digest
-from fedvisage.datasets.pad.item import Item
-from fedvisage.faces.pictures import FRAME_LIMIT, PIXEL_LIMIT, SIDE_MINIMUM, Frame
+from fedvisage.base.files import file_digest
+from fedvisage.datasets.dataset import Item
+from fedvisage.datasets.tree import fault_of_file
+from fedvisage.faces.pictures import (
+    BYTES_LIMIT,
+    ENDINGS,
+    FRAME_LIMIT,
+    PIXEL_LIMIT,
+    SIDE_MINIMUM,
+    VIDEO_LIMIT,
+    Frame,
+    open_picture,
+    video_frames,
+    video_length,
+)
 
 FILE_LIMIT = 64 << 30
 """Largest file in bytes: a recording by several cameras has some gigabytes."""
@@ -31,11 +42,100 @@ _INNER = ("array", "data")
 """Name of the array where each frame is a group."""
 
 _SHOWN = 6
-Pixels = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class ArrayFrames:
+class FrameSource:
+    """The frames of an item by number, from 0, in one pass: those of a video file. Reading may raise BadFile."""
+
+    item: Item
+    limit: ClassVar[int] = VIDEO_LIMIT
+    """Largest file in bytes that is read."""
+
+    def __len__(self) -> int:
+        """Count the frames, which reads the whole file."""
+        return video_length(self.item.path)
+
+    def frames(self, wanted: Container[int]) -> Iterator[Frame]:
+        """Yield the frames with these numbers."""
+        return video_frames(self.item.path, wanted)
+
+    def name(self, number: int) -> str:
+        """Return the name of a frame in the set."""
+        return f"{self.item.name}/{number:06d}"
+
+    def digest(self) -> str:
+        """Return the digest of the item's content."""
+        return self._digest(self.item.path)
+
+    def _digest(self, path: Path) -> str:
+        if path.stat().st_size > self.limit:
+            size = f"{self.limit >> 30} GiB" if self.limit >= 1 << 30 else f"{self.limit >> 20} MiB"
+            raise BadFile(f"larger than {size}")
+        try:
+            return file_digest(path)
+        except UserError as error:
+            raise BadFile(error.message) from None
+
+
+class ImageFile(FrameSource):
+    """An image file: one frame."""
+
+    limit = BYTES_LIMIT
+
+    def __len__(self) -> int:
+        """Return 1."""
+        return 1
+
+    def frames(self, wanted: Container[int]) -> Iterator[Frame]:
+        """Yield the image."""
+        if 0 in wanted:
+            yield 0, open_picture(self.item.path)
+
+    def name(self, number: int) -> str:
+        """Return the image's own name."""
+        assert number == 0
+        return self.item.name
+
+
+class FrameFolder(FrameSource):
+    """A folder of images that are the frames of a video, in order of their names; damaged images are skipped."""
+
+    limit = BYTES_LIMIT
+
+    def _paths(self) -> list[Path]:
+        folder = self.item.path
+        paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in ENDINGS and path.name[0] != ".")
+        return [path for path in paths if not fault_of_file(path, path.name, folder, ENDINGS)]
+
+    def __len__(self) -> int:
+        """Count the images."""
+        return len(self._paths())
+
+    def frames(self, wanted: Container[int]) -> Iterator[Frame]:
+        """Yield the images with these numbers."""
+        read = False
+        for number, path in enumerate(self._paths()):
+            if number in wanted:
+                try:
+                    image = open_picture(path)
+                except BadFile:
+                    continue
+                read = True
+                yield number, image
+        if not read:
+            raise BadFile("no readable image in the folder")
+
+    def name(self, number: int) -> str:
+        """Return the name of an image."""
+        return f"{self.item.name}/{self._paths()[number].name}"
+
+    def digest(self) -> str:
+        """Return the digests of all images as one string."""
+        return " ".join(map(self._digest, self._paths()))
+
+
+class ArrayFrames(FrameSource):
     """The colour frames of an HDF5 file: one array of all frames, or a group with one array per frame.
 
     Colour frames are 8-bit arrays with three channels, first or last, under a name such as ``Color_Data``, ``color`` or
@@ -44,7 +144,7 @@ class ArrayFrames:
     of the file.
     """
 
-    item: Item
+    limit = FILE_LIMIT
 
     def __len__(self) -> int:
         """Count the frames."""
@@ -60,15 +160,11 @@ class ArrayFrames:
                     image = frame if _channel_axis(frame.shape) == 2 else np.moveaxis(frame, 0, 2)
                     yield number, np.ascontiguousarray(image[..., ::-1] if self.item.bgr else image)
 
-    def name(self, number: int) -> str:
-        """Return the name of a frame in the set."""
-        return f"{self.item.name}/{number:06d}"
 
-    def digest(self) -> str:
-        """Return the digest of the file; raise BadFile if it is too large to read completely."""
-        if self.item.path.stat().st_size > FILE_LIMIT:
-            raise BadFile(f"larger than {FILE_LIMIT >> 30} GiB")
-        return file_digest(self.item.path)
+def open_frames(item: Item) -> FrameSource:
+    """Return the frames of an item."""
+    sources = {"video": FrameSource, "image": ImageFile, "frames": FrameFolder, "arrays": ArrayFrames}
+    return sources[item.kind](item)
 
 
 def open_arrays(path: Path, mode: Literal["r", "w"]) -> Any:
