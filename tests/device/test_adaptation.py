@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from fedvisage.cli import app
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.device import Exported, Pipeline
-from fedvisage.device.adaptation import BATCH, KEPT, adapt, layers_of
+from fedvisage.device.adaptation import BATCH, KEPT, adapt
 from fedvisage.device.exported import read_config, write_export
 from fedvisage.federation.wire.message import digest_of
 from fedvisage.metrics import gate
@@ -101,10 +102,17 @@ def test_directory_states_the_origin_of_the_adaptation(pad: Path, adapted_export
 
 
 def test_every_batch_norm_layer_is_recognised(pad_run: Path, pad: Path) -> None:
-    weights = {name: value.numpy() for name, value in load_file(pad / "model.safetensors").items()}
-    layers = layers_of(onnx.load(pad / "onnx/model.onnx").graph, weights)
+    norms, weights = Exported.open(pad).description.batch_norms, load_file(pad / "model.safetensors")
     stored = {name.removesuffix(".running_mean") for name in weights if name.endswith("running_mean")}
-    assert sorted(layer.name for layer in layers) == sorted(stored)
+    assert norms is not None
+    assert sorted(layer.layer for layer in norms) == sorted(stored)
+
+
+def test_export_without_list_of_layers_must_be_exported_again(pad: Path, tmp_path: Path, open_gate: None) -> None:
+    shutil.copytree(pad, tmp_path / "old")
+    write_export(tmp_path / "old", read_config(pad).float32.description.model_copy(update={"batch_norms": None}))
+    with refused("old", "export the model again"):
+        adapt(Exported.open(tmp_path / "old"), crops(), tmp_path / "out")
 
 
 @pytest.mark.parametrize(("count", "word"), [(8, "too small"), (40, "one class")])
@@ -116,14 +124,12 @@ def test_rejected_adaptation_writes_nothing(pad: Path, tmp_path: Path, count: in
 
 
 def test_weights_of_another_model_are_refused(pad: Path, recognition: Path, tmp_path: Path, open_gate: None) -> None:
-    import shutil
-
     shutil.copytree(pad, tmp_path / "mixed")
     shutil.copy(recognition / "model.safetensors", tmp_path / "mixed" / "model.safetensors")
     with refused("mixed/model.safetensors", "config.json"):
         Exported.open(tmp_path / "mixed")
     write_export(tmp_path / "mixed", read_config(pad).float32.description)  # records the files that lie there
-    with refused("--data", "BatchNorm"):
+    with refused("mixed/model.safetensors", "does not fit the graph"):
         adapt(Exported.open(tmp_path / "mixed"), crops(), tmp_path / "out")
     with refused("recognition", "threshold"):
         adapt(Exported.open(recognition), crops(), tmp_path / "out")

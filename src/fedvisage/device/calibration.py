@@ -19,7 +19,7 @@ from fedvisage.device.fused import Fused, Model, copy_member, folder_of, open_ex
 from fedvisage.device.predict import InputPicture, InputPictures, Prediction, predict, probability
 from fedvisage.faces.align import Image
 from fedvisage.metrics.calibration import LEAST, CameraThreshold, find_outliers, threshold_for_camera
-from fedvisage.metrics.operating_point import WishedPoint, parse_point, rates_below, wilson
+from fedvisage.metrics.operating_point import parse_point, rates_below, wilson
 from fedvisage.metrics.threshold import OF_PICTURES, Estimate, Threshold
 
 SIDE = 32
@@ -70,16 +70,27 @@ class CalibrationResult:
 
 
 def calibrate(
-    model: Model, asked: InputPictures, at: str, out: Path, *, crop: str = "face", steps: Steps = discard_steps
+    model: Model, inputs: InputPictures, at: str, out: Path, *, crop: str = "face", steps: Steps = discard_steps
 ) -> CalibrationResult:
     """Write an export with a threshold for the camera that took these genuine pictures."""
     check_free(out)
-    wish, own = _check_request(model, at)
+    refuse_int8(model.arithmetic)
+    wish = parse_point(at)
+    if wish.measure != "bpcer":
+        raise UserError("--at", f"{wish.measure} cannot be known from genuine pictures; give bpcer=2%")
+    if model.task != "pad" or model.threshold is None:
+        raise UserError(str(model.directory), "has no threshold of attack detection; calibrate an export that has one")
+    own = model.threshold.value
     reductions: dict[str, NDArray[np.float32]] = {}
-    pictures = [_remembering(picture, reductions) for picture in asked.pictures]
+    pictures = [_remembering(picture, reductions) for picture in inputs.pictures]
     predictions = predict(model, InputPictures(pictures), crop=crop, steps=steps).images
     scored = [image for image in predictions if image.logit is not None]
-    distinct = _distinct(scored, reductions)
+    # Pictures that repeat an earlier one, such as the next frame of a video, do not count.
+    distinct: list[Prediction] = []
+    for image in scored:
+        differences = (np.abs(reductions[image.path] - reductions[other.path]).mean() for other in distinct)
+        if all(difference >= SAME for difference in differences):
+            distinct.append(image)
     logits = np.array([image.logit for image in distinct], np.float64)
     _check_pictures(scored, distinct, logits)
     camera = threshold_for_camera(logits, own, wish.rate)
@@ -97,17 +108,6 @@ def calibrate(
     return CalibrationResult(out, threshold, camera, own, rates_below(model.curves, camera.value), rejected)
 
 
-def _check_request(model: Model, at: str) -> tuple[WishedPoint, float]:
-    """Return the wished point and the model's threshold; refuse models and points without one."""
-    refuse_int8(model.arithmetic)
-    wish = parse_point(at)
-    if wish.measure != "bpcer":
-        raise UserError("--at", f"{wish.measure} cannot be known from genuine pictures; give bpcer=2%")
-    if model.task != "pad" or model.threshold is None:
-        raise UserError(str(model.directory), "has no threshold of attack detection; calibrate an export that has one")
-    return wish, model.threshold.value
-
-
 def _remembering(picture: InputPicture, reductions: dict[str, NDArray[np.float32]]) -> InputPicture:
     """Return the same picture, whose reduction is stored when it is read."""
 
@@ -118,15 +118,6 @@ def _remembering(picture: InputPicture, reductions: dict[str, NDArray[np.float32
         return image
 
     return InputPicture(picture.name, read)
-
-
-def _distinct(scored: list[Prediction], reductions: dict[str, NDArray[np.float32]]) -> list[Prediction]:
-    """Return the pictures without those that repeat an earlier one, such as the next frame of a video."""
-    kept: list[Prediction] = []
-    for image in scored:
-        if all(np.abs(reductions[image.path] - reductions[other.path]).mean() >= SAME for other in kept):
-            kept.append(image)
-    return kept
 
 
 def _check_pictures(scored: list[Prediction], distinct: list[Prediction], logits: NDArray[np.float64]) -> None:
@@ -160,13 +151,10 @@ def _write(directory: Path, model: Model, threshold: Threshold) -> None:
     else:
         copy_member(model, directory, int8=False)
         write_export(directory, model.description.model_copy(update=update), curves=model.curves)
-    write_atomically(directory / CARD, _card(model, threshold).encode())
-
-
-def _card(model: Model, threshold: Threshold) -> str:
-    return (
+    card = (
         f"# {model.method}, calibrated to one camera\n\nThreshold: logit {threshold.value:.6g}, "
         f"{threshold.operating_point}. It applies to the camera of the pictures. The error rates of other people "
         f"and of attacks are not known. Weights: `{model.digest}`, unchanged. The card of the source model "
         "describes its purpose and limits.\n"
     )
+    write_atomically(directory / CARD, card.encode())

@@ -42,7 +42,6 @@ from fedvisage.device.exported import (
     Word,
     _Strict,
     _WithoutLaterFields,
-    as_values,
     digest_of_values,
     entry_of,
     is_fused,
@@ -147,7 +146,14 @@ class Fused:
                 raise UserError(str(path), f"is not a model that detects attacks; {AGAIN}")
         if config.model_sha256 != digest_of(config.members, [member.digest for member in members]):
             raise UserError(str(directory / CONFIG), f"does not have the digest of its members; {AGAIN}")
-        _check_sum(directory / CONFIG, config.record(), members)
+        # Every member's graph states the sum; only graphs of earlier versions state none.
+        bound = any(member.description.is_bound for member in members)
+        for member in members if bound else ():
+            stated = member.description.fused
+            for name, value in config.record():
+                if stated is None or getattr(stated, name) != value:
+                    place = f"records a different {name} than {member.directory / GRAPH}; {AGAIN}"
+                    raise UserError(str(directory / CONFIG), place)
         digest = hashlib.sha256(read_plain(directory / CONFIG)).hexdigest()
         return Fused(directory, config, tuple(members), digest)
 
@@ -200,17 +206,6 @@ class Fused:
         return weighted_sum(self.config.members, logits)
 
 
-def _check_sum(path: Path, record: SumRecord, members: Sequence[Exported]) -> None:
-    """Refuse a sum that differs from the one in its members' graphs; only graphs of earlier versions state none."""
-    if not any(member.description.is_bound for member in members):
-        return
-    for member in members:
-        stated = member.description.fused
-        for name, value in record:
-            if stated is None or getattr(stated, name) != value:
-                raise UserError(str(path), f"records a different {name} than {member.directory / GRAPH}; {AGAIN}")
-
-
 def copy_member(member: Exported, place: Path, *, int8: bool = True) -> None:
     """Copy the files of an open export, after a check of its other graph."""
     if int8 := int8 and (member.directory / INT8_GRAPH).is_file() and read_config(member.directory).int8 is not None:
@@ -231,7 +226,7 @@ def write_fused(directory: Path, config: FusedConfig) -> FusedConfig:
         write_export(place, own.float32.description, int8, curves=own.curves, fused=config.record())
         members.append(member.model_copy(update={"config": entry_of(place / CONFIG)}))
     config = config.model_copy(update={"members": tuple(members)})
-    write_json(directory / CONFIG, as_values(config))
+    write_json(directory / CONFIG, config.model_dump(mode="json"))
     return config
 
 
@@ -250,6 +245,13 @@ def weighted_sum(members: Sequence[FusedMember], logits: Sequence[NDArray[np.flo
 
 
 Model = Exported | Fused
+
+
+def required_threshold(model: Model) -> Threshold:
+    """Return the decision threshold of a model; refuse a model without one."""
+    if model.threshold is None:
+        raise UserError(str(model.directory), "has no decision threshold; export a run whose sites chose one")
+    return model.threshold
 
 
 def members_of(model: Model) -> tuple[Exported, ...]:

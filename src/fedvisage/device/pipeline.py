@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 
 from fedvisage.base.errors import BadFile, UserError
 from fedvisage.device.exported import Exported
-from fedvisage.device.fused import Fused, Model, open_export
+from fedvisage.device.fused import Fused, Model, open_export, required_threshold
 from fedvisage.device.predict import probability
 from fedvisage.faces.align import SIDE, DetectedFaces, align, detect_upright
 from fedvisage.faces.cropping import CLOSE, crop_face, make_detector
 from fedvisage.faces.detection import Face, digest
 from fedvisage.faces.quality import NO_FACE, SMALL, Quality, Settings, measure
-from fedvisage.metrics.threshold import Threshold
 
 if TYPE_CHECKING:
     from fedvisage.device.adaptation import AdaptationResult
@@ -173,7 +172,6 @@ class FaceTrack:
     """The last frames of one face."""
 
     def __init__(self, window: int) -> None:
-        """Keep up to ``window`` frames."""
         self._scores: deque[float] = deque(maxlen=window)
         self._box: Box | None = None
         self._number = -1
@@ -184,23 +182,19 @@ class FaceTrack:
         face = checked.faces[0] if checked.faces else None
         verdict = None if face is None else face.pad
         if face is None or verdict is None or verdict.score is None:
-            self._forget()
+            self._scores.clear()
+            self._box = None
             return Watched(self._number, checked, 0, None)
         if self._box is not None and overlap(self._box, face.box) < SAME_PLACE:
-            self._forget()
+            self._scores.clear()
         self._box = face.box
         self._scores.append(verdict.score)
-        return Watched(self._number, checked, len(self._scores), self._mean(verdict))
-
-    def _mean(self, own: PadVerdict) -> PadVerdict:
-        mean = float(np.mean(self._scores))
-        if len(self._scores) == 1:
-            return own  # decided by its logit, like a single picture
-        return replace(own, score=mean, logit=None, decision=BONA_FIDE if mean >= own.threshold else ATTACK)
-
-    def _forget(self) -> None:
-        self._scores.clear()
-        self._box = None
+        # A single frame is decided by its logit, like a single picture.
+        if len(self._scores) > 1:
+            mean = float(np.mean(self._scores))
+            decision = BONA_FIDE if mean >= verdict.threshold else ATTACK
+            verdict = replace(verdict, score=mean, logit=None, decision=decision)
+        return Watched(self._number, checked, len(self._scores), verdict)
 
 
 def overlap(first: Box, second: Box) -> float:
@@ -237,7 +231,7 @@ class Pipeline:
         self.detector_digest = digest()
         self._search = search
         self._find = make_detector(self.settings.threads)
-        self._threshold = None if self.pad is None else _threshold(self.pad)
+        self._threshold = None if self.pad is None else required_threshold(self.pad)
 
     def detect(self, image: Image) -> list[Face]:
         """Return the faces of a picture, the largest first."""
@@ -311,9 +305,10 @@ class Pipeline:
         aligned = align(detected.picture, face.points, SIDE)[0]
         measured = measure(detected.picture, face, alone, self.settings, aligned)
         verdict, quality = self._check_attack(detected.picture, face, measured)
-        x, y, width, height = detected.boxes[number]
-        box = Box(x, y, width, height, round(face.confidence, 6))
-        points = tuple((float(x), float(y)) for x, y in np.round(_original_points(detected, face), 1))
+        box = Box(*detected.boxes[number], round(face.confidence, 6))
+        height, width = detected.picture.shape[:2]
+        original = np.array([width, height]) - face.points if detected.turned else face.points
+        points = tuple((float(x), float(y)) for x, y in np.round(original, 1))
         checked = CheckedFace(box, points, quality, verdict)
         passed = verdict is None or verdict.decision == BONA_FIDE or report
         if self.recognition is None or not quality.ok or not passed:
@@ -334,30 +329,16 @@ class Pipeline:
         if upscaled and not self.settings.enlarge and SMALL not in quality.reasons:
             quality = replace(quality, reasons=(*quality.reasons, SMALL))
         logit = float(self.pad.score([cropped.image[None] for cropped in crops])[0]) if quality.ok else None
-        return decide_by_logit(logit, self._threshold), quality
-
-
-def decide_by_logit(logit: float | None, threshold: Threshold) -> PadVerdict:
-    """Decide by a logit; without one there is no decision."""
-    decision = NO_DECISION if logit is None else BONA_FIDE if logit >= threshold.value else ATTACK
-    score = None if logit is None else probability(logit)
-    return PadVerdict(decision, score, probability(threshold.value), logit, threshold.value, threshold.operating_point)
-
-
-def _threshold(pad: Model) -> Threshold:
-    if pad.threshold is None:
-        raise UserError(str(pad.directory), "has no decision threshold; export a run whose sites chose one")
-    return pad.threshold
+        point = self._threshold
+        decision = NO_DECISION if logit is None else BONA_FIDE if logit >= point.value else ATTACK
+        score = None if logit is None else probability(logit)
+        verdict = PadVerdict(decision, score, probability(point.value), logit, point.value, point.operating_point)
+        return verdict, quality
 
 
 def _embedding(recognition: Exported, aligned: Image) -> Embedding:
     embedding: Embedding = recognition.run(aligned[None])[0].astype(np.float32, copy=False)
     return embedding
-
-
-def _original_points(detected: DetectedFaces, face: Face) -> NDArray[np.float64]:
-    height, width = detected.picture.shape[:2]
-    return np.array([width, height]) - face.points if detected.turned else face.points
 
 
 def _open_model(model: Path | str | Model | None, task: str, threads: int) -> Model | None:

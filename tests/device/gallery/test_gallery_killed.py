@@ -27,7 +27,6 @@ WRITING = tuple(
         "device/gallery/counter",
         "device/gallery/file",
         "device/gallery/migration",
-        "device/gallery/rows",
         "device/gallery/store",
         "base/files",
     )

@@ -13,10 +13,9 @@ from tests.device.service.test_service import LIMITS, check_error, gallery, png
 from tests.device.service.test_service_access import PERSONS, SCOPED
 
 from fedvisage.device.gallery.search import Gallery
-from fedvisage.device.service.access import CHECK, ENROL, Caller, Keys
+from fedvisage.device.service.access import CHECK, ENROL, LIFETIME, PENDING, Caller, Keys, Nonces
 from fedvisage.device.service.app import build
 from fedvisage.device.service.guard import RequestGuard
-from fedvisage.device.service.nonces import LIFETIME, PENDING, Nonces
 
 __all__ = ["gallery"]
 

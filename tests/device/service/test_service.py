@@ -219,7 +219,7 @@ def test_collection_is_deleted_under_every_normal_form(client: TestClient) -> No
     assert [entry["name"] for entry in client.get("/v1/collections").json()["collections"]] == ["default"]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Interrupted(Tiles):
     """An engine that makes another change during its evaluation."""
 
@@ -333,7 +333,7 @@ def test_invalid_list_of_faces_is_refused(client: TestClient, content: bytes) ->
     assert reply.json()["request_id"] == reply.headers["x-request-id"]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Defective(Tiles):
     """An engine with a defect."""
 

@@ -19,7 +19,7 @@ from fedvisage.cli import app
 from fedvisage.device.gallery.search import Gallery
 from fedvisage.device.service.access import ADMIN, CHECK, ENROL, Caller, KeyFile, Keys, read_keys
 from fedvisage.device.service.app import build, check_open
-from fedvisage.device.service.audit import AuditLog
+from fedvisage.device.service.guard import AuditLog
 
 __all__ = ["gallery"]
 

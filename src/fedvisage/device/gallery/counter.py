@@ -123,7 +123,11 @@ class Counter:
         except OSError as error:
             raise self._unwritable(error) from None
         try:
-            self._wait()
+            until = time.monotonic() + self._patience
+            while not self._lock():
+                if time.monotonic() >= until:
+                    raise Busy(f"{self._gallery}: is locked by another process; try again, or end that process")
+                time.sleep(_STEP)
             yield
         finally:
             os.close(self._handle)
@@ -145,18 +149,12 @@ class Counter:
         self.path.unlink(missing_ok=True)
         sync_directory(self.folder)
 
-    def _wait(self) -> None:
-        until = time.monotonic() + self._patience
-        while True:
-            try:
-                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                if time.monotonic() >= until:
-                    raise Busy(
-                        f"{self._gallery}: is locked by another process; try again, or end that process"
-                    ) from None
-                time.sleep(_STEP)
+    def _lock(self) -> bool:
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
     def _line(self, mark: CountedState) -> bytes:
         content = f"{mark.number:016d} {mark.digest.hex()}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,35 +59,13 @@ def as_cosine(agreement: float) -> float:
     return float(np.sin(np.pi / 2 * np.clip(agreement, -1.0, 1.0)))
 
 
-class Form(Protocol):
-    """A storage form of faces."""
-
-    @property
-    def length(self) -> int:
-        """The bytes of a template."""
-
-    @property
-    def width(self) -> int:
-        """The length of a vector in the index."""
-
-    def make_template(self, embedding: Features) -> bytes:
-        """Return the template of a face (a unit embedding)."""
-
-    def make_vector(self, templates: Sequence[bytes]) -> Features:
-        """Return a person's unit vector from all of their templates."""
-
-    def make_query(self, embedding: Features) -> Features:
-        """Return the search vector of a face."""
-
-    def similarity(self, product: float) -> float:
-        """Return the cosine that a product of two vectors represents."""
-
-
 class Plain:
-    """The embedding itself; a person's vector is the mean of their embeddings, at unit length."""
+    """The embedding itself; a person's vector is the mean of their embeddings, at unit length.
+
+    ``length`` is the number of bytes of a template, ``width`` the length of a search vector.
+    """
 
     def __init__(self, size: int) -> None:
-        """Store the length of an embedding."""
         self.length, self.width = 4 * size, size
 
     def make_template(self, embedding: Features) -> bytes:
@@ -113,7 +90,6 @@ class Renewable:
     """Signs of a projection drawn from a seed; another seed gives other templates."""
 
     def __init__(self, size: int, seed: bytes) -> None:
-        """Draw the directions."""
         self.length, self.width = BITS // 8, BITS
         self._directions = directions(seed, size)
 
@@ -132,3 +108,7 @@ class Renewable:
     def similarity(self, product: float) -> float:
         """Return the cosine estimated by the agreement of signs."""
         return as_cosine(product)
+
+
+Form = Plain | Renewable
+"""A storage form of faces."""

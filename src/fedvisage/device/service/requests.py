@@ -8,16 +8,19 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import inspect
 import re
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import numpy as np
+from fastapi import Depends
 from numpy.typing import NDArray
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import UploadFile
@@ -50,7 +53,6 @@ class Fault(Exception):
     """An error response."""
 
     def __init__(self, status: int, code: str, message: str, **details: Any) -> None:
-        """Store the content of the response."""
         super().__init__(message)
         self.status, self.code, self.details = status, code, details
         self.headers: dict[str, str] = {}
@@ -106,7 +108,6 @@ class ServiceContext:
     """
 
     def __init__(self, engine: Engine, gallery: Gallery | None, limits: Limits) -> None:
-        """Store the engine, the gallery and the limits."""
         self.engine, self.gallery, self.limits, self.counts = engine, gallery, limits, Counts()
         self._pool = ThreadPoolExecutor(limits.workers, "answering")
 
@@ -116,11 +117,19 @@ class ServiceContext:
             raise Fault(503, "busy", "too many requests are waiting; try again").again_in(1)
         self.counts.add_waiting(1)
         future = self._pool.submit(function)
-        future.add_done_callback(self._count_finished)
+        future.add_done_callback(lambda _: self.counts.add_waiting(-1))
         return await asyncio.wrap_future(future)
 
-    def _count_finished(self, _: Future[Result]) -> None:
-        self.counts.add_waiting(-1)
+    def in_thread(self, function: Callable[..., Result]) -> Callable[..., Awaitable[Result]]:
+        """Return a coroutine function with the same parameters that runs a function in a thread."""
+
+        async def answer(**arguments: Any) -> Result:
+            return await self.do(partial(function, **arguments))
+
+        # FastAPI reads the parameters of a route from its signature.
+        answer.__name__, answer.__doc__ = function.__name__, function.__doc__
+        answer.__signature__ = inspect.signature(function, eval_str=True)  # type: ignore[attr-defined]
+        return answer
 
     def people(self) -> Gallery:
         """Return the gallery."""
@@ -133,7 +142,6 @@ class StepTimes:
     """Durations of the steps of a response, in milliseconds."""
 
     def __init__(self) -> None:
-        """Start the clock."""
         self._last = time.perf_counter()
         self.values: dict[str, float] = {}
 
@@ -193,17 +201,21 @@ class RequestContent:
         return default
 
 
-async def read_content(request: Request, pictures: tuple[str, ...] = ("image",)) -> RequestContent:
-    """Read a request; ``pictures`` are the JSON keys of pictures."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind == "multipart/form-data":
-        return await _form(request)
-    body = await request.body()
-    if kind.startswith("image/") or kind == "application/octet-stream":
-        return RequestContent({pictures[0]: body}, {})
-    if kind == "application/json" or (not kind and not body):
-        return _json(body or b"{}", pictures)
-    raise Fault(415, "unsupported", "send a form (multipart/form-data), JSON, or a picture (image/…)")
+def content_of(*pictures: str) -> Any:
+    """Return the dependency of a route that reads a request; ``pictures`` are the JSON keys of pictures."""
+
+    async def read(request: Request) -> RequestContent:
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind == "multipart/form-data":
+            return await _form(request)
+        body = await request.body()
+        if kind.startswith("image/") or kind == "application/octet-stream":
+            return RequestContent({pictures[0]: body}, {})
+        if kind == "application/json" or (not kind and not body):
+            return _json(body or b"{}", pictures)
+        raise Fault(415, "unsupported", "send a form (multipart/form-data), JSON, or a picture (image/…)")
+
+    return Depends(read)
 
 
 async def _form(request: Request) -> RequestContent:
@@ -244,7 +256,10 @@ def _json(body: bytes, pictures: tuple[str, ...]) -> RequestContent:
     files, words = dict[str, bytes](), dict[str, str]()
     for name, word in value.items():
         if name in pictures:
-            files[name] = _decode_picture(name, word)
+            try:
+                files[name] = base64.b64decode(word.rpartition(",")[2], validate=True)
+            except (AttributeError, binascii.Error, ValueError):
+                raise Fault(422, "bad_image", f"{name} is not a picture in base64", field=name) from None
         elif isinstance(word, bool):
             words[name] = str(word).lower()
         elif isinstance(word, str | int | float):
@@ -269,12 +284,3 @@ def path_of(raw: bytes) -> str:
 def slashes_of(segment: str) -> str:
     """Return a segment of such a path with its slashes."""
     return segment.replace(_SLASH, "/")
-
-
-def _decode_picture(name: str, text: object) -> bytes:
-    try:
-        if isinstance(text, str):
-            return base64.b64decode(text.rpartition(",")[2], validate=True)
-    except (binascii.Error, ValueError):
-        pass
-    raise Fault(422, "bad_image", f"{name} is not a picture in base64", field=name)
