@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -13,8 +14,9 @@ import numpy as np
 import pytest
 from PIL import Image
 from sklearn.metrics import roc_auc_score
-from tests.device.fusion import with_margin
+from tests.device.exports import with_margin
 from tests.refusals import check_output, refused
+from tests.toy import make_set
 from typer.testing import CliRunner
 
 import fedvisage as fv
@@ -73,20 +75,26 @@ def photo(scene: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Path:
 PLAIN = Settings(sharpness=0)
 
 
+def logit_of(export: Path, picture: np.ndarray) -> float:
+    """Return the logit of the only face of a picture."""
+    verdict = Pipeline(export, settings=PLAIN).check(picture).faces[0].pad
+    assert verdict is not None
+    assert verdict.logit is not None
+    return verdict.logit
+
+
 def test_score_is_the_weighted_sum_of_members_at_their_own_crops(
     fused_export: Path, members: list[Path], scene: np.ndarray
 ) -> None:
-    alone = [Pipeline(member, settings=PLAIN).check(scene).faces[0].pad for member in members]
+    alone = [logit_of(member, scene) for member in members]
     together = Pipeline(fused_export, settings=PLAIN).check(scene).faces[0].pad
     assert together is not None
-    expected = sum(
-        weight * float(verdict.logit) / scale  # type: ignore[union-attr, arg-type]
-        for verdict, weight, scale in zip(alone, WEIGHTS, SCALES, strict=True)
-    )
+    factors = zip(alone, WEIGHTS, SCALES, strict=True)
+    expected = sum(weight * logit / scale for logit, weight, scale in factors)
     assert together.logit == pytest.approx(expected, rel=1e-9)
     assert together.threshold_logit == 0
     assert together.decision == ("bona_fide" if expected >= 0 else "attack")
-    assert alone[0].logit != alone[1].logit  # type: ignore[union-attr]
+    assert alone[0] != alone[1]
 
 
 def test_members_of_equal_crops_share_one(fused_export: Path) -> None:
@@ -106,12 +114,11 @@ def test_face_is_decided_only_if_every_crop_has_its_context(
 
 
 def test_predict_and_watch_give_the_score_of_the_pipeline(fused_export: Path, photo: Path, scene: np.ndarray) -> None:
-    expected = Pipeline(fused_export, settings=PLAIN).check(scene).faces[0].pad
-    assert expected is not None
+    expected = pytest.approx(logit_of(fused_export, scene))
     (image,) = json.loads(command("predict", fused_export, photo, "--json").stdout)["images"]
-    assert image["logit"] == pytest.approx(expected.logit)
+    assert image["logit"] == expected
     line = json.loads(command("watch", photo, "--pad", fused_export, "--sharpness", "0").stdout)
-    assert line["this_frame"]["faces"][0]["pad"]["logit"] == pytest.approx(expected.logit)
+    assert line["this_frame"]["faces"][0]["pad"]["logit"] == expected
 
 
 def test_service_states_the_digests_of_the_fused_model(fused_export: Path) -> None:
@@ -138,19 +145,13 @@ def test_python_api_opens_and_evaluates_a_fused_model(
     images = PreparedSet.open(sets["U"]).images
     expected = model.score([images, images])
     metrics = fv.evaluate(fused_export, sets["U"], out=tmp_path / "out")
-    scores = sorted(float(row["logit"]) for row in read_rows(tmp_path / "out/scores.csv"))
+    rows = list(csv.DictReader((tmp_path / "out/scores.csv").read_text().splitlines()))
+    scores = sorted(float(row["logit"]) for row in rows)
     assert scores == pytest.approx(sorted(expected.tolist()))
     assert metrics["threshold"] == 0
     assert fv.evaluate(model, sets["U"]) == metrics
     result = command("evaluate", fused_export, "--data", sets["U"], "--json")
     assert json.loads(result.stdout)["auc"] == metrics["auc"]
-
-
-def read_rows(path: Path) -> list[dict[str, str]]:
-    import csv
-
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def test_fused_model_keeps_its_scores_when_calibrated(fused_export: Path, scene: np.ndarray, tmp_path: Path) -> None:
@@ -166,12 +167,7 @@ def test_fused_model_keeps_its_scores_when_calibrated(fused_export: Path, scene:
     assert calibrated.threshold is not None
     assert calibrated.threshold.value == json.loads(result.stdout)["threshold"]["logit"]
     assert calibrated.digest == open_export(fused_export).digest
-    before, after = (
-        Pipeline(path, settings=PLAIN).check(scene).faces[0].pad for path in (fused_export, tmp_path / "door")
-    )
-    assert before is not None
-    assert after is not None
-    assert before.logit == after.logit
+    assert logit_of(fused_export, scene) == logit_of(tmp_path / "door", scene)
 
 
 def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -367,9 +363,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_changed_description_of_a_fused_model_is_refused(copy: Path, name: str) -> None:
     change, keyword = CHANGES[name]
-    config = json.loads((copy / CONFIG).read_text())
-    change(config)
-    (copy / CONFIG).write_text(json.dumps(config))
+    edit(copy / CONFIG, change)
     with refused(CONFIG, keyword):
         Fused.open(copy)
 
@@ -400,8 +394,6 @@ REFUSED: dict[str, tuple[tuple[str, ...], str, str]] = {
 def test_impossible_fusion_is_refused_without_output(
     name: str, pad: Path, fused_export: Path, recognition: Path, tmp_path: Path
 ) -> None:
-    from tests.toy import make_set
-
     words, place, keyword = REFUSED[name]
     names = {"PAD": pad, "FUSED": fused_export, "PEOPLE": recognition}
     if "48" in " ".join(words):

@@ -202,8 +202,11 @@ class Fused:
     def score(self, crops: Sequence[NDArray[np.uint8]]) -> NDArray[np.float64]:
         """Return the weighted sums for N faces, whose crops (N×S×S×3) are in the order of ``shapes``."""
         by_shape = dict(zip(self.shapes, crops, strict=True))
-        logits = [member.score([by_shape[shape] for shape in member.shapes]) for member in self.members]
-        return weighted_sum(self.config.members, logits)
+        logits = [opened.score([by_shape[shape] for shape in opened.shapes]) for opened in self.members]
+        total = np.zeros(len(logits[0]))
+        for member, values in zip(self.config.members, logits, strict=True):
+            total += member.weight * values / member.scale
+        return total
 
 
 def copy_member(member: Exported, place: Path, *, int8: bool = True) -> None:
@@ -234,14 +237,6 @@ def digest_of(members: Sequence[FusedMember], digests: Sequence[str]) -> str:
     """Return the digest of a fused model from its members' factors and the digests of their weights."""
     rows = [[digest, member.weight, member.scale] for member, digest in zip(members, digests, strict=True)]
     return hashlib.sha256(json_key(rows).encode()).hexdigest()
-
-
-def weighted_sum(members: Sequence[FusedMember], logits: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Return the sum of weight × logit / scale over the members."""
-    total = np.zeros(len(logits[0]))
-    for member, values in zip(members, logits, strict=True):
-        total += member.weight * values / member.scale
-    return total
 
 
 Model = Exported | Fused

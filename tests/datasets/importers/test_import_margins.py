@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from tests.device.fusion import with_margin
+from tests.device.exports import with_margin
 from tests.refusals import refused
 from tests.toy import run_toy, tree
 from typer.testing import CliRunner

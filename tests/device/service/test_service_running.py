@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from PIL import Image
 from tests.device.gallery.tiles import Tiles, tile_of
-from tests.device.service.test_service import png
+from tests.device.service.clients import png
 from tests.documented import ROOT
 from tests.refusals import check_keywords, refused
 from typer.testing import CliRunner
@@ -45,7 +45,7 @@ from fedvisage.device.service.limits import Limits
 PATIENCE = 600
 
 
-@dataclass(frozen=True)
+@dataclass
 class Slow(Tiles):
     """An engine that signals its start and waits for permission to end."""
 

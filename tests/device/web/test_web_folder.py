@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 from tests.device.gallery.tiles import Tiles
-from tests.device.web.conftest import page_of, serve_folder
+from tests.device.web.conftest import serve_folder
 from tests.refusals import refused
 from typer.testing import CliRunner
 
@@ -116,8 +116,8 @@ def test_folder_holds_page_runtime_detector_and_exported_models(
     for name in ("config.json", "onnx/model.onnx"):
         assert files[f"models/pad/{name}"].read_bytes() == (pad / name).read_bytes()
     assert files["runtime/ort.wasm"].read_bytes() == PARTS["ort.wasm"]
-    description = page_of(out)
-    for entry in description["detector"]["files"]:  # type: ignore[index]
+    description = json.loads((out / "page.json").read_text())
+    for entry in description["detector"]["files"]:
         assert hashlib.sha256(files[entry["path"]].read_bytes()).hexdigest() == entry["sha256"]
     linked = re.findall(r'(?:src|href)="([^#"]+)"', files["index.html"].read_text())
     imported = [name for path in out.glob("*.js") for name in re.findall(r'from "\./([^"]+)"', path.read_text())]

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.device.web.test_web_page_use import score_of, show, wait_for_state
+from tests.device.web.conftest import open_page, wait_for_state
+from tests.device.web.test_web_page_use import score_of, show
 
 from fedvisage.device import Exported, Pipeline
 from fedvisage.device.service.access import CHECK, Caller, Keys
@@ -83,10 +84,11 @@ def test_models_are_delivered_only_after_the_key(
     runtime: RuntimeFiles,
     webcam_frames: dict[str, np.ndarray],
 ) -> None:
-    with served_page(difference_export, recognition, KEYS, runtime) as address, browser.new_context() as context:
-        page = context.new_page()
-        page.goto(address)
-        assert "key" in wait_for_state(page, "refused")
+    with (
+        served_page(difference_export, recognition, KEYS, runtime) as address,
+        open_page(browser, address, "refused") as page,
+    ):
+        assert "key" in page.inner_text("#state")
         page.get_by_label("Key of the service").fill("not the key of the service")
         page.get_by_role("button", name="Begin").click()
         page.wait_for_selector("#state:has-text('not one of its keys')")
@@ -103,11 +105,8 @@ def test_page_without_runtime_uses_the_service_and_states_it(
 ) -> None:
     with (
         served_page(difference_export, recognition, Keys(), RuntimeFiles(tmp_path)) as address,
-        browser.new_context() as context,
+        open_page(browser, address) as page,
     ):
-        page = context.new_page()
-        page.goto(address)
-        wait_for_state(page)
         assert "are sent to the service" in page.inner_text("#promise")
         assert page.get_by_label("in this page").is_disabled()
         assert show(page, webcam_frames["replay"]).startswith("Attack")
@@ -118,9 +117,6 @@ def test_page_waiting_for_a_key_states_where_pictures_go(
 ) -> None:
     with (
         served_page(difference_export, recognition, KEYS, RuntimeFiles(tmp_path)) as address,
-        browser.new_context() as context,
+        open_page(browser, address, "refused") as page,
     ):
-        page = context.new_page()
-        page.goto(address)
-        wait_for_state(page, "refused")
         assert "are sent to the service" in page.inner_text("#promise")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from tests.device.web.conftest import as_png, as_webcam, open_browser, serve_folder
+from tests.device.web.conftest import PATIENCE, as_png, as_webcam, open_browser, open_page, serve_folder, wait_for_state
 from tests.documented import ROOT
 from typer.testing import CliRunner
 
@@ -27,7 +27,6 @@ pytestmark = pytest.mark.browser
 
 SCREENSHOTS = ROOT / "build" / "browser"
 FAKE = ("--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream")
-PATIENCE = 60_000
 GRAB = """(id) => {
   const source = document.getElementById(id);
   const canvas = document.createElement("canvas");
@@ -53,17 +52,8 @@ VIOLATED = """async (attempt) => {
 
 @pytest.fixture
 def page(browser: Any, address: str) -> Iterator[Any]:
-    with browser.new_context() as context:
-        opened = context.new_page()
-        opened.goto(address)
-        wait_for_state(opened)
+    with open_page(browser, address) as opened:
         yield opened
-
-
-def wait_for_state(page: Any, kind: str = "ready") -> str:
-    page.wait_for_selector(f"#state[data-kind={kind}]", timeout=PATIENCE)
-    state: str = page.inner_text("#state")
-    return state
 
 
 def show(page: Any, picture: np.ndarray, name: str = "one.png") -> str:
@@ -260,10 +250,8 @@ def test_missing_or_different_model_is_refused(
     copy = tmp_path / "page"
     shutil.copytree(folder, copy)
     damage(copy / "models/pad/onnx/model.onnx")
-    with serve_folder(copy) as address, browser.new_context() as context:
-        page = context.new_page()
-        page.goto(address)
-        message = wait_for_state(page, "refused")
+    with serve_folder(copy) as address, open_page(browser, address, "refused") as page:
+        message = page.inner_text("#state")
         assert all(word in message for word in words), message
         assert page.get_by_role("button", name="Start the camera").is_disabled()
 
@@ -296,10 +284,8 @@ def test_page_update_is_cached_as_a_whole(browser: Any, folder: Path, tmp_path: 
 def test_page_fits_the_screen_and_is_legible(
     browser: Any, address: str, webcam_frames: dict[str, np.ndarray], width: int, scheme: str
 ) -> None:
-    with browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme) as context:
-        page = context.new_page()
-        page.goto(address)
-        wait_for_state(page)
+    viewport = {"width": width, "height": 844}
+    with open_page(browser, address, viewport=viewport, color_scheme=scheme) as page:
         show(page, webcam_frames["bonafide"])
         page.get_by_label("Name").fill("Anna")
         page.get_by_role("button", name="Enrol this face").click()
