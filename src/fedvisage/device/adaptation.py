@@ -252,10 +252,8 @@ def adapt(model: Exported, crops: Crops, out: Path, *, threads: int = 1, passed_
     before = model.run(crops).astype(np.float64)
     if reason := refusal_reason(SourcePredictions(before, len(crops), None), threshold, 0.0):
         raise RunFailed(f"the gate rejected the adaptation ({reason}); nothing was written")
-    graph, weights = (
-        parse_graph(str(model.directory / GRAPH), model.graph(), AGAIN),
-        _read_weights(model.directory / WEIGHTS),
-    )
+    graph = parse_graph(str(model.directory / GRAPH), model.graph(), AGAIN)
+    weights = _read_weights(model.directory / WEIGHTS)
     layers = layers_of(model, graph.graph, weights)
     collected = measure_statistics(graph, layers, crops, threads)
     # The new statistics go into the weights as well, so that both files of the directory hold the same model.
@@ -266,12 +264,8 @@ def adapt(model: Exported, crops: Crops, out: Path, *, threads: int = 1, passed_
     with replaced_when_complete(out) as directory:
         adapted = AdaptationOrigin(from_sha256=model.digest, how="statistics", images=len(crops))
         update = {"model_sha256": _digest(weights), "adapted": adapted}
-        _write(
-            directory,
-            with_statistics(graph, layers, collected, KEPT),
-            weights,
-            model.description.model_copy(update=update),
-        )
+        description = model.description.model_copy(update=update)
+        _write(directory, with_statistics(graph, layers, collected, KEPT), weights, description)
         # Evaluate the model from its files, as a device will load it, before they get their final place.
         after = Exported.open(directory, threads=threads).run(crops).astype(np.float64)
         if reason := collapse_reason(before, after, threshold):

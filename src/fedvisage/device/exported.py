@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeVar, get_args
 
@@ -116,10 +116,7 @@ class OperatingPoint(_WithoutLaterFields):
 
 def point_of(threshold: Threshold) -> OperatingPoint:
     """Return a threshold in the format of an exported model."""
-    estimates = {
-        name: RateEstimate(rate=value.rate, low=value.low, high=value.high)
-        for name, value in threshold.estimates.items()
-    }
+    estimates = {name: RateEstimate(**asdict(value)) for name, value in threshold.estimates.items()}
     return OperatingPoint(
         value=threshold.value, rule=threshold.rule, far=threshold.far, frr=threshold.frr, estimates=estimates or None
     )
@@ -257,9 +254,7 @@ Content = TypeVar("Content", bound=BaseModel)
 def read_config(directory: Path) -> Config:
     """Read and check the `config.json` of an exported directory with one graph."""
     if is_fused(directory):
-        raise UserError(
-            str(directory), "is a fused model, which detects attacks; open it with fedvisage.device.open_export"
-        )
+        raise UserError(str(directory), "is a fused model; open it with fedvisage.device.open_export")
     return read_description(directory, Config)
 
 
@@ -276,7 +271,7 @@ def read_description(directory: Path, kind: type[Content]) -> Content:
         first = error.errors(include_url=False, include_input=False)[0]
         location = ".".join(map(str, first["loc"])) or "it"
         raise UserError(
-            str(path), f"is not the description of an exported model ({location}: {first['msg']}); {AGAIN}"
+            str(path), f"does not describe an exported model ({location}: {first['msg']}); {AGAIN}"
         ) from None
     except ValueError as error:
         raise UserError(str(path), f"is not valid JSON ({str(error)[:200]}); {AGAIN}") from None
@@ -447,9 +442,8 @@ class Exported:
         """
         refuse_int8(self.description.arithmetic)
         chosen = choose_point(self.curves, point, self.description.task, str(self.directory))
-        return replace(
-            self, description=self.description.model_copy(update={"threshold": point_of(chosen)}), moved=True
-        )
+        description = self.description.model_copy(update={"threshold": point_of(chosen)})
+        return replace(self, description=description, moved=True)
 
     def graph(self) -> bytes:
         """Return the bytes of the graph's file; refuse it if it changed since it was opened."""

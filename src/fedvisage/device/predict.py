@@ -472,9 +472,7 @@ def operating_point(threshold: Threshold) -> str:
 def predict(model: Model, inputs: InputPictures, *, crop: str = "face", steps: Steps = discard_steps) -> Predictions:
     """Score pictures: read and crop them one at a time, score their crops in batches."""
     if model.task != "pad":
-        raise UserError(
-            "--against", "this model recognises people: name an image or a folder of images to compare with"
-        )
+        raise UserError("--against", "this model recognises people: name an image or a folder to compare with")
     if model.threshold is None:
         raise UserError(str(model.directory), "has no threshold to predict with; export a run whose sites chose one")
 

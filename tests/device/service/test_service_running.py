@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.service import serve_in_thread
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -39,7 +40,7 @@ from fedvisage.cli import app
 from fedvisage.device import Exported, Pipeline
 from fedvisage.device.gallery.enrolment import Image as Picture
 from fedvisage.device.pipeline import Checked
-from fedvisage.device.service.app import build, serve_in_thread, server_of
+from fedvisage.device.service.app import build, server_of
 from fedvisage.device.service.limits import Limits
 
 PATIENCE = 600

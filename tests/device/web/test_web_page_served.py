@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.service import serve_in_thread
 from tests.device.web.conftest import open_page, wait_for_state
 from tests.device.web.test_web_page_use import score_of, show
 
 from fedvisage.device import Exported, Pipeline
 from fedvisage.device.service.access import CHECK, Caller, Keys
-from fedvisage.device.service.app import build, open_engine, serve_in_thread, server_of
+from fedvisage.device.service.app import build, open_engine, server_of
 from fedvisage.device.service.limits import Limits
 from fedvisage.device.web.site import RuntimeFiles, page_files
 

@@ -22,7 +22,7 @@ from typing import NamedTuple, Self
 from fedvisage.base.errors import RunFailed, UserError, choice_hint
 from fedvisage.device.gallery import file
 from fedvisage.device.gallery.counter import Counter
-from fedvisage.device.gallery.file import OwnerKeys, UnknownName, WrongKey
+from fedvisage.device.gallery.file import PATIENCE, OwnerKeys, UnknownName, WrongKey
 from fedvisage.device.gallery.membership import (
     BUCKETS,
     GalleryContents,
@@ -71,17 +71,14 @@ def open_secret(database: sqlite3.Connection, path: Path, key: bytes) -> Gallery
     inner = file.unseal(owned.wrapping, sealed, "secret")
     if inner is None:
         raise WrongKey(str(path), "cannot be opened with this key; give the key that it was made with or rotated to")
-    return GallerySecret(
-        salt, sealed, owned, *(file.derive_key(inner, salt, purpose) for purpose in ("names", "counter"))
-    )
+    tagging, counting = (file.derive_key(inner, salt, purpose) for purpose in ("names", "counter"))
+    return GallerySecret(salt, sealed, owned, tagging, counting)
 
 
 class AuthenticatedFile:
     """The open file of a gallery, with operations on single rows in the open transaction; threads may share it."""
 
-    def __init__(
-        self, path: Path, key: bytes, *, counters: Path | None = None, patience: float = file.PATIENCE
-    ) -> None:
+    def __init__(self, path: Path, key: bytes, *, counters: Path | None = None, patience: float = PATIENCE) -> None:
         """Open a file with its owner's key.
 
         ``counters`` is the folder of the counter that detects older copies of the file; without it they are not

@@ -50,10 +50,7 @@ def counters_of(key: Path | None, folder: Path | None, environment: Mapping[str,
         return Path(configured)
     if key is not None:
         return key.with_name(f"{key.name}.counters")
-    raise UserError(
-        "--counters",
-        f"does not name a folder, and {VARIABLE} is not set; a key from the environment needs one of them",
-    )
+    raise UserError("--counters", f"names no folder, and {VARIABLE} is not set; a key from the environment needs one")
 
 
 class Counter:
@@ -85,9 +82,7 @@ class Counter:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise UserError(
-                str(self._gallery), f"has a counter {self.path} that cannot be read ({error.strerror})"
-            ) from None
+            raise UserError(str(self._gallery), f"has an unreadable counter {self.path} ({error.strerror})") from None
         marks = [mark for line in content.splitlines()[:2] if (mark := self._parse_line(line)) is not None]
         if not marks:
             raise UserError(

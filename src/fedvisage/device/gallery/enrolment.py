@@ -147,16 +147,12 @@ def _refuse_lookalike(gallery: Gallery, model: EmbeddingModel, collection: str, 
         raise AlreadyEnrolled(name, "mixes letters of scripts that look alike; correct it, or use force")
     loaded, form = gallery.load(collection, model.digest, size, partial=True), appearance(name)
     if other := next((other for other in list(loaded.names.values()) if appearance(other) == form), None):
-        raise AlreadyEnrolled(
-            name, f"looks like {other}, who is already enrolled; add the faces to {other}, or use force"
-        )
+        raise AlreadyEnrolled(name, f"looks like the enrolled {other}; add the faces to {other}, or use force")
 
 
-def _refuse_duplicate(
-    gallery: Gallery, model: EmbeddingModel, collection: str, name: str, embeddings: Features
-) -> None:
+def _refuse_duplicate(gallery: Gallery, model: EmbeddingModel, collection: str, name: str, faces: Features) -> None:
     """Refuse faces that match a person of another name at the model's threshold."""
-    for hits in gallery.search(collection, embeddings, model.digest, 2, partial=True):
+    for hits in gallery.search(collection, faces, model.digest, 2, partial=True):
         for match in decide(hits, model):
             if match.decision == MATCH and normalise_name(match.name) != normalise_name(name):
                 raise AlreadyEnrolled(
@@ -284,9 +280,7 @@ def evaluate(gallery: Gallery, engine: Engine, collection: str, pictures: Iterab
     probes = Faces(queries, np.array([(number | strangers)[name] for name in names], np.int64))
     results = search_all(enrolled, probes)
     if not results.mated.any():
-        raise UserError(
-            "probes", f"none of the images show a person of {collection}; name each folder after its person"
-        )
+        raise UserError("probes", f"show no person of {collection}; name each folder after its person")
     # Convert products of search vectors to cosines, the scale of the model's threshold.
     mate, rival = (
         np.array([loaded.form.similarity(float(vector)) for vector in values[results.mated]])

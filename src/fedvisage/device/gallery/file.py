@@ -68,9 +68,7 @@ def key_from(path: Path | None, environment: Mapping[str, str] = os.environ) -> 
     except ValueError:
         key = b""
     if len(key) != LENGTH:
-        raise UserError(
-            place, f"does not contain a key; a key is {2 * LENGTH} hexadecimal digits, as `gallery create` writes"
-        )
+        raise UserError(place, f"is not a key: {2 * LENGTH} hexadecimal digits, as `gallery create` writes them")
     return key
 
 

@@ -25,10 +25,10 @@ from fedvisage.metrics.similarity import Features, normalise
 BITS = 1024
 
 
-def directions(seed: bytes, size: int, bits: int = BITS) -> Features:
-    """Return the directions (``size`` × ``bits``) drawn from a seed: orthonormal in groups of up to ``size``."""
+def directions(seed: bytes, size: int) -> Features:
+    """Return the directions (``size`` × ``BITS``) drawn from a seed: orthonormal in groups of up to ``size``."""
     rng = np.random.Generator(np.random.PCG64(int.from_bytes(seed, "big")))
-    groups, remaining = list[NDArray[np.float64]](), bits
+    groups, remaining = list[NDArray[np.float64]](), BITS
     while remaining > 0:
         turned, upper = np.linalg.qr(rng.standard_normal((size, size)))
         groups.append((turned * np.sign(np.diag(upper)))[:, : min(remaining, size)])
@@ -41,17 +41,15 @@ def protect(vector: Features, projection: Features) -> bytes:
     return np.packbits(vector @ projection > 0).tobytes()
 
 
-def as_vector(templates: Sequence[bytes], bits: int = BITS) -> Features:
+def as_vector(templates: Sequence[bytes]) -> Features:
     """Return a person's templates as one unit vector, whose product with another measures the agreement of signs.
 
     Each direction has the sign of the majority of templates; ties take the sign of the first template.
     """
-    rows = [
-        np.unpackbits(np.frombuffer(template, np.uint8), count=bits).astype(np.float32) * 2 - 1
-        for template in templates
-    ]
+    bits = [np.unpackbits(np.frombuffer(template, np.uint8), count=BITS) for template in templates]
+    rows = [row.astype(np.float32) * 2 - 1 for row in bits]
     signs = np.sign(np.sum(rows, axis=0) + rows[0] / 2)
-    return np.asarray(signs / np.float32(np.sqrt(bits)), np.float32)
+    return np.asarray(signs / np.float32(np.sqrt(BITS)), np.float32)
 
 
 def as_cosine(agreement: float) -> float:

@@ -6,12 +6,10 @@ import logging
 import socket
 import ssl
 from asyncio import TimerHandle, Transport
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
 from ipaddress import ip_network
 from pathlib import Path
-from threading import Thread
 
 import h11
 import uvicorn
@@ -135,7 +133,8 @@ def server_of(
         try:
             for path in (certificate, key):
                 open(path, "rb", opener=open_regular).close()
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=_no_password)
+            # A key with a password would prompt for it on the terminal.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=str)
         except (ssl.SSLError, ValueError) as error:
             fault = f"is not a certificate for the key {key} ({error}); give PEM files"
             raise UserError(str(certificate), fault) from None
@@ -169,24 +168,6 @@ def server_of(
     )
 
 
-@contextmanager
-def serve_in_thread(server: uvicorn.Server, waiting: int = 128) -> Iterator[int]:
-    """Serve in a thread until the block ends, and yield the port, a free one on the loopback interface.
-
-    ``waiting`` is the number of connections that may wait to be accepted.
-    """
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(waiting)
-        thread = Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        try:
-            yield listening.getsockname()[1]
-        finally:
-            server.should_exit = True
-            thread.join()
-
-
 def check_open(host: str, keys: Keys, without: bool) -> None:
     """Refuse to serve without keys on an address that other machines can reach, unless ``without`` allows it."""
     if not keys and host not in LOOPBACK and not without:
@@ -195,9 +176,6 @@ def check_open(host: str, keys: Keys, without: bool) -> None:
             f"does not name a file, but {host} is reachable from other machines; name one, serve on 127.0.0.1, or "
             "give --without-keys",
         )
-
-
-_no_password: Callable[[], str] = lambda: ""  # noqa: E731  # a key with a password would prompt for it on the terminal
 
 
 _ERRORS = {

@@ -197,8 +197,6 @@ def _face(face: CheckedFace) -> Values:
     """Return a face in CompreFace's form, with its liveness."""
     box, pad = face.box, face.pad
     ends = {"x_min": box.x, "y_min": box.y, "x_max": box.x + box.width, "y_max": box.y + box.height}
+    corners = {name: round(end) for name, end in ends.items()}
     live = None if pad is None else {"probability": pad.score, "decision": pad.decision}
-    return {
-        "box": {"probability": box.confidence, **{name: round(end) for name, end in ends.items()}},
-        "liveness": live,
-    }
+    return {"box": {"probability": box.confidence, **corners}, "liveness": live}

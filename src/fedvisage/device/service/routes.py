@@ -393,9 +393,5 @@ def _enrol_person(
 
 def _reply(request: Request, work: ServiceContext, times: StepTimes, **values: Any) -> Values:
     """Return a response with its request ID, its models, and its durations."""
-    return {
-        "request_id": request.scope[REQUEST],
-        **values,
-        "pipeline": describe_pipeline(work.engine),
-        "execution_ms": times.values,
-    }
+    models, milliseconds = describe_pipeline(work.engine), times.values
+    return {"request_id": request.scope[REQUEST], **values, "pipeline": models, "execution_ms": milliseconds}

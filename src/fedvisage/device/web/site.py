@@ -309,14 +309,8 @@ def page_files(
         for model in (pad, recognition):
             entries += [] if model is None else _model_files(model)
     offline = {entry.path: entry for entry in entries if not (entry.of_model and service and service["keys"])}
-    start = page_json(
-        pad,
-        recognition,
-        settings=settings,
-        runtime=ort.package if in_browser else None,
-        offline=offline,
-        service=service,
-    )
+    package = ort.package if in_browser else None
+    start = page_json(pad, recognition, settings=settings, runtime=package, offline=offline, service=service)
     entries.append(PageFile("page.json", json_text(start).encode))
     return {entry.path: entry for entry in entries}
 
