@@ -186,13 +186,9 @@ def test_gated_model_is_exported_with_its_adapted_weights(
     assert "adapted" in (out / "README.md").read_text()
 
 
-def test_rejected_adaptation_is_not_exported_as_adapted(
-    sets: Mapping[str, Path], pad_run: Path, tmp_path: Path
-) -> None:
+def test_rejected_adaptation_is_not_exported(sets: Mapping[str, Path], pad_run: Path, tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match="gate"):
-        adapt_and_export(
-            open_model(pad_run), tmp_path / "out", f"{sets['A']} only: subjects=0-1", cache=tmp_path / "cache"
-        )
+        adapt_and_export(open_model(pad_run), tmp_path / "out", f"{sets['A']} only: subjects=0-1", cache=tmp_path)
     assert not (tmp_path / "out").exists()
 
 

@@ -102,19 +102,7 @@ def test_results_state_unknown_apcer_and_the_number_of_pictures(bright: Path, li
 
 
 def test_command_writes_the_export_and_prints_json(bright: Path, live: Path, tmp_path: Path) -> None:
-    words = [
-        "calibrate",
-        bright,
-        "--live",
-        live,
-        "--at",
-        "bpcer=5%",
-        "--out",
-        tmp_path / "door",
-        "--crop",
-        "none",
-        "--json",
-    ]
+    words = ["calibrate", bright, "--live", live, "--at=bpcer=5%", "--out", tmp_path / "door", "--crop=none", "--json"]
     result = CliRunner().invoke(app, [*map(str, words), "--quiet"])
     assert result.exception is None, result.exception
     values = json.loads(result.stdout)

@@ -66,9 +66,8 @@ def test_page_and_python_crop_equal_pixels_at_every_margin(scene: np.ndarray, tm
     output = subprocess.run(
         ["node", "cut.js"], input=json.dumps(question), capture_output=True, text=True, check=True, cwd=tmp_path
     ).stdout
-    wanted = [
-        crop_face(scene, [Face(np.array(box), np.zeros((5, 2)))], 48, margin) for margin in MARGINS for box in boxes
-    ]
+    faces = [Face(np.array(box), np.zeros((5, 2))) for box in boxes]
+    wanted = [crop_face(scene, [face], 48, margin) for margin in MARGINS for face in faces]
     assert {crop.close for crop in wanted} == {True, False}
     for page_crop, crop in zip(json.loads(output), wanted, strict=True):
         assert page_crop["close"] == crop.close

@@ -69,11 +69,9 @@ def test_documented_commands_and_python_run(place: Path, capsys: pytest.CaptureF
 
 
 def test_export_and_run_predict_equally(place: Path, pad: Path) -> None:
-    with_run, without = (
-        json.loads(output_of("predict", str(model), "photos", "--json")) for model in ("runs/first", pad)
-    )
-    assert with_run["threshold"] == without["threshold"]
-    for image, same in zip(with_run["images"], without["images"], strict=True):
+    run, export = (json.loads(output_of("predict", str(model), "photos", "--json")) for model in ("runs/first", pad))
+    assert run["threshold"] == export["threshold"]
+    for image, same in zip(run["images"], export["images"], strict=True):
         assert image.pop("probability") == pytest.approx(same.pop("probability"), abs=1e-4)
         assert image.pop("logit") == pytest.approx(same.pop("logit"), abs=1e-3)
         assert image == same
@@ -81,12 +79,10 @@ def test_export_and_run_predict_equally(place: Path, pad: Path) -> None:
 
 def test_export_and_run_compare_equally(place: Path, recognition_run: Path, recognition: Path) -> None:
     words = ("photos/one.png", "--against", "photos", "--json")
-    with_run, without = (
-        json.loads(output_of("predict", str(model), *words)) for model in (recognition_run, recognition)
-    )
-    expected = {match.pop("path"): match for match in with_run["matches"]}
-    assert sorted(match["path"] for match in without["matches"]) == sorted(expected)
-    for match in without["matches"]:  # near ties may be in another order
+    run, export = (json.loads(output_of("predict", str(path), *words)) for path in (recognition_run, recognition))
+    expected = {match.pop("path"): match for match in run["matches"]}
+    assert sorted(match["path"] for match in export["matches"]) == sorted(expected)
+    for match in export["matches"]:  # near ties may be in another order
         same = expected[match.pop("path")]
         assert match.pop("similarity") == pytest.approx(same.pop("similarity"), abs=1e-4)
         assert match == same

@@ -164,9 +164,7 @@ VERBS = {
 
 
 @pytest.mark.parametrize("name", sorted(VERBS))
-def test_every_command_refuses_external_data_in_one_line(
-    spying_export: Path, photographs: dict[str, Any], name: str
-) -> None:
+def test_commands_refuse_external_data_in_one_line(spying_export: Path, photographs: dict[str, Any], name: str) -> None:
     Image.fromarray(photographs["one"]).save("photo.png")
     if name == "gallery enrol":
         run_command(["gallery", "create", "door.gallery", "--key", "door.key"])

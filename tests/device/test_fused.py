@@ -137,9 +137,7 @@ def test_page_has_the_files_of_every_member(fused_export: Path, tmp_path: Path) 
         assert files[f"models/pad/{path}"].content == (fused_export / path).read_bytes()
 
 
-def test_python_api_opens_and_evaluates_a_fused_model(
-    fused_export: Path, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_python_opens_and_evaluates_a_fused_model(fused_export: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     model = fv.open(fused_export)
     assert isinstance(model, Fused)
     images = PreparedSet.open(sets["U"]).images
@@ -159,9 +157,7 @@ def test_fused_model_keeps_its_scores_when_calibrated(fused_export: Path, scene:
     live.mkdir()
     for number in range(6):
         Image.fromarray(cv2.convertScaleAbs(scene, alpha=1, beta=4 * number)).save(live / f"{number}.png")
-    result = command(
-        "calibrate", fused_export, "--live", live, "--at", "bpcer=5%", "--out", tmp_path / "door", "--json"
-    )
+    result = command("calibrate", fused_export, "--live", live, "--at=bpcer=5%", "--out", tmp_path / "door", "--json")
     assert result.exception is None, result.exception
     calibrated = open_export(tmp_path / "door")
     assert calibrated.threshold is not None
@@ -227,12 +223,7 @@ def add_curves(copy: Path, members: list[Path]) -> None:
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_sum_that_differs_from_its_members_is_refused(
-    copy: Path,
-    pad: Path,
-    members: list[Path],
-    attack: Callable[[Path, list[Path]], None],
-    place: str,
-    keyword: str,
+    copy: Path, pad: Path, members: list[Path], attack: Callable[[Path, list[Path]], None], place: str, keyword: str
 ) -> None:
     curves = json.loads((pad / CONFIG).read_text())["curves"]
     (members[0].parent / "curves.json").write_text(json.dumps(curves))
@@ -302,9 +293,7 @@ def test_several_sets_weigh_equally_and_worse_ones_are_named(
     assert result.config.threshold.value == threshold_from_histograms(counts, "source-eer").value
 
 
-def test_operating_points_of_three_sets_use_averaged_error_rates(
-    pad: Path, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_operating_points_of_three_sets_use_averages(pad: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     names = [str(sets[site]) for site in "ABC"]
     fuse([pad, pad], tmp_path / "out", scales=[2.0, 2.0], on=names, cache=tmp_path)
     model = Fused.open(tmp_path / "out")
@@ -333,9 +322,8 @@ def test_operating_point_of_two_sets_is_refused(pad: Path, sets: Mapping[str, Pa
 
 
 def test_sum_that_is_worse_than_its_first_model_is_reported(fused_export: Path) -> None:
-    config = Fused.open(fused_export).config.model_copy(
-        update={"threshold": OperatingPoint(value=0.0, rule="source-eer")}
-    )
+    point = OperatingPoint(value=0.0, rule="source-eer")
+    config = Fused.open(fused_export).config.model_copy(update={"threshold": point})
     aucs = {"door": (0.9, 0.3, 0.7), "hall": (0.9, 0.3, 0.95)}
     (notice,) = FusionResult(fused_export, config, ("a", "b"), aucs).notices
     assert "door" in notice

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -284,22 +284,25 @@ def evaluate(
 
 def _key(path: Path | None) -> bytes:
     """Read a gallery's key, and warn if other accounts of the machine can read its file."""
-    from fedvisage.device.gallery.file import is_open_to_others, key_from
+    from fedvisage.device.gallery.file import key_from
 
     key = key_from(path)
-    if is_open_to_others(path):
-        note(f"{path} is readable by other users; run chmod 600 to make it private")
+    _note_if_readable(path)
     return key
 
 
-@contextmanager
-def _open_gallery(path: Path, key: Path | None, counters: Path | None) -> Iterator[Gallery]:
-    """Open a gallery, and close it afterwards."""
+def _note_if_readable(path: Path | None) -> None:
+    from fedvisage.device.gallery.file import is_open_to_others
+
+    if is_open_to_others(path):
+        note(f"{path} is readable by other users; run chmod 600 to make it private")
+
+
+def _open_gallery(path: Path, key: Path | None, counters: Path | None) -> Gallery:
     from fedvisage.device.gallery.counter import counters_of
     from fedvisage.device.gallery.search import Gallery
 
-    with Gallery(path, _key(key), counters=counters_of(key, counters)) as opened:
-        yield opened
+    return Gallery(path, _key(key), counters=counters_of(key, counters))
 
 
 def _engine(pad: Path, recognition: Path, at: list[str] | None) -> Engine:
@@ -493,8 +496,7 @@ def serve(
     # Refuse an unprotected service before any model is loaded.
     keys, host = Keys() if service.api_keys is None else _api_keys(service.api_keys), service.host
     check_open(host, keys, service.without_keys)
-    with ExitStack() as stack:
-        people = None if gallery is None else stack.enter_context(_open_gallery(gallery, key, counters))
+    with nullcontext() if gallery is None else _open_gallery(gallery, key, counters) as people:
         settings = Settings(threads=limits.threads, several=True, **asdict(quality))
         open_model = partial(open_noted, threads=limits.threads, int8=int8, provider=provider)
         own = open_model(pad), None if recognition is None else open_model(recognition)
@@ -539,12 +541,10 @@ def serve(
 
 def _api_keys(path: Path) -> Keys:
     """Read the clients' keys; print a note about keys without a scope, and if other users can read the file."""
-    from fedvisage.device.gallery.file import is_open_to_others
     from fedvisage.device.service.access import KeyFile
 
     keys = KeyFile(path, _log)
-    if is_open_to_others(path):
-        note(f"{path} is readable by other users; run chmod 600 to make it private")
+    _note_if_readable(path)
     if keys.without_scope:
         note(f"{path} has keys without a scope, which may do everything; write NAME SCOPE KEY")
     return keys

@@ -91,13 +91,27 @@ def calibrate(
         differences = (np.abs(reductions[image.path] - reductions[other.path]).mean() for other in distinct)
         if all(difference >= SAME for difference in differences):
             distinct.append(image)
+    if len(scored) < LEAST:
+        count = format_count(len(scored), "picture")
+        raise UserError(PLACE, f"has {count} with a usable face, and {LEAST} are needed; add genuine pictures")
+    if len(distinct) < LEAST:
+        raise UserError(
+            PLACE,
+            f"has {len(distinct)} different pictures among {len(scored)}, and {LEAST} are needed; take pictures of "
+            "several people at several times",
+        )
     logits = np.array([image.logit for image in distinct], np.float64)
-    _check_pictures(scored, distinct, logits)
+    if outliers := [printable(distinct[number].path) for number in find_outliers(logits)]:
+        names = ", ".join(outliers[:3]) + (", …" if len(outliers) > 3 else "")
+        raise UserError(
+            PLACE,
+            f"has {format_count(len(outliers), 'outlier')} that may be attacks ({names}); remove them if they are, "
+            "or add genuine pictures taken in the same way",
+        )
     camera = threshold_for_camera(logits, own, wish.rate)
     below = float((logits < camera.value).mean())
-    rule = (
-        f"{wish.text}, estimated from {format_count(camera.pictures, 'genuine picture')} of one camera; APCER unknown"
-    )
+    pictures_used = format_count(camera.pictures, "genuine picture")
+    rule = f"{wish.text}, estimated from {pictures_used} of one camera; APCER unknown"
     estimates = {OF_PICTURES: Estimate(below, *wilson(below, camera.pictures))}
     threshold = Threshold(camera.value, rule, None, below, estimates)
     with replaced_when_complete(out) as directory:
@@ -118,27 +132,6 @@ def _remembering(picture: InputPicture, reductions: dict[str, NDArray[np.float32
         return image
 
     return InputPicture(picture.name, read)
-
-
-def _check_pictures(scored: list[Prediction], distinct: list[Prediction], logits: NDArray[np.float64]) -> None:
-    """Refuse too few pictures, too similar ones, and attacks among them."""
-    if len(scored) < LEAST:
-        count = format_count(len(scored), "picture")
-        raise UserError(PLACE, f"has {count} with a usable face, and {LEAST} are needed; add genuine pictures")
-    if len(distinct) < LEAST:
-        raise UserError(
-            PLACE,
-            f"has {len(distinct)} different pictures among {len(scored)}, and {LEAST} are needed; take pictures of "
-            "several people at several times",
-        )
-    outliers = [printable(distinct[number].path) for number in find_outliers(logits)]
-    if outliers:
-        names = ", ".join(outliers[:3]) + (", …" if len(outliers) > 3 else "")
-        raise UserError(
-            PLACE,
-            f"has {format_count(len(outliers), 'outlier')} that may be attacks ({names}); remove them if they are, "
-            "or add genuine pictures taken in the same way",
-        )
 
 
 def _write(directory: Path, model: Model, threshold: Threshold) -> None:

@@ -270,9 +270,7 @@ def read_description(directory: Path, kind: type[Content]) -> Content:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         location = ".".join(map(str, first["loc"])) or "it"
-        raise UserError(
-            str(path), f"does not describe an exported model ({location}: {first['msg']}); {AGAIN}"
-        ) from None
+        raise UserError(str(path), f"does not describe an export ({location}: {first['msg']}); {AGAIN}") from None
     except ValueError as error:
         raise UserError(str(path), f"is not valid JSON ({str(error)[:200]}); {AGAIN}") from None
 

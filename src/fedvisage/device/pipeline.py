@@ -298,47 +298,37 @@ class Pipeline:
         """Return the unit embedding of a face in an upright picture, without any other check."""
         if self.recognition is None:
             raise UserError("recognition", "no recognition model was given")
-        return _embedding(self.recognition, align(image, face.points, self.recognition.size)[0])
+        aligned = align(image, face.points, self.recognition.size)[0]
+        embedding: Embedding = self.recognition.run(aligned[None])[0].astype(np.float32, copy=False)
+        return embedding
 
     def _check_face(self, detected: DetectedFaces, number: int, alone: bool, report: bool) -> CheckedFace:
-        face = detected.faces[number]
-        aligned = align(detected.picture, face.points, SIDE)[0]
-        measured = measure(detected.picture, face, alone, self.settings, aligned)
-        verdict, quality = self._check_attack(detected.picture, face, measured)
-        box = Box(*detected.boxes[number], round(face.confidence, 6))
-        height, width = detected.picture.shape[:2]
+        face, picture = detected.faces[number], detected.picture
+        quality = measure(picture, face, alone, self.settings, align(picture, face.points, SIDE)[0])
+        verdict = None
+        if self.pad is not None and (point := self._threshold) is not None:
+            crops = [crop_face(picture, [face], shape.size, shape.margin) for shape in self.pad.shapes]
+            if any(cropped.close for cropped in crops):
+                quality = replace(quality, reasons=(*quality.reasons, CLOSE))
+            # A face whose crop would have to be enlarged counts as too small.
+            upscaled = any(cropped.upscaled for cropped in crops)
+            if upscaled and not self.settings.enlarge and SMALL not in quality.reasons:
+                quality = replace(quality, reasons=(*quality.reasons, SMALL))
+            logit = float(self.pad.score([cropped.image[None] for cropped in crops])[0]) if quality.ok else None
+            decision = NO_DECISION if logit is None else BONA_FIDE if logit >= point.value else ATTACK
+            score = None if logit is None else probability(logit)
+            verdict = PadVerdict(decision, score, probability(point.value), logit, point.value, point.operating_point)
+        height, width = picture.shape[:2]
         original = np.array([width, height]) - face.points if detected.turned else face.points
         points = tuple((float(x), float(y)) for x, y in np.round(original, 1))
+        box = Box(*detected.boxes[number], round(face.confidence, 6))
         checked = CheckedFace(box, points, quality, verdict)
         passed = verdict is None or verdict.decision == BONA_FIDE or report
         if self.recognition is None or not quality.ok or not passed:
             return checked
-        same = self.recognition.size == SIDE
-        embedding = _embedding(self.recognition, aligned) if same else self.embed(detected.picture, face)
+        embedding = self.embed(picture, face)
         matches = () if self._search is None else tuple(self._search(embedding))
         return replace(checked, embedding=embedding, matches=matches)
-
-    def _check_attack(self, picture: Image, face: Face, quality: Quality) -> tuple[PadVerdict | None, Quality]:
-        """Return the PAD verdict, and the quality; a face whose crop would have to be enlarged counts as too small."""
-        if self.pad is None or self._threshold is None:
-            return None, quality
-        crops = [crop_face(picture, [face], shape.size, shape.margin) for shape in self.pad.shapes]
-        if any(cropped.close for cropped in crops):
-            quality = replace(quality, reasons=(*quality.reasons, CLOSE))
-        upscaled = any(cropped.upscaled for cropped in crops)
-        if upscaled and not self.settings.enlarge and SMALL not in quality.reasons:
-            quality = replace(quality, reasons=(*quality.reasons, SMALL))
-        logit = float(self.pad.score([cropped.image[None] for cropped in crops])[0]) if quality.ok else None
-        point = self._threshold
-        decision = NO_DECISION if logit is None else BONA_FIDE if logit >= point.value else ATTACK
-        score = None if logit is None else probability(logit)
-        verdict = PadVerdict(decision, score, probability(point.value), logit, point.value, point.operating_point)
-        return verdict, quality
-
-
-def _embedding(recognition: Exported, aligned: Image) -> Embedding:
-    embedding: Embedding = recognition.run(aligned[None])[0].astype(np.float32, copy=False)
-    return embedding
 
 
 def _open_model(model: Path | str | Model | None, task: str, threads: int) -> Model | None:

@@ -82,9 +82,8 @@ def test_file_without_a_gallery_is_refused(tmp_path: Path) -> None:
 
 
 def test_planted_trigger_is_not_run(path: Path, database: sqlite3.Connection) -> None:
-    database.execute(
-        "CREATE TRIGGER planted AFTER DELETE ON persons BEGIN INSERT INTO meta VALUES ('kept', OLD.key); END"
-    )
+    action = "INSERT INTO meta VALUES ('kept', OLD.key)"
+    database.execute(f"CREATE TRIGGER planted AFTER DELETE ON persons BEGIN {action}; END")
     check_refused(path, "tables")
 
 

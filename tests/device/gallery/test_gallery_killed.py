@@ -22,11 +22,8 @@ from fedvisage.device.gallery.search import Gallery
 
 OLD = Path(__file__).parents[2] / "upgrade" / "from-0.1" / "gallery" / "door.gallery"
 NEW = bytes(32)
-NAMES = (
-    *(f"device/gallery/{name}" for name in ("authenticated", "counter", "file", "migration", "store")),
-    "base/files",
-)
-WRITING = tuple(f"fedvisage/{name}.py" for name in NAMES)
+NAMES = ("authenticated", "counter", "file", "migration", "store")
+WRITING = (*(f"fedvisage/device/gallery/{name}.py" for name in NAMES), "fedvisage/base/files.py")
 
 
 @pytest.fixture

@@ -248,9 +248,7 @@ def test_confusable_new_name_is_refused(gallery: Gallery, name: str, keyword: st
         gallery.add_collection(name)
 
 
-def test_person_with_a_formerly_accepted_name_can_get_more_faces(
-    gallery: Gallery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_formerly_accepted_name_can_get_more_faces(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as earlier:
         earlier.setattr("fedvisage.device.gallery.store.new_name", checked_name)
         gallery.enrol("default", "anna ", faces(0), MODEL)

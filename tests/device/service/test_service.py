@@ -279,7 +279,7 @@ FIELD = b'--y\r\nContent-Disposition: form-data; name="person"\r\n\r\nanna\r\n'
         (b"\0" * 300_001, "image/png", 413, "too_large"),
     ],
 )
-def test_file_without_a_picture_is_refused(
+def test_body_without_a_picture_is_refused(
     client: TestClient, content: bytes, kind: str, status: int, code: str
 ) -> None:
     check_error(client.post("/v1/pad", content=content, headers={"content-type": kind}), status, code)
@@ -335,12 +335,8 @@ def test_unknown_routes_and_parameters_are_refused(client: TestClient) -> None:
 
 
 def test_requests_without_a_key_are_refused(client: TestClient) -> None:
-    for headers in (
-        {"x-api-key": "wrong"},
-        {"x-api-key": ""},
-        {"authorization": "Bearer wrong"},
-        {"authorization": KEY},
-    ):
+    wrong = ({"x-api-key": "wrong"}, {"x-api-key": ""}, {"authorization": "Bearer wrong"}, {"authorization": KEY})
+    for headers in wrong:
         empty = {"x-api-key": "", **headers}
         check_error(client.get("/v1/models", headers=empty), 401, "unauthorised")
         check_error(client.get("/metrics", headers=empty), 401, "unauthorised")

@@ -69,9 +69,7 @@ def test_page_of_another_site_is_refused(client_without_keys: TestClient, origin
     assert own.status_code == 200
 
 
-def test_service_without_keys_requires_its_header_for_changes(
-    client_without_keys: TestClient, gallery: Gallery
-) -> None:
+def test_service_without_keys_requires_its_header(client_without_keys: TestClient, gallery: Gallery) -> None:
     form: dict[str, Any] = {"data": {"name": "eve"}, "files": {"image": png(tile_of(1))}}
     for method, path in (
         ("POST", PERSONS),
@@ -85,9 +83,8 @@ def test_service_without_keys_requires_its_header_for_changes(
         check_error(client_without_keys.request(method, path, **form), 403, "no_intent")
     assert gallery.people("default") == []
     assert client_without_keys.post(PERSONS, headers={"X-Fedvisage": "1"}, **form).status_code == 201
-    added = client_without_keys.post(
-        "/api/v1/recognition/faces?subject=bob", headers={"x-api-key": "any"}, files=form["files"]
-    )
+    place, key = "/api/v1/recognition/faces?subject=bob", {"x-api-key": "any"}
+    added = client_without_keys.post(place, headers=key, files=form["files"])
     assert added.status_code == 422, added.text  # this route expects the picture in the field "file"
     assert client_without_keys.post("/v1/collections/default/search", files=form["files"]).status_code == 200
 

@@ -40,6 +40,8 @@ KINDS = (
 )
 NAMES = ("image", "file", "name", "person", "image1", "image2", "source_image", "subject", "limit", "", "\0", "x" * 999)
 
+METHODS = ("GET", *["POST"] * 4, "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS", "TRACE", "H")
+
 WRITTEN: list[str] = []
 WATCHING = [False]
 
@@ -113,19 +115,14 @@ def draw_body(rng: np.random.Generator, picture: bytes) -> dict[str, Any]:
 
 
 def draw_request(rng: np.random.Generator) -> dict[str, Any]:
-    method = ("GET", "POST", "POST", "POST", "POST", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS", "TRACE", "ÄH"[1:])[
-        int(rng.integers(12))
-    ]
+    method = METHODS[int(rng.integers(len(METHODS)))]
     word, other = (WORDS[int(index)] for index in rng.integers(len(WORDS), size=2))
     path = PATHS[int(rng.integers(len(PATHS)))].format(quote(word, safe="/%"))
-    tiles = [
-        tile_of(int(index), colour=RED if index == 3 else None) for index in rng.integers(5, size=int(rng.integers(3)))
-    ]
-    picture = png(*tiles)
-    query = ("", f"?limit={quote(other)}&pad={quote(word)}", "?pad=report", f"?subject={quote(other)}")[
-        int(rng.integers(4))
-    ]
-    return {"method": method, "url": path + query, **(draw_body(rng, picture) if method != "GET" else {})}
+    people = rng.integers(5, size=int(rng.integers(3)))
+    picture = png(*(tile_of(int(person), colour=RED if person == 3 else None) for person in people))
+    queries = ("", f"?limit={quote(other)}&pad={quote(word)}", "?pad=report", f"?subject={quote(other)}")
+    url = path + queries[int(rng.integers(4))]
+    return {"method": method, "url": url, **(draw_body(rng, picture) if method != "GET" else {})}
 
 
 def send_hostile_requests(tmp_path: Path, count: int, seed: int) -> None:

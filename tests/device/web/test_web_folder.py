@@ -105,9 +105,7 @@ def test_lock_pins_one_version_by_digests() -> None:
     assert all(re.fullmatch(r"[0-9a-f]{64}", digest) for _, digest in ONNX.files.values())
 
 
-def test_folder_holds_page_runtime_detector_and_exported_models(
-    pad: Path, runtime: RuntimeFiles, tmp_path: Path
-) -> None:
+def test_folder_holds_page_runtime_detector_and_models(pad: Path, runtime: RuntimeFiles, tmp_path: Path) -> None:
     out = tmp_path / "page"
     built = build(out, Exported.open(pad), None, runtime=runtime)
     files = {path.relative_to(out).as_posix(): path for path in out.rglob("*") if path.is_file()}

@@ -129,9 +129,7 @@ def test_page_and_python_give_equal_scores_of_a_fused_model(
             compare_answers(page, pipeline, picture)
 
 
-def test_pictures_cover_every_kind_of_answer(
-    trained_export: Path, recognition: Path, pictures: dict[str, np.ndarray]
-) -> None:
+def test_pictures_cover_all_answers(trained_export: Path, recognition: Path, pictures: dict[str, np.ndarray]) -> None:
     pipeline = Pipeline(trained_export, recognition)
     answers: list[Checked] = [pipeline.check(pictures[name]) for name in NAMES]
     assert {answer.decision for answer in answers} == {"bona_fide", "attack", "no_decision"}

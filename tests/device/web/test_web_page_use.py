@@ -136,12 +136,9 @@ def test_webcam_tells_live_person_from_replay(
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
-    [("wall", "no face"), ("two", "several faces"), ("small", "too small"), ("blurred", "blurred")],
+    ("name", "words"), [("wall", "no face"), ("two", "several faces"), ("small", "too small"), ("blurred", "blurred")]
 )
-def test_unusable_picture_shows_the_reason(
-    page: Any, photographs: dict[str, np.ndarray], name: str, words: str
-) -> None:
+def test_unusable_picture_shows_why(page: Any, photographs: dict[str, np.ndarray], name: str, words: str) -> None:
     message = show(page, photographs[name])
     assert message.startswith("No decision")
     assert words in message
@@ -196,9 +193,7 @@ def test_policy_forbids_unneeded_features(page: Any, attempt: str, directive: st
     assert page.evaluate(VIOLATED, attempt) == [directive, 0]
 
 
-def test_browser_reports_no_error_for_the_page(
-    browser: Any, address: str, webcam_frames: dict[str, np.ndarray]
-) -> None:
+def test_browser_reports_no_error(browser: Any, address: str, webcam_frames: dict[str, np.ndarray]) -> None:
     complaints = list[str]()
     with browser.new_context() as context:
         page = context.new_page()

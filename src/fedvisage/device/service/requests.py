@@ -207,18 +207,34 @@ def content_of(*pictures: str) -> Any:
     async def read(request: Request) -> RequestContent:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "multipart/form-data":
-            return await _form(request)
+            return await _read_form(request)
         body = await request.body()
         if kind.startswith("image/") or kind == "application/octet-stream":
             return RequestContent({pictures[0]: body}, {})
-        if kind == "application/json" or (not kind and not body):
-            return _json(body or b"{}", pictures)
-        raise Fault(415, "unsupported", "send a form (multipart/form-data), JSON, or a picture (image/…)")
+        if kind != "application/json" and (kind or body):
+            raise Fault(415, "unsupported", "send a form (multipart/form-data), JSON, or a picture (image/…)")
+        values = read_json(body or b"{}")
+        if not isinstance(values, dict):
+            raise Fault(400, "bad_json", "the body must be a JSON object")
+        files, words = dict[str, bytes](), dict[str, str]()
+        for name, word in values.items():
+            if name in pictures:
+                try:
+                    files[name] = base64.b64decode(word.rpartition(",")[2], validate=True)
+                except (AttributeError, binascii.Error, ValueError):
+                    raise Fault(422, "bad_image", f"{name} is not a picture in base64", field=name) from None
+            elif isinstance(word, bool):
+                words[name] = str(word).lower()
+            elif isinstance(word, str | int | float):
+                words[name] = str(word)
+            else:
+                raise Fault(422, "invalid", f"{name[:50]} must be a string or a number", field=name[:50])
+        return RequestContent(files, words)
 
     return Depends(read)
 
 
-async def _form(request: Request) -> RequestContent:
+async def _read_form(request: Request) -> RequestContent:
     _, parameters = parse_options_header(request.headers["content-type"])
     if parameters.get(b"charset", b"utf-8").lower() not in (b"utf-8", b"utf8"):
         raise Fault(415, "unsupported", "send the words of a form in UTF-8")  # other codecs can take minutes
@@ -247,26 +263,6 @@ def read_json(body: bytes) -> Any:
         return parse_json(body, unique=True)
     except ValueError:
         raise Fault(400, "bad_json", "the body is not valid JSON, or gives a key twice") from None
-
-
-def _json(body: bytes, pictures: tuple[str, ...]) -> RequestContent:
-    value = read_json(body)
-    if not isinstance(value, dict):
-        raise Fault(400, "bad_json", "the body must be a JSON object")
-    files, words = dict[str, bytes](), dict[str, str]()
-    for name, word in value.items():
-        if name in pictures:
-            try:
-                files[name] = base64.b64decode(word.rpartition(",")[2], validate=True)
-            except (AttributeError, binascii.Error, ValueError):
-                raise Fault(422, "bad_image", f"{name} is not a picture in base64", field=name) from None
-        elif isinstance(word, bool):
-            words[name] = str(word).lower()
-        elif isinstance(word, str | int | float):
-            words[name] = str(word)
-        else:
-            raise Fault(422, "invalid", f"{name[:50]} must be a string or a number", field=name[:50])
-    return RequestContent(files, words)
 
 
 # Slashes in names. A server decodes %2F in a path before it is divided at its slashes, so that the name a/b would be

