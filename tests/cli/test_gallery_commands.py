@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 from fedvisage.base.errors import UserError
 from fedvisage.cli import app
 from fedvisage.device import Exported
+from fedvisage.device.fused import required_threshold
 from fedvisage.device.gallery.file import NotEnrolled, UnknownName, WrongKey
 from fedvisage.device.service.app import open_engine
 
@@ -117,8 +118,7 @@ def test_commands_decide_at_the_chosen_operating_points(here: Path, strict_pad: 
     assert isinstance(error, NotEnrolled)
     assert "attack" in error.message
     output_of("enrol", "door.gallery", "anna", "probes", *models, *points)
-    point = Exported.open(recognition).at("fmr=20%").threshold
-    assert point is not None
+    point = required_threshold(Exported.open(recognition).at("fmr=20%"))
     for verb in (("search", "door.gallery"), ("verify", "door.gallery", "anna")):
         assert isinstance(call(*verb, "probes/anna/face.png", *models).exception, UserError)
         (match,) = json.loads(output_of(*verb, "probes/anna/face.png", *models, *points, "--json"))

@@ -24,7 +24,7 @@ from fedvisage.cli import app
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.device import Exported, Fused, Pipeline, Settings, open_export
 from fedvisage.device.exported import CONFIG, GRAPH, OperatingPoint, entry_of, read_description
-from fedvisage.device.fused import FusedConfig, digest_of
+from fedvisage.device.fused import FusedConfig, digest_of, required_threshold
 from fedvisage.device.predict import face_cropper
 from fedvisage.device.service.app import open_engine
 from fedvisage.device.web.site import RuntimeFiles, page_files
@@ -160,8 +160,7 @@ def test_fused_model_keeps_its_scores_when_calibrated(fused_export: Path, scene:
     result = command("calibrate", fused_export, "--live", live, "--at=bpcer=5%", "--out", tmp_path / "door", "--json")
     assert result.exception is None, result.exception
     calibrated = open_export(tmp_path / "door")
-    assert calibrated.threshold is not None
-    assert calibrated.threshold.value == json.loads(result.stdout)["threshold"]["logit"]
+    assert required_threshold(calibrated).value == json.loads(result.stdout)["threshold"]["logit"]
     assert calibrated.digest == open_export(fused_export).digest
     assert logit_of(fused_export, scene) == logit_of(tmp_path / "door", scene)
 
@@ -268,8 +267,7 @@ def test_run_is_exported_and_scaled_by_the_deviation_of_its_held_out_scores(
     assert second.scale == pytest.approx(logits.std())
     sums = logits / first.scale + 0.25 * logits / second.scale
     expected = threshold_from_histograms([histogram(sums, view.rows.label[heldout].astype(np.int64))], "source-eer")
-    threshold = Fused.open(tmp_path / "out").threshold
-    assert threshold is not None
+    threshold = required_threshold(Fused.open(tmp_path / "out"))
     assert (threshold.value, threshold.far, threshold.frr) == (expected.value, expected.far, expected.frr)
 
 
@@ -297,8 +295,7 @@ def test_operating_points_of_three_sets_use_averages(pad: Path, sets: Mapping[st
     names = [str(sets[site]) for site in "ABC"]
     fuse([pad, pad], tmp_path / "out", scales=[2.0, 2.0], on=names, cache=tmp_path)
     model = Fused.open(tmp_path / "out")
-    chosen = model.at("eer").threshold
-    assert chosen is not None
+    chosen = required_threshold(model.at("eer"))
     rates = dict[str, list[float]](bpcer=[], apcer=[])
     for name in names:
         prepared = PreparedSet.open(Path(name))

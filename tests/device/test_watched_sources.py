@@ -20,6 +20,7 @@ from fedvisage.cli import app
 from fedvisage.datasets.small_copies import write_video
 from fedvisage.device import Exported
 from fedvisage.device.frames import frames_of, keep_every
+from fedvisage.device.fused import required_threshold
 
 BRIGHTNESS = (40, 90, 140, 190, 240)
 """Of the frames, so far apart that no codec confuses them."""
@@ -117,9 +118,7 @@ def test_broken_video_prints_only_its_error(tmp_path: Path, capfd: pytest.Captur
 
 def test_watch_decides_at_the_chosen_operating_point(pad: Path, face: np.ndarray, tmp_path: Path) -> None:
     Image.fromarray(face).resize((192, 192)).save(tmp_path / "face.png")
-    own, chosen = Exported.open(pad).threshold, Exported.open(pad).at("eer").threshold
-    assert own is not None
-    assert chosen is not None
+    own, chosen = (required_threshold(model) for model in (Exported.open(pad), Exported.open(pad).at("eer")))
     assert own.operating_point != chosen.operating_point
     words = ["watch", str(tmp_path), "--pad", str(pad), "--sharpness", "0"]
     shown = [CliRunner().invoke(app, [*words, *at]).stdout for at in ([], ["--at", "eer"])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -496,7 +496,9 @@ def serve(
     # Refuse an unprotected service before any model is loaded.
     keys, host = Keys() if service.api_keys is None else _api_keys(service.api_keys), service.host
     check_open(host, keys, service.without_keys)
-    with nullcontext() if gallery is None else _open_gallery(gallery, key, counters) as people:
+    opened: AbstractContextManager[Gallery | None]
+    opened = nullcontext() if gallery is None else _open_gallery(gallery, key, counters)
+    with opened as people:
         settings = Settings(threads=limits.threads, several=True, **asdict(quality))
         open_model = partial(open_noted, threads=limits.threads, int8=int8, provider=provider)
         own = open_model(pad), None if recognition is None else open_model(recognition)

@@ -91,6 +91,7 @@ def calibrate(
         differences = (np.abs(reductions[image.path] - reductions[other.path]).mean() for other in distinct)
         if all(difference >= SAME for difference in differences):
             distinct.append(image)
+    # Too few or too similar pictures do not describe a camera, and an outlier may be an attack.
     if len(scored) < LEAST:
         count = format_count(len(scored), "picture")
         raise UserError(PLACE, f"has {count} with a usable face, and {LEAST} are needed; add genuine pictures")

@@ -156,13 +156,10 @@ class Description(_WithoutLaterFields):
 
     Attributes:
         format: the version of this description.
-        task: attack detection or recognition.
-        method: the training method.
         member: the site of the model, if the run has one model per site.
         size: side of a crop in pixels.
         arithmetic: float32, or int8 after quantisation.
         model_sha256: digest of the weights.
-        recipe_sha256: digest of the run's recipe.
         threshold: the decision threshold; none, if the sites could choose none.
         crop: how a device crops faces, with the detector's digest.
         trained_on: how the training crops were made, as far as known.
@@ -172,7 +169,6 @@ class Description(_WithoutLaterFields):
         files_sha256: digest of the entries of `config.json` for the files beside the graphs; none likewise.
         fused: the sum of which the graph is a member.
         batch_norms: the folded BatchNorm layers, in order; none in exports of earlier versions.
-        version: the version of this software.
     """
 
     format: Literal[1] = 1

@@ -82,10 +82,8 @@ class FusedConfig(_WithoutLaterFields):
     Attributes:
         members: its members, in the order of their folders.
         model_sha256: digest of the members' weights, and of their factors in the sum.
-        threshold: the decision threshold of the sum.
         int8_threshold: that of the int8 graphs; none, if a member has no int8 graph.
         curves: the averaged error rates of the sum on three or more sets, for operating points that are chosen later.
-        version: the version of this software.
     """
 
     library_name: Literal["fedvisage"] = "fedvisage"

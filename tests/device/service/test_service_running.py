@@ -38,6 +38,7 @@ from typer.testing import CliRunner
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.cli import app
 from fedvisage.device import Exported, Pipeline
+from fedvisage.device.fused import required_threshold
 from fedvisage.device.gallery.enrolment import Image as Picture
 from fedvisage.device.pipeline import Checked
 from fedvisage.device.service.app import build, server_of
@@ -233,8 +234,7 @@ def test_serve_decides_at_the_chosen_operating_points(
     with run_service(*words) as (port, _):
         models = answer(port, "GET", "/v1/models")
         (face,) = answer(port, "POST", "/v1/embed", picture.getvalue())["faces"]
-    point = Exported.open(recognition).at("fmr=20%").threshold
-    assert point is not None
+    point = required_threshold(Exported.open(recognition).at("fmr=20%"))
     assert models["recognition"] == {"threshold": point.value, "operating_point": point.operating_point}
     assert Pipeline(strict_pad).check(photographs["one"]).decision == "attack"
     assert face["pad"]["decision"] == "bona_fide"

@@ -68,7 +68,7 @@ def migrate(path: Path, key: bytes, counters: Path) -> tuple[Path, int]:
     old = file.open_file(path, schema=1, tables=OLD_TABLES)
     try:
         with file.errors_in_one_line(path):
-            old.execute("BEGIN EXCLUSIVE")
+            old.execute("BEGIN EXCLUSIVE")  # no other process writes until the new file is in place
             secret = open_secret(old, path, key)
             counter = Counter(counters, path, secret.counting, PATIENCE)
             if (mark := counter.read()) is not None and mark.number > 0:

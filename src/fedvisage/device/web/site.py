@@ -125,9 +125,7 @@ class Package:
     """An npm package, and the files used from it.
 
     Attributes:
-        name: its name at npm.
         version: the only accepted version.
-        licence: its licence and owner.
         integrity: of its archive, as in npm's lock files.
         files: names in the page (web servers do not know .mjs), with names in the archive and digests.
     """
@@ -286,6 +284,7 @@ def page_files(
     ort = runtime or RuntimeFiles()
     own = files("fedvisage.device.web").joinpath("page").iterdir()
     entries = [PageFile(file.name, file.read_bytes) for file in sorted(own, key=lambda file: file.name)]
+    # The page computes with the models' own files, or not at all.
     in_browser = ort.is_there and not any(model.moved for model in (pad, recognition) if model is not None)
     if in_browser:
         entries += [

@@ -189,7 +189,8 @@ def _folded_norms(graph: Graph, model: Any) -> tuple[FoldedNorm, ...]:
         scopes = node.metadata_props.get("pkg.torch.onnx.name_scopes", "")
         path, layer = next((layers[scope] for scope in layers if scope in scopes), ("", None))
         # Adaptation on a device scales the rows of the weight, which must be the layer's channels.
-        rows = node.op_type == "Conv" or (node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1)
+        transposed = node.attributes.get("transB")
+        rows = node.op_type == "Conv" or (transposed is not None and transposed.as_int() == 1)
         if layer is None or not rows:
             continue
         _, number, *parts = path.split(".")
