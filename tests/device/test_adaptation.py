@@ -160,16 +160,16 @@ def test_command_adapts_an_export_without_torch(pad: Path, photographs: dict[str
 
 def test_adapted_weights_give_the_adapted_scores(sets: Mapping[str, Path], pad_run: Path, open_gate: None) -> None:
     model, view = open_model(pad_run), View.of(PreparedSet.open(sets["A"]))
-    finished, sources = model.saved.finished, sources_of(model.setup.method, model.saved)
-    scores, _ = adapt_and_score(model.scorer, finished, view, Adapt(), sources)
-    weights, outcomes = adapt_weights(model.scorer, finished, view, Adapt(), sources)
+    before, sources = model.saved.finished, sources_of(model.setup.method, model.saved)
+    scores, _ = adapt_and_score(model.scorer, before, view, Adapt(), sources)
+    weights, outcomes = adapt_weights(model.scorer, before, view, Adapt(), sources)
     assert outcomes[""].adapted == len(view)
-    moved = {name for name, value in weights.items() if not torch.equal(value, finished[name])}
-    assert any(name.endswith("running_mean") for name in moved)
-    assert any(name.endswith("weight") for name in moved)
+    adapted = {name for name, value in weights.items() if not torch.equal(value, before[name])}
+    assert any(name.endswith("running_mean") for name in adapted)
+    assert any(name.endswith("weight") for name in adapted)
     assert model.scorer.scores(weights, view)[""] == pytest.approx(scores[""], abs=1e-5)
     with refused("evaluation.adapt.loop", "online", "settled"):
-        adapt_weights(model.scorer, finished, view, Adapt(loop="online", gate=False), sources)
+        adapt_weights(model.scorer, before, view, Adapt(loop="online", gate=False), sources)
 
 
 @pytest.mark.slow

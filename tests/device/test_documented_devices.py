@@ -53,13 +53,13 @@ def output_of(*words: str) -> str:
 @pytest.mark.slow
 def test_documented_commands_and_python_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [shlex.split(line)[1:] for block in blocks("console") for line in block.splitlines()]
-    exported, predicted, watched, small, copied, judged_together = (output_of(*words) for words in lines)
-    assert "60 presentations" in judged_together
+    exported, predicted, watched, small, copied, evaluated = (output_of(*words) for words in lines)
+    assert "60 presentations" in evaluated
     assert "pretended/replay-attack" in copied
     assert "APCER" in (place / "evaluated" / "iso30107.html").read_text()
     assert len(small.splitlines()) == 4
-    (judged, as_small) = (output_of("predict", "exported/small", "photos", *words) for words in ((), ("--int8",)))
-    assert [line[-9:] for line in judged.splitlines()[1:]] == [line[-9:] for line in as_small.splitlines()[1:]]
+    float32, int8 = (output_of("predict", "exported/small", "photos", *words) for words in ((), ("--int8",)))
+    assert [line[-9:] for line in float32.splitlines()[1:]] == [line[-9:] for line in int8.splitlines()[1:]]
     assert "MB" in exported
     assert len(predicted.splitlines()) == 5
     assert [json.loads(line)["frame"] for line in watched.splitlines()] == [0, 1, 2, 3]

@@ -186,8 +186,8 @@ def change_weight(copy: Path, members: list[Path]) -> None:
     """Give the first member another weight, and the model the digest of its factors."""
     config = read_description(copy, FusedConfig)
     first, *others = config.members
-    changed = (first.model_copy(update={"weight": 9.0}), *others)
-    digest = digest_of(changed, [Exported.open(copy / "members" / str(number)).digest for number in (1, 2, 3)])
+    new_members = (first.model_copy(update={"weight": 9.0}), *others)
+    digest = digest_of(new_members, [Exported.open(copy / "members" / str(number)).digest for number in (1, 2, 3)])
     edit(copy / CONFIG, lambda values: values.update(model_sha256=digest))
     edit(copy / CONFIG, lambda values: values["members"][0].update(weight=9.0))
 

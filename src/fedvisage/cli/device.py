@@ -34,11 +34,12 @@ from fedvisage.cli.options import (
 if TYPE_CHECKING:
     from fedvisage.device import Exported, Settings
     from fedvisage.device.fused import Model
-    from fedvisage.device.gallery.enrolment import Engine, Image, PersonMatch
+    from fedvisage.device.gallery.enrolment import Engine, PersonMatch
     from fedvisage.device.gallery.search import Gallery
     from fedvisage.device.service.access import Keys
     from fedvisage.device.service.limits import Limits
     from fedvisage.device.web.site import PageFile
+    from fedvisage.faces.align import Image
     from fedvisage.metrics.similarity import Features
 
 # The verbs of a gallery: create one, enrol, search, verify and remove people, and rotate its key.

@@ -18,7 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.base.files import disk_full_is_failure, replaced_when_complete, write_atomically, write_json
+from fedvisage.base.files import (
+    disk_full_is_failure,
+    read_arrays,
+    replaced_when_complete,
+    write_arrays,
+    write_atomically,
+    write_json,
+)
 from fedvisage.base.onnx_graphs import open_session, parse_graph
 from fedvisage.device.exported import (
     AGAIN,
@@ -253,7 +260,7 @@ def adapt(model: Exported, crops: Crops, out: Path, *, threads: int = 1, passed_
     if reason := refusal_reason(SourcePredictions(before, len(crops), None), threshold, 0.0):
         raise RunFailed(f"the gate rejected the adaptation ({reason}); nothing was written")
     graph = parse_graph(str(model.directory / GRAPH), model.graph(), AGAIN)
-    weights = _read_weights(model.directory / WEIGHTS)
+    weights, _ = read_arrays(model.directory / WEIGHTS)
     layers = layers_of(model, graph.graph, weights)
     collected = measure_statistics(graph, layers, crops, threads)
     # The new statistics go into the weights as well, so that both files of the directory hold the same model.
@@ -299,18 +306,6 @@ def measure_statistics(graph: Any, layers: list[NormLayer], crops: Crops, thread
     return averages
 
 
-def _read_weights(path: Path) -> dict[str, NDArray[Any]]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    try:
-        return dict(load_file(path))
-    except FileNotFoundError:
-        raise UserError(str(path), "does not exist; it has the statistics of the layers") from None
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(str(path), f"is not a valid safetensors file ({error})") from None
-
-
 def _digest(weights: Arrays) -> str:
     """Return the SHA-256 over names, types, shapes and values, the same as for the weights of a run."""
     total = hashlib.sha256()
@@ -321,14 +316,12 @@ def _digest(weights: Arrays) -> str:
 
 
 def _write(place: Path, graph: Any, weights: Arrays, description: Description) -> None:
-    from safetensors.numpy import save
-
     path, adapted = place / GRAPH, description.adapted
     assert adapted is not None
     path.parent.mkdir()
     with disk_full_is_failure(path):
         write_atomically(path, graph.SerializeToString(deterministic=True))
-        write_atomically(place / WEIGHTS, save({name: np.asarray(value, order="C") for name, value in weights.items()}))
+        write_arrays(place / WEIGHTS, weights)
     write_export(place, description)
     card = (
         f"# {description.method}, adapted on a device\n\nBatchNorm statistics were recomputed on "

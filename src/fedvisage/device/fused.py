@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.files import json_key, read_plain, write_json
+from fedvisage.base.files import file_digest, json_key, read_plain, write_json
 from fedvisage.base.onnx_graphs import CPU
 from fedvisage.data.prepared import FileEntry
 from fedvisage.device.exported import (
@@ -152,7 +152,7 @@ class Fused:
                 if stated is None or getattr(stated, name) != value:
                     place = f"records a different {name} than {member.directory / GRAPH}; {AGAIN}"
                     raise UserError(str(directory / CONFIG), place)
-        digest = hashlib.sha256(read_plain(directory / CONFIG)).hexdigest()
+        digest = file_digest(directory / CONFIG)
         return Fused(directory, config, tuple(members), digest)
 
     @property

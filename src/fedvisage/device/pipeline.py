@@ -15,7 +15,7 @@ from fedvisage.base.errors import BadFile, UserError
 from fedvisage.device.exported import Exported
 from fedvisage.device.fused import Fused, Model, open_export, required_threshold
 from fedvisage.device.predict import probability
-from fedvisage.faces.align import SIDE, DetectedFaces, align, detect_upright
+from fedvisage.faces.align import SIDE, DetectedFaces, Image, align, detect_upright
 from fedvisage.faces.cropping import CLOSE, crop_face, make_detector
 from fedvisage.faces.detection import Face, digest
 from fedvisage.faces.quality import NO_FACE, SMALL, Quality, Settings, measure
@@ -204,9 +204,6 @@ def overlap(first: Box, second: Box) -> float:
     common = max(0.0, width) * max(0.0, height)
     union = first.width * first.height + second.width * second.height - common
     return common / union if union > 0 else 0.0
-
-
-Image = NDArray[np.uint8]
 
 
 class Pipeline:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedvisage.device.gallery.enrolment import EmbeddingModel, Engine, Image
+from fedvisage.device.gallery.enrolment import EmbeddingModel, Engine
 from fedvisage.device.pipeline import ATTACK, BONA_FIDE, NO_DECISION, Box, Checked, CheckedFace, PadVerdict
+from fedvisage.faces.align import Image
 from fedvisage.faces.detection import Face
 from fedvisage.faces.quality import Quality
 from fedvisage.metrics.similarity import normalise

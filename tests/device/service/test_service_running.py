@@ -39,10 +39,10 @@ from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.cli import app
 from fedvisage.device import Exported, Pipeline
 from fedvisage.device.fused import required_threshold
-from fedvisage.device.gallery.enrolment import Image as Picture
 from fedvisage.device.pipeline import Checked
 from fedvisage.device.service.app import build, server_of
 from fedvisage.device.service.limits import Limits
+from fedvisage.faces.align import Image as Picture
 
 PATIENCE = 600
 

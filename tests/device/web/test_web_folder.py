@@ -182,8 +182,8 @@ def test_command_refuses_in_one_line(pad: Path, tmp_path: Path) -> None:
 
 def test_folder_and_service_have_the_same_policy(pad: Path, runtime: RuntimeFiles) -> None:
     page = page_files(Exported.open(pad), None, runtime=runtime)["index.html"].content.decode()
-    (written,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]+)"', page)
-    assert written == POLICY
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]+)"', page)
+    assert policy == POLICY
     assert HEADERS["content-security-policy"].startswith(POLICY)
     assert "unsafe-eval" not in POLICY.replace("'wasm-unsafe-eval'", "")
     assert "unsafe-inline" not in POLICY

@@ -31,9 +31,9 @@ ASK = """async (content) => {
   const bytes = Uint8Array.from(atob(content), (letter) => letter.charCodeAt(0));
   const { readPicture } = await import("./camera.js");
   const frame = await readPicture(new File([bytes], "picture.png"));
-  const said = await (await window.local).check(frame, { embed: true });
+  const answer = await (await window.local).check(frame, { embed: true });
   const plain = (face) => ({ ...face, embedding: face.embedding && Array.from(face.embedding) });
-  return { ...said, faces: said.faces.map(plain) };
+  return { ...answer, faces: answer.faces.map(plain) };
 }"""
 
 SCALE = """async ({ content, sizes }) => {

@@ -36,7 +36,7 @@ GRAB = """(id) => {
   return canvas.toDataURL("image/png");
 }"""
 VIOLATED = """async (attempt) => {
-  const said = new Promise((resolve) => document.addEventListener("securitypolicyviolation", resolve, { once: true }));
+  const event = new Promise((resolve) => document.addEventListener("securitypolicyviolation", resolve, { once: true }));
   const put = (tag, values) => document.body.append(Object.assign(document.createElement(tag), values));
   const attempts = {
     script: () => put("script", { textContent: "window.ran = 1" }),
@@ -46,7 +46,7 @@ VIOLATED = """async (attempt) => {
     frame: () => put("iframe", { src: "index.html" }),
   };
   attempts[attempt]();
-  return [(await said).effectiveDirective, window.ran ?? 0];
+  return [(await event).effectiveDirective, window.ran ?? 0];
 }"""
 
 

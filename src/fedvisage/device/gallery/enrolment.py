@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.progress import format_count
@@ -17,13 +16,11 @@ from fedvisage.device.gallery.file import AlreadyEnrolled, NameTaken, NotEnrolle
 from fedvisage.device.gallery.records import Face, Person, appearance, mixes_scripts, normalise_name
 from fedvisage.device.gallery.search import Gallery, SearchHit
 from fedvisage.device.pipeline import ATTACK, BONA_FIDE, MATCH, NO_MATCH, Checked, CheckedFace, Pipeline
+from fedvisage.faces.align import Image
 from fedvisage.faces.detection import Face as DetectedFace
 from fedvisage.metrics.similarity import Faces, Features, measurable_rates, normalise
 
 # The engine behind a gallery. Attack detection comes first: an attack has no embedding.
-
-
-Image = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)

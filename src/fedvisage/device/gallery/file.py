@@ -236,7 +236,27 @@ def open_file(
     with errors_in_one_line(path):
         connection = _connect(path, patience)
         try:
-            _check(connection, path, schema, tables)
+            if _number(connection, "PRAGMA application_id") != APPLICATION:
+                raise UserError(str(path), "is an SQLite file, but not a gallery")
+            if (version := _number(connection, "PRAGMA user_version")) < schema:
+                raise UserError(
+                    str(path),
+                    f"is a gallery of version {version}; bring it to version {schema} once with "
+                    f"`fedvisage gallery migrate {path}` and its key",
+                )
+            if version > schema:
+                raise UserError(
+                    str(path),
+                    f"is a gallery of version {version}, but this command reads {schema}; it was already migrated, or "
+                    "belongs to a newer version",
+                )
+            expected = _number(connection, "PRAGMA page_count") * _number(connection, "PRAGMA page_size")
+            if path.stat().st_size < expected:
+                raise UserError(str(path), f"is cut off: {path.stat().st_size:,} of {expected:,} bytes; {_AGAIN}")
+            # Unexpected tables or triggers could run code of another owner.
+            present = {sql for (sql,) in connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")}
+            if present != set(tables):
+                raise UserError(str(path), f"does not have the tables of a gallery; {_AGAIN}")
             if _number(connection, "PRAGMA secure_delete = ON") != 1:
                 raise UserError(str(path), "this SQLite cannot overwrite what is deleted; use another build")
             (journal,) = connection.execute("PRAGMA journal_mode = DELETE").fetchone()
@@ -279,30 +299,6 @@ def _connect(path: Path, patience: float) -> sqlite3.Connection:
         isolation_level=None,
         check_same_thread=False,
     )
-
-
-def _check(opened: sqlite3.Connection, path: Path, schema: int, tables: tuple[str, ...]) -> None:
-    """Refuse other files, other versions, truncated files, and unexpected tables or triggers."""
-    if _number(opened, "PRAGMA application_id") != APPLICATION:
-        raise UserError(str(path), "is an SQLite file, but not a gallery")
-    if (version := _number(opened, "PRAGMA user_version")) != schema:
-        if version < schema:
-            raise UserError(
-                str(path),
-                f"is a gallery of version {version}; bring it to version {schema} once with "
-                f"`fedvisage gallery migrate {path}` and its key",
-            )
-        raise UserError(
-            str(path),
-            f"is a gallery of version {version}, but this command reads {schema}; it was already migrated, or belongs "
-            "to a newer version",
-        )
-    expected = _number(opened, "PRAGMA page_count") * _number(opened, "PRAGMA page_size")
-    if path.stat().st_size < expected:
-        raise UserError(str(path), f"is cut off: {path.stat().st_size:,} of {expected:,} bytes; {_AGAIN}")
-    present = {sql for (sql,) in opened.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")}
-    if present != set(tables):
-        raise UserError(str(path), f"does not have the tables of a gallery; {_AGAIN}")
 
 
 def _number(opened: sqlite3.Connection, query: str) -> int:

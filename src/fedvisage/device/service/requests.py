@@ -19,9 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-import numpy as np
 from fastapi import Depends
-from numpy.typing import NDArray
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
@@ -41,6 +39,7 @@ from fedvisage.device.gallery.file import (
 )
 from fedvisage.device.gallery.search import Gallery
 from fedvisage.device.service.limits import Counts, Limits
+from fedvisage.faces.align import Image
 from fedvisage.faces.pictures import TooLarge, read_reduced
 
 # Error responses: a status, a code for programs and one line, without file paths.
@@ -152,7 +151,6 @@ class StepTimes:
         self._last = now
 
 
-Image = NDArray[np.uint8]
 PARTS = 16
 """Maximum files, and maximum words, of a form."""
 
