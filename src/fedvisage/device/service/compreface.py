@@ -7,7 +7,6 @@ keys, subjects without a face, and new names for subjects.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any
@@ -48,19 +47,19 @@ FaceIds = Annotated[list[str], Depends(_read_face_ids)]
 def routes(work: ServiceContext, nonces: Nonces | None = None) -> APIRouter:
     """Return the routes for an engine and a gallery; with ``nonces``, enrolment from other machines needs one."""
     listed = Routes(work, nonces, "/api/v1", ["compatible with CompreFace"])
-    _add_detection(listed.add, work)
-    _add_recognition(listed.add, work)
-    _add_subjects(listed.add, work)
+    _add_detection(listed, work)
+    _add_recognition(listed, work)
+    _add_subjects(listed, work)
     return listed.router
 
 
-def _add_detection(route: Callable[..., Any], work: ServiceContext) -> None:
-    @route("POST /detection/detect", responses.CompreFaceFaces, CHECK, "file")
+def _add_detection(listed: Routes, work: ServiceContext) -> None:
+    @listed.add("POST /detection/detect", responses.CompreFaceFaces, CHECK, "file")
     def detect(request: Request, content: Content, limit: Limit = 0, det_prob_threshold: Sure = 0.0) -> Values:
         """Detect the faces of a picture, with a liveness decision for each."""
         return {"result": [_face(face) for face in _faces(request, work, content, "file", limit, det_prob_threshold)]}
 
-    @route("POST /verification/verify", responses.PictureComparisons, CHECK, "source_image", "target_image")
+    @listed.add("POST /verification/verify", responses.PictureComparisons, CHECK, "source_image", "target_image")
     def verify(request: Request, content: Content, limit: Limit = 0, det_prob_threshold: Sure = 0.0) -> Values:
         """Compare the largest face of one picture with all faces of another."""
         model_of(work.engine)
@@ -76,8 +75,8 @@ def _add_detection(route: Callable[..., Any], work: ServiceContext) -> None:
         return {"result": [{"source_image_face": _face(sources[0]) if sources else None, "face_matches": matches}]}
 
 
-def _add_recognition(route: Callable[..., Any], work: ServiceContext) -> None:
-    @route("POST /recognition/recognize", responses.CompreFaceFaces, CHECK, "file")
+def _add_recognition(listed: Routes, work: ServiceContext) -> None:
+    @listed.add("POST /recognition/recognize", responses.CompreFaceFaces, CHECK, "file")
     def recognise(
         request: Request,
         content: Content,
@@ -97,7 +96,7 @@ def _add_recognition(route: Callable[..., Any], work: ServiceContext) -> None:
             result.append({**_face(face), "subjects": subjects})
         return {"result": result}
 
-    @route("POST /recognition/faces/{image_id}/verify", responses.CompreFaceFaces, CHECK, "file")
+    @listed.add("POST /recognition/faces/{image_id}/verify", responses.CompreFaceFaces, CHECK, "file")
     def verify(
         request: Request, content: Content, image_id: str, limit: Limit = 0, det_prob_threshold: Sure = 0.0
     ) -> Values:
@@ -114,13 +113,13 @@ def _add_recognition(route: Callable[..., Any], work: ServiceContext) -> None:
         return {"result": result}
 
 
-def _add_subjects(route: Callable[..., Any], work: ServiceContext) -> None:
-    @route("GET /recognition/subjects", responses.Subjects, ENROL)
+def _add_subjects(listed: Routes, work: ServiceContext) -> None:
+    @listed.add("GET /recognition/subjects", responses.Subjects, ENROL)
     def subjects() -> Values:
         """List the enrolled people."""
         return {"subjects": [person.name for person in work.people().people(COLLECTION)]}
 
-    @route("DELETE /recognition/subjects/{subject}", responses.Subject, ADMIN)
+    @listed.add("DELETE /recognition/subjects/{subject}", responses.Subject, ADMIN)
     def remove(request: Request, subject: PathName) -> Values:
         """Delete a person."""
         removed = work.people().remove(COLLECTION, subject)
@@ -129,7 +128,7 @@ def _add_subjects(route: Callable[..., Any], work: ServiceContext) -> None:
 
     place, subject_text = "/recognition/faces", "the subject of the face"
 
-    @route(f"POST {place}", responses.Example, ENROL, "file", enrols=True, created=True, subject=subject_text)
+    @listed.add(f"POST {place}", responses.Example, ENROL, "file", enrols=True, created=True, subject=subject_text)
     def add(request: Request, content: Content, subject: str = "", force: bool = False) -> Values:
         """Enrol a face of a person, who is created if the name is new; one that matches another person needs force."""
         pictures = [("file", content.picture(work.limits.pixels, "file").image)]
@@ -138,7 +137,7 @@ def _add_subjects(route: Callable[..., Any], work: ServiceContext) -> None:
         record_person(request, COLLECTION, result.person.id)
         return {"image_id": result.faces[0].id, "subject": result.person.name}
 
-    @route(f"GET {place}", responses.Examples, ENROL)
+    @listed.add(f"GET {place}", responses.Examples, ENROL)
     def faces(subject: str = "") -> Values:
         """List the faces of one person, or of all people."""
         gallery = work.people()
@@ -149,7 +148,7 @@ def _add_subjects(route: Callable[..., Any], work: ServiceContext) -> None:
         listed = [{"image_id": face.id, "subject": person.name} for person, faces in people for face in faces]
         return {"faces": listed, "total_elements": len(listed), "page_number": 0, "total_pages": 1}
 
-    @route(f"DELETE {place}", responses.DeletedCount, ADMIN)
+    @listed.add(f"DELETE {place}", responses.DeletedCount, ADMIN)
     def remove_faces(request: Request, subject: str = "") -> Values:
         """Delete all faces of one person, or of all people."""
         gallery = work.people()
@@ -162,7 +161,7 @@ def _add_subjects(route: Callable[..., Any], work: ServiceContext) -> None:
             record_person(request, COLLECTION, people[0].id)
         return {"deleted": len(faces)}
 
-    @route(f"POST {place}/delete", list[responses.Example], ADMIN, schema=_FACE_IDS.json_schema())
+    @listed.add(f"POST {place}/delete", list[responses.Example], ADMIN, schema=_FACE_IDS.json_schema())
     def remove_listed(image_ids: FaceIds) -> list[Values]:
         """Delete the faces with these ids; others are left out of the response."""
         removed = list[Values]()
@@ -172,7 +171,7 @@ def _add_subjects(route: Callable[..., Any], work: ServiceContext) -> None:
                 removed.append({"image_id": image_id, "subject": owner.name})
         return removed
 
-    @route(f"DELETE {place}/{{image_id}}", responses.Example, ADMIN)
+    @listed.add(f"DELETE {place}/{{image_id}}", responses.Example, ADMIN)
     def remove_face(request: Request, image_id: str) -> Values:
         """Delete a face."""
         owner = work.people().remove_face(COLLECTION, image_id)

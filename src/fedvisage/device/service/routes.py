@@ -166,14 +166,14 @@ def routes(work: ServiceContext, nonces: Nonces | None = None) -> APIRouter:
         recognised = None if model is None else {"threshold": model.threshold, "operating_point": model.operating_point}
         return {"pipeline": describe_pipeline(work.engine), "recognition": recognised}
 
-    _add_faces(listed.add, work)
-    _add_collections(listed.add, work)
-    _add_people(listed.add, work, nonces or Nonces())
+    _add_faces(listed, work)
+    _add_collections(listed, work)
+    _add_people(listed, work, nonces or Nonces())
     return listed.router
 
 
-def _add_faces(route: Callable[..., Any], work: ServiceContext) -> None:
-    @route("POST /detect", responses.Detection, CHECK, "image")
+def _add_faces(listed: Routes, work: ServiceContext) -> None:
+    @listed.add("POST /detect", responses.Detection, CHECK, "image")
     def detect(request: Request, content: Content) -> Values:
         """Detect the faces of a picture."""
         times, picture = StepTimes(), _picture(work, content)
@@ -186,18 +186,18 @@ def _add_faces(route: Callable[..., Any], work: ServiceContext) -> None:
         times.record_step("detect")
         return _reply(request, work, times, faces=faces)
 
-    @route("POST /pad", responses.Evaluation, CHECK, "image")
+    @listed.add("POST /pad", responses.Evaluation, CHECK, "image")
     def pad(request: Request, content: Content) -> Values:
         """Decide for each face whether it is a living person in front of the camera."""
         return _evaluate_picture(request, work, content)
 
-    @route("POST /embed", responses.Evaluation, CHECK, "image")
+    @listed.add("POST /embed", responses.Evaluation, CHECK, "image")
     def embed(request: Request, report: Report, content: Content) -> Values:
         """Return the embedding of each face; attacks have none, except with ?pad=report."""
         model_of(work.engine)
         return _evaluate_picture(request, work, content, embedding=True, report=report)
 
-    @route("POST /compare", responses.Comparison, CHECK, "image1", "image2")
+    @listed.add("POST /compare", responses.Comparison, CHECK, "image1", "image2")
     def compare(request: Request, report: Report, content: PairContent) -> Values:
         """Decide whether the largest faces of two pictures belong to one person."""
         model, times, images = model_of(work.engine), StepTimes(), list[Values]()
@@ -216,7 +216,7 @@ def _add_faces(route: Callable[..., Any], work: ServiceContext) -> None:
         result |= {"threshold": model.threshold, "operating_point": model.operating_point}
         return _reply(request, work, times, images=images, **result)
 
-    @route("POST /collections/{collection}/search", responses.Evaluation, CHECK, "image")
+    @listed.add("POST /collections/{collection}/search", responses.Evaluation, CHECK, "image")
     def search(request: Request, collection: PathName, report: Report, content: Content, limit: Most = 5) -> Values:
         """Return the most similar people of a collection for each face of a picture."""
         gallery = work.people()
@@ -233,7 +233,7 @@ def _add_faces(route: Callable[..., Any], work: ServiceContext) -> None:
 
     person, place = "name or id", "default, if not given"
 
-    @route("POST /verify", responses.Verification, CHECK, "image", person=person, collection=place)
+    @listed.add("POST /verify", responses.Verification, CHECK, "image", person=person, collection=place)
     def verify(request: Request, report: Report, content: Content) -> Values:
         """Compare the largest face of a picture with one person."""
         gallery, name, collection = work.people(), content.word("person"), content.word("collection", COLLECTION)
@@ -251,74 +251,74 @@ def _add_faces(route: Callable[..., Any], work: ServiceContext) -> None:
         return _reply(request, work, times, **_describe_checked(checked, picture), **result)
 
 
-def _add_collections(route: Callable[..., Any], work: ServiceContext) -> None:
-    place, words = "/collections/{collection}", {"name": "of the collection", "renewable": "true, false"}
+def _add_collections(listed: Routes, work: ServiceContext) -> None:
+    place, name, renewable = "/collections/{collection}", "of the collection", "true, false"
 
-    @route("GET /collections", responses.Collections, CHECK)
+    @listed.add("GET /collections", responses.Collections, CHECK)
     def collections() -> Values:
         """List the collections."""
         return {"collections": [asdict(collection) for collection in work.people().collections()]}
 
-    @route("POST /collections", responses.Collection, ADMIN, created=True, **words)
+    @listed.add("POST /collections", responses.Collection, ADMIN, created=True, name=name, renewable=renewable)
     def add(content: Content) -> Values:
         """Add a collection."""
-        renewable = content.word("renewable", "false") == "true"
-        return asdict(work.people().add_collection(content.word("name"), renewable=renewable))
+        is_renewable = content.word("renewable", "false") == "true"
+        return asdict(work.people().add_collection(content.word("name"), renewable=is_renewable))
 
-    @route(f"GET {place}", responses.Collection, CHECK)
+    @listed.add(f"GET {place}", responses.Collection, CHECK)
     def one(collection: PathName) -> Values:
         """Describe a collection."""
         return asdict(work.people().collection(collection))
 
-    @route(f"DELETE {place}", responses.Deleted, ADMIN)
+    @listed.add(f"DELETE {place}", responses.Deleted, ADMIN)
     def remove(collection: PathName) -> Values:
         """Delete a collection with all its people."""
         work.people().remove_collection(collection)
         return {"deleted": collection}
 
 
-def _add_people(route: Callable[..., Any], work: ServiceContext, nonces: Nonces) -> None:
+def _add_people(listed: Routes, work: ServiceContext, nonces: Nonces) -> None:
     people = "/collections/{collection}/persons"
     place, name_text = f"{people}/{{person}}", "the person's name"
 
-    @route("POST /nonces", responses.Nonce, ENROL, created=True)
+    @listed.add("POST /nonces", responses.Nonce, ENROL, created=True)
     async def nonce(request: Request) -> Values:
         """Issue a nonce, which admits one enrolment of this client."""
         return {"nonce": nonces.issue(client_of(request)), "seconds": LIFETIME}
 
-    @route(f"GET {people}", responses.Persons, ENROL)
+    @listed.add(f"GET {people}", responses.Persons, ENROL)
     def persons(collection: PathName) -> Values:
         """List the enrolled people."""
         return {"persons": [describe_person(person) for person in work.people().people(collection)]}
 
-    @route(
+    @listed.add(
         f"POST {people}", responses.Enrolment, ENROL, "image", enrols=True, created=True, name=name_text, force=FORCE
     )
     def enrol(request: Request, collection: PathName, content: Content) -> Values:
         """Enrol a person with a picture of one living face."""
         return _enrol_person(request, work, content, collection, content.word("name"), new=True)
 
-    @route(f"GET {place}", responses.Person, ENROL)
+    @listed.add(f"GET {place}", responses.Person, ENROL)
     def one(request: Request, collection: PathName, person: PathName) -> Values:
         """Describe a person and their faces."""
         owner = work.people().person(collection, person)
         record_person(request, collection, owner.id)
         return describe_person(owner, work.people().faces(collection, owner.id))
 
-    @route(f"DELETE {place}", responses.Deleted, ADMIN)
+    @listed.add(f"DELETE {place}", responses.Deleted, ADMIN)
     def remove(request: Request, collection: PathName, person: PathName) -> Values:
         """Delete a person; their key and templates are overwritten."""
         removed = work.people().remove(collection, person)
         record_person(request, collection, removed.id)
         return {"deleted": removed.id}
 
-    @route(f"POST {place}/faces", responses.Enrolment, ENROL, "image", enrols=True, created=True, force=FORCE)
+    @listed.add(f"POST {place}/faces", responses.Enrolment, ENROL, "image", enrols=True, created=True, force=FORCE)
     def add(request: Request, collection: PathName, person: PathName, content: Content) -> Values:
         """Add a face to a person."""
         name = work.people().person(collection, person).name
         return _enrol_person(request, work, content, collection, name, new=False)
 
-    @route(f"DELETE {place}/faces/{{face}}", responses.Deleted, ADMIN)
+    @listed.add(f"DELETE {place}/faces/{{face}}", responses.Deleted, ADMIN)
     def remove_face(request: Request, collection: PathName, person: PathName, face: str) -> Values:
         """Delete one face of a person."""
         gallery = work.people()
