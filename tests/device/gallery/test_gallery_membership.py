@@ -73,6 +73,8 @@ EDITS = {
     "names of collections swapped": "UPDATE collections SET name = 'x' WHERE name = 'staff';"
     "UPDATE collections SET name = 'staff' WHERE name = 'visitors';"
     "UPDATE collections SET name = 'visitors' WHERE name = 'x'",
+    "a template moved": "UPDATE faces SET template = (SELECT template FROM faces WHERE number = 1) WHERE number = 2",
+    "a model's digest forged": "UPDATE models SET digest = 'sha256:b'",
     "a model's size forged": "UPDATE models SET size = 17",
     "a face numbered anew": "UPDATE faces SET number = 100 WHERE number = 1",
     "a face given away": "UPDATE faces SET person = (SELECT max(person) FROM faces WHERE number > 1) WHERE number = 1",

@@ -50,13 +50,6 @@ def test_later_faces_join_the_mean(gallery: Gallery) -> None:
     assert gallery.search("default", both[1:], MODEL)[0][0].similarity == pytest.approx(1, abs=1e-6)
 
 
-def test_reopened_file_gives_the_same_matches(gallery: Gallery) -> None:
-    gallery.enrol("default", "anna", faces(0), MODEL)
-    with Gallery(gallery.path, KEY) as again:
-        assert again.search("default", faces(0), MODEL) == gallery.search("default", faces(0), MODEL)
-        assert [person.name for person in again.people("default")] == ["anna"]
-
-
 def test_changes_by_another_process_are_visible(gallery: Gallery) -> None:
     gallery.enrol("default", "anna", faces(0), MODEL)
     with Gallery(gallery.path, KEY) as other:
@@ -180,22 +173,6 @@ def test_collections_are_loaded_before_they_are_searched(gallery: Gallery, model
     assert ["anna" in line for line in notes] == ([] if model == MODEL else [True])
     gallery.enrol("empty", "bob", faces(1), model)
     assert gallery.search("empty", faces(1), model)[0][0].name == "bob"
-
-
-def test_template_moved_to_another_person_is_refused(gallery: Gallery) -> None:
-    gallery.enrol("default", "anna", faces(0), MODEL)
-    gallery.enrol("default", "bob", faces(1), MODEL)
-    first = "(SELECT template FROM faces WHERE number = 1)"
-    run_sql(gallery.path, f"UPDATE faces SET template = {first} WHERE number = 2")
-    with refused("door.gallery", "default", "key"):
-        gallery.search("default", faces(0), MODEL)
-
-
-def test_template_with_the_digest_of_another_model_is_refused(gallery: Gallery) -> None:
-    gallery.enrol("default", "anna", faces(0), MODEL)
-    run_sql(gallery.path, f"UPDATE models SET digest = '{NEWER}'")
-    with refused("door.gallery", "key"):
-        Gallery(gallery.path, KEY)
 
 
 def test_transaction_is_atomic(gallery: Gallery) -> None:
