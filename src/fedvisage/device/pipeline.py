@@ -318,7 +318,8 @@ class Pipeline:
         height, width = picture.shape[:2]
         original = np.array([width, height]) - face.points if detected.turned else face.points
         points = tuple((float(x), float(y)) for x, y in np.round(original, 1))
-        box = Box(*detected.boxes[number], round(face.confidence, 6))
+        x, y, wide, high = detected.boxes[number]
+        box = Box(x, y, wide, high, round(face.confidence, 6))
         checked = CheckedFace(box, points, quality, verdict)
         passed = verdict is None or verdict.decision == BONA_FIDE or report
         if self.recognition is None or not quality.ok or not passed:

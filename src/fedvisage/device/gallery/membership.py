@@ -87,7 +87,8 @@ def row_digest(key: bytes, collection: int, row: StoredPerson | StoredFace) -> i
 
 def whole_digest(key: bytes, collection: int, person: StoredPerson) -> int:
     """Return the sum of the digests of a person and of all their faces."""
-    return sum(row_digest(key, collection, row) for row in (person, *person.faces))
+    rows: list[StoredPerson | StoredFace] = [person, *person.faces]
+    return sum(row_digest(key, collection, row) for row in rows)
 
 
 class Members:

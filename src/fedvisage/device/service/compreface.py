@@ -185,11 +185,12 @@ def _faces(
     """Return the largest faces of a picture with at least this confidence, in pixels of the picture as sent."""
     picture = content.picture(work.limits.pixels, name)
     checked = check_faces(request, work, picture, most=limit, confidence=confidence)
-    boxes = [
-        Box(*(side * picture.divisor for side in (box.x, box.y, box.width, box.height)), box.confidence)
-        for box in (face.box for face in checked.faces)
-    ]
-    return [replace(face, box=box) for face, box in zip(checked.faces, boxes, strict=True)]
+    faces, factor = list[CheckedFace](), picture.divisor
+    for face in checked.faces:
+        box = face.box
+        sent = Box(box.x * factor, box.y * factor, box.width * factor, box.height * factor, box.confidence)
+        faces.append(replace(face, box=sent))
+    return faces
 
 
 def _face(face: CheckedFace) -> Values:

@@ -229,6 +229,8 @@ class RequestGuard:
                     limit.reschedule(asyncio.get_running_loop().time() + DOWNLOAD)
             await send(message)
 
+        note, read, reserved = "", 0, 0
+
         async def receiving() -> Message:
             # Stop reading a request that is longer than allowed, and reserve what exceeds its announced length.
             nonlocal read, reserved
@@ -241,7 +243,6 @@ class RequestGuard:
                 reserved = read
             return message
 
-        note, read, reserved = "", 0, 0
         try:
             payer, reserved = self._admit(scope, headers)
             with self._bodies.hold(payer) as reserve:
