@@ -19,6 +19,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from benchmarks.measurement import Measurement
+from benchmarks.service import serve_in_thread
 from fedvisage.base.version import VERSION
 from fedvisage.device import Exported
 from fedvisage.device.exported import (
@@ -29,7 +30,7 @@ from fedvisage.device.exported import (
     OperatingPoint,
     write_export,
 )
-from fedvisage.device.service.app import build, open_engine, serve_in_thread, server_of
+from fedvisage.device.service.app import build, open_engine, server_of
 from fedvisage.device.service.limits import Limits
 from fedvisage.device.web.site import RuntimeFiles, page_files
 from fedvisage.faces.cropping import record_of

@@ -10,18 +10,22 @@ import asyncio
 import io
 import json
 import resource
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 
 import cv2
 import numpy as np
 from PIL import Image
 
 from benchmarks.measurement import Measurement
-from fedvisage.device.service.app import build, open_engine, serve_in_thread, server_of
+from fedvisage.device.service.app import Server, build, open_engine, server_of
 from fedvisage.device.service.limits import Limits
 from fedvisage.faces.pictures import read_picture
 from fedvisage.render.identities import Identities, photograph_person, photographs_of
@@ -53,6 +57,24 @@ def measure(cache: Path, seconds: float = SECONDS) -> Measurement:
         f"{said['errors']} of {said['answers']}; {growth:.2f} ({late:.0f} MB)",
         share >= 0.8 and not said["errors"] and growth <= 1.1,
     )
+
+
+@contextmanager
+def serve_in_thread(server: Server, waiting: int = 128) -> Iterator[int]:
+    """Serve in a thread until the block ends, and yield the port, a free one on the loopback interface.
+
+    ``waiting`` is the number of connections that may wait to be accepted.
+    """
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(waiting)
+        thread = Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 def photograph() -> bytes:

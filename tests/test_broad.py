@@ -13,7 +13,7 @@ MAY_CATCH_ALL = {
     "starts/files.py": {"_send_tensors"},
     "data/prepared.py": {"_map_array"},
     "faces/pictures.py": {"_read"},
-    "device/gallery/authenticated.py": {"__init__", "_outermost_change"},
+    "device/gallery/authenticated.py": {"__init__", "_writing"},
     "device/gallery/file.py": {"create_file", "open_file"},
     "nvflare/bounds.py": {"_deserialize"},
     "nvflare/node.py": {"_report_errors_of", "run"},

@@ -70,10 +70,10 @@ def logit(share: float) -> float:
 
 def test_documented_output_equals_printed_output() -> None:
     threshold = Threshold(rule="source-eer", value=logit(0.5204), far=0.125, frr=0.1238)
-    judged = [("photos/one.png", 0.8613, "live", ()), ("photos/two.png", 0.2187, "attack", (SEVERAL,))]
+    rows = [("photos/one.png", 0.8613, "live", ()), ("photos/two.png", 0.2187, "attack", (SEVERAL,))]
     images = [
         Prediction(name, probability(logit(score)), logit(score), decision, notes=notes, faces=1 + len(notes))
-        for name, score, decision, notes in judged
+        for name, score, decision, notes in rows
     ]
     images.append(Prediction("photos/wall.png", reason="no face found"))
     assert Predictions(threshold, images).lines() == blocks("")[0].splitlines()

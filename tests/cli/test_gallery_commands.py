@@ -7,20 +7,20 @@ import re
 import shlex
 from pathlib import Path
 
-import cv2
-import numpy as np
 import pytest
 from PIL import Image
+from tests.device.photographs import draw_face, draw_photographs
 from tests.documented import ROOT
 from typer.testing import CliRunner, Result
 
 from fedvisage.base.errors import UserError
 from fedvisage.cli import app
 from fedvisage.device import Exported
+from fedvisage.device.fused import required_threshold
 from fedvisage.device.gallery.file import NotEnrolled, UnknownName, WrongKey
 from fedvisage.device.service.app import open_engine
-from fedvisage.render.identities import Identities, photograph_person, photographs_of
 
+DOOR = ("door.gallery", "--key", "door.key")
 PAGE = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
 
 
@@ -41,12 +41,12 @@ def output_of(*words: object) -> str:
 
 
 def test_gallery_is_created_listed_and_rekeyed(here: Path) -> None:
-    assert "door.key" in output_of("create", "door.gallery", "--key", "door.key")
-    assert "staff" in output_of("create", "door.gallery", "--key", "door.key", "--collection", "staff", "--renewable")
-    listed = json.loads(output_of("list", "door.gallery", "--key", "door.key", "--json"))
+    assert "door.key" in output_of("create", *DOOR)
+    assert "staff" in output_of("create", *DOOR, "--collection", "staff", "--renewable")
+    listed = json.loads(output_of("list", *DOOR, "--json"))
     assert [(entry["name"], entry["renewable"]) for entry in listed] == [("default", False), ("staff", True)]
-    assert "new.key" in output_of("rotate-key", "door.gallery", "--key", "door.key", "--new-key", "new.key")
-    assert isinstance(call("list", "door.gallery", "--key", "door.key").exception, WrongKey)
+    assert "new.key" in output_of("rotate-key", *DOOR, "--new-key", "new.key")
+    assert isinstance(call("list", *DOOR).exception, WrongKey)
     assert isinstance(call("remove", "door.gallery", "anna", "--key", "new.key").exception, UnknownName)
     error = call("list", "door.gallery").exception
     assert isinstance(error, UserError)
@@ -54,16 +54,16 @@ def test_gallery_is_created_listed_and_rekeyed(here: Path) -> None:
 
 
 def test_older_copy_is_refused_until_accepted(here: Path) -> None:
-    output_of("create", "door.gallery", "--key", "door.key")
+    output_of("create", *DOOR)
     older = (here / "door.gallery").read_bytes()
-    output_of("create", "door.gallery", "--key", "door.key", "--collection", "staff")
+    output_of("create", *DOOR, "--collection", "staff")
     (here / "door.gallery").write_bytes(older)
-    error = call("list", "door.gallery", "--key", "door.key").exception
+    error = call("list", *DOOR).exception
     assert isinstance(error, UserError)
     assert "fedvisage gallery accept-state" in error.message
-    assert output_of("accept-state", "door.gallery", "--key", "door.key").count("\n") == 1
-    assert "default" in output_of("list", "door.gallery", "--key", "door.key")
-    output_of("rotate-key", "door.gallery", "--key", "door.key", "--new-key", "new.key")
+    assert output_of("accept-state", *DOOR).count("\n") == 1
+    assert "default" in output_of("list", *DOOR)
+    output_of("rotate-key", *DOOR, "--new-key", "new.key")
     assert "default" in output_of("list", "door.gallery", "--key", "new.key")
     assert [path.name for path in (here / "new.key.counters").iterdir()] == ["door.gallery.counter"]
     assert not list((here / "door.key.counters").iterdir())
@@ -89,44 +89,36 @@ def test_documented_commands_have_their_options() -> None:
         assert {word for word in words if word.startswith("--")} <= options
 
 
-def photograph() -> np.ndarray:
-    face = photograph_person(photographs_of(Identities(images=1, size=112), 0), 112)[0][0]
-    picture = np.full((240, 240, 3), (120, 110, 90), np.uint8)
-    picture[20:220, 20:220] = cv2.resize(face, (200, 200))
-    return picture
-
-
 def test_enrolment_checks_pictures_with_exported_models(here: Path, pad: Path, recognition: Path) -> None:
     """The command follows the decision of the toy model, whichever it is."""
-    Image.fromarray(np.full((240, 240, 3), (120, 110, 90), np.uint8)).save("wall.png")
-    picture = photograph()
-    Image.fromarray(picture).save("face.png")
-    output_of("create", "door.gallery", "--key", "door.key")
+    pictures = draw_photographs(draw_face())
+    for name in ("one", "wall"):
+        Image.fromarray(pictures[name]).save(f"{name}.png")
+    output_of("create", *DOOR)
     models = ("--pad", pad, "--recognition", recognition, "--key", "door.key")
     error = call("enrol", "door.gallery", "anna", "wall.png", *models).exception
     assert isinstance(error, NotEnrolled)
     assert (error.place, "no face" in error.message) == ("wall.png", True)
     assert isinstance(call("search", "door.gallery", "wall.png", *models).exception, UserError)
-    decision = open_engine(pad, recognition).check(picture).decision
-    result = call("enrol", "door.gallery", "anna", "face.png", *models)
+    decision = open_engine(pad, recognition).check(pictures["one"]).decision
+    result = call("enrol", "door.gallery", "anna", "one.png", *models)
     if decision == "bona_fide":
-        assert json.loads(output_of("search", "door.gallery", "face.png", *models, "--json"))[0]["decision"] == "match"
+        assert json.loads(output_of("search", "door.gallery", "one.png", *models, "--json"))[0]["decision"] == "match"
     else:
         assert "attack" in str(result.exception)
 
 
 def test_commands_decide_at_the_chosen_operating_points(here: Path, strict_pad: Path, recognition: Path) -> None:
     (here / "probes" / "anna").mkdir(parents=True)
-    Image.fromarray(photograph()).save("probes/anna/face.png")
-    output_of("create", "door.gallery", "--key", "door.key")
+    Image.fromarray(draw_photographs(draw_face())["one"]).save("probes/anna/face.png")
+    output_of("create", *DOOR)
     models = ("--pad", strict_pad, "--recognition", recognition, "--key", "door.key")
     points = ("--at", "bpcer=50%", "--at", "fmr=20%")
     error = call("enrol", "door.gallery", "anna", "probes", *models).exception
     assert isinstance(error, NotEnrolled)
     assert "attack" in error.message
     output_of("enrol", "door.gallery", "anna", "probes", *models, *points)
-    point = Exported.open(recognition).at("fmr=20%").threshold
-    assert point is not None
+    point = required_threshold(Exported.open(recognition).at("fmr=20%"))
     for verb in (("search", "door.gallery"), ("verify", "door.gallery", "anna")):
         assert isinstance(call(*verb, "probes/anna/face.png", *models).exception, UserError)
         (match,) = json.loads(output_of(*verb, "probes/anna/face.png", *models, *points, "--json"))

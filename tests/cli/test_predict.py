@@ -8,21 +8,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pillow_heif as heif
 import pytest
 import torch
 from PIL import Image
+from tests.device.photographs import draw_face, draw_photographs
 from tests.toy import SIZE, run_toy, tree
 from typer.testing import CliRunner, Result
 
 from fedvisage.base.errors import UserError
 from fedvisage.cli import app
 from fedvisage.device.predict import list_input_pictures
-from fedvisage.render.identities import Identities, photograph_person, photographs_of
 from fedvisage.runs.predict import predict
-from fedvisage.tasks.finished_model import FinishedModel, open_model
+from fedvisage.tasks.finished_model import open_model
 
 
 @pytest.fixture(scope="module")
@@ -45,16 +44,9 @@ def crops(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Pictures of one face, two faces, a face upside down, a grey face, and a wall."""
-    place = tmp_path_factory.mktemp("photographs")
-    face = photograph_person(photographs_of(Identities(images=1, size=112), 0), 112)[0][0]
-    single = np.full((240, 480, 3), (120, 110, 90), np.uint8)
-    single[20:220, 20:220] = cv2.resize(face, (200, 200))
-    two = single.copy()
-    two[80:220, 300:440] = cv2.resize(face, (140, 140))
-    grey = np.repeat(cv2.cvtColor(single, cv2.COLOR_RGB2GRAY)[..., None], 3, axis=2)
-    wall = np.full((240, 480, 3), (120, 110, 90), np.uint8)
-    for name, picture in {"one": single, "two": two, "turned": single[::-1, ::-1], "grey": grey, "wall": wall}.items():
-        Image.fromarray(picture).save(place / f"{name}.png")
+    place, pictures = tmp_path_factory.mktemp("photographs"), draw_photographs(draw_face())
+    for name in ("one", "two", "turned", "grey", "wall"):
+        Image.fromarray(pictures[name]).save(place / f"{name}.png")
     return place
 
 
@@ -86,15 +78,11 @@ def test_command_line_and_python_give_the_same_score(run: Path, crops: Path) -> 
     np.testing.assert_allclose([row["logit"] for row in rows], logits, atol=1e-4)
 
 
-def train_drawing_method(sets: Mapping[str, Path], out: Path) -> FinishedModel:
-    run_toy(tree(sets, "vit-h-is", training__rounds=1, evaluation__batch=4), out)
-    return open_model(out)
-
-
 def test_method_with_random_draws_scores_each_picture_independently(
     sets: Mapping[str, Path], crops: Path, tmp_path: Path
 ) -> None:
-    model = train_drawing_method(sets, tmp_path / "run")
+    run_toy(tree(sets, "vit-h-is", training__rounds=1, evaluation__batch=4), tmp_path / "run")
+    model = open_model(tmp_path / "run")
     together = predict(model, list_input_pictures([crops]), crop="none").images
     alone = predict(model, list_input_pictures([crops / "7.png"]), crop="none").images[0]
     assert together[7] == alone
@@ -107,15 +95,12 @@ def test_pictures_come_from_arguments_a_pipe_and_a_list(run: Path, crops: Path) 
     listed = f"{crops / '3.png'}\n{crops / '5.png'}\n".encode()
     named = values(call(run, "--paths-from", "-", "--crop", "none", "--json", stdin=listed))
     assert named == plain
-    assert piped[0] == plain[0] | {"path": "-", **scores(piped[0])}
+    scores = {name: piped[0][name] for name in ("probability", "logit")}
+    assert piped[0] == plain[0] | {"path": "-", **scores}
     assert piped[0]["logit"] == pytest.approx(plain[0]["logit"], abs=1e-5)
     refused = call(run, "-", "--paths-from", "-")
     assert isinstance(refused.exception, UserError)
     assert "twice" in str(refused.exception)
-
-
-def scores(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in ("probability", "logit")}
 
 
 def test_phone_photograph_is_scored(run: Path) -> None:
@@ -130,13 +115,8 @@ def test_faces_are_counted_boxed_and_turned_upright(run: Path, photographs: Path
     result = call(run, photographs, "--json")
     rows = {Path(row["path"]).stem: row for row in values(result)}
     assert {name: row["faces"] for name, row in rows.items()} == {"one": 1, "two": 2, "turned": 1, "grey": 1, "wall": 0}
-    assert {name: row["notes"] for name, row in rows.items()} == {
-        "one": [],
-        "two": ["several faces"],
-        "turned": ["upside down"],
-        "grey": ["grey"],
-        "wall": [],
-    }
+    notes = {"one": [], "two": ["several faces"], "turned": ["upside down"], "grey": ["grey"], "wall": []}
+    assert {name: row["notes"] for name, row in rows.items()} == notes
     assert rows["wall"]["decision"] == "rejected"
     assert rows["turned"]["logit"] == pytest.approx(rows["one"]["logit"], abs=1e-4)
     large, small = rows["two"]["boxes"]

@@ -1,36 +1,27 @@
-"""Photographs for tests of the device."""
+"""Photographs and a gallery for tests of the device."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+from tests.device.gallery.files import KEY
+from tests.device.photographs import draw_face, draw_photographs
 
-from fedvisage.render.identities import Identities, photograph_person, photographs_of
+from fedvisage.device.gallery.search import Gallery
 
 
 @pytest.fixture(scope="session")
 def face() -> np.ndarray:
-    return photograph_person(photographs_of(Identities(images=1, size=112), 0), 112)[0][0]
+    return draw_face()
 
 
 @pytest.fixture(scope="session")
 def photographs(face: np.ndarray) -> dict[str, np.ndarray]:
-    """Pictures of one face, two faces, a face upside down, a blurred face, a small face, and a wall."""
-    single = np.full((240, 480, 3), (120, 110, 90), np.uint8)
-    small = single.copy()
-    single[20:220, 20:220] = cv2.resize(face, (200, 200))
-    two = single.copy()
-    two[80:220, 300:440] = cv2.resize(face, (140, 140))
-    small[90:150, 90:150] = cv2.resize(face, (60, 60), interpolation=cv2.INTER_AREA)
-    return {
-        "one": single,
-        "two": two,
-        "turned": np.ascontiguousarray(single[::-1, ::-1]),
-        "blurred": cv2.GaussianBlur(single, (0, 0), 4),
-        "small": small,
-        "wall": np.full((240, 480, 3), (120, 110, 90), np.uint8),
-    }
+    return draw_photographs(face)
 
 
 @pytest.fixture(scope="session")
@@ -39,3 +30,11 @@ def scene(face: np.ndarray) -> np.ndarray:
     room = np.random.default_rng(0).integers(90, 130, (480, 640, 3)).astype(np.uint8)
     room[150:290, 260:400] = cv2.resize(face, (140, 140), interpolation=cv2.INTER_CUBIC)
     return room
+
+
+@pytest.fixture
+def gallery(tmp_path: Path) -> Iterator[Gallery]:
+    """An open gallery with the empty collection ``default``."""
+    with Gallery.create(tmp_path / "door.gallery", KEY) as opened_gallery:
+        opened_gallery.add_collection()
+        yield opened_gallery

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from fedvisage.cli import app
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.device import Exported, Pipeline
-from fedvisage.device.adaptation import BATCH, KEPT, adapt, layers_of
+from fedvisage.device.adaptation import BATCH, KEPT, adapt
 from fedvisage.device.exported import read_config, write_export
 from fedvisage.federation.wire.message import digest_of
 from fedvisage.metrics import gate
@@ -101,10 +102,17 @@ def test_directory_states_the_origin_of_the_adaptation(pad: Path, adapted_export
 
 
 def test_every_batch_norm_layer_is_recognised(pad_run: Path, pad: Path) -> None:
-    weights = {name: value.numpy() for name, value in load_file(pad / "model.safetensors").items()}
-    layers = layers_of(onnx.load(pad / "onnx/model.onnx").graph, weights)
+    norms, weights = Exported.open(pad).description.batch_norms, load_file(pad / "model.safetensors")
     stored = {name.removesuffix(".running_mean") for name in weights if name.endswith("running_mean")}
-    assert sorted(layer.name for layer in layers) == sorted(stored)
+    assert norms is not None
+    assert sorted(layer.layer for layer in norms) == sorted(stored)
+
+
+def test_export_without_list_of_layers_must_be_exported_again(pad: Path, tmp_path: Path, open_gate: None) -> None:
+    shutil.copytree(pad, tmp_path / "old")
+    write_export(tmp_path / "old", read_config(pad).float32.description.model_copy(update={"batch_norms": None}))
+    with refused("old", "export the model again"):
+        adapt(Exported.open(tmp_path / "old"), crops(), tmp_path / "out")
 
 
 @pytest.mark.parametrize(("count", "word"), [(8, "too small"), (40, "one class")])
@@ -116,14 +124,12 @@ def test_rejected_adaptation_writes_nothing(pad: Path, tmp_path: Path, count: in
 
 
 def test_weights_of_another_model_are_refused(pad: Path, recognition: Path, tmp_path: Path, open_gate: None) -> None:
-    import shutil
-
     shutil.copytree(pad, tmp_path / "mixed")
     shutil.copy(recognition / "model.safetensors", tmp_path / "mixed" / "model.safetensors")
     with refused("mixed/model.safetensors", "config.json"):
         Exported.open(tmp_path / "mixed")
     write_export(tmp_path / "mixed", read_config(pad).float32.description)  # records the files that lie there
-    with refused("--data", "BatchNorm"):
+    with refused("mixed/model.safetensors", "does not fit the graph"):
         adapt(Exported.open(tmp_path / "mixed"), crops(), tmp_path / "out")
     with refused("recognition", "threshold"):
         adapt(Exported.open(recognition), crops(), tmp_path / "out")
@@ -154,16 +160,16 @@ def test_command_adapts_an_export_without_torch(pad: Path, photographs: dict[str
 
 def test_adapted_weights_give_the_adapted_scores(sets: Mapping[str, Path], pad_run: Path, open_gate: None) -> None:
     model, view = open_model(pad_run), View.of(PreparedSet.open(sets["A"]))
-    finished, sources = model.saved.finished, sources_of(model.setup.method, model.saved)
-    scores, _ = adapt_and_score(model.scorer, finished, view, Adapt(), sources)
-    weights, outcomes = adapt_weights(model.scorer, finished, view, Adapt(), sources)
+    before, sources = model.saved.finished, sources_of(model.setup.method, model.saved)
+    scores, _ = adapt_and_score(model.scorer, before, view, Adapt(), sources)
+    weights, outcomes = adapt_weights(model.scorer, before, view, Adapt(), sources)
     assert outcomes[""].adapted == len(view)
-    moved = {name for name, value in weights.items() if not torch.equal(value, finished[name])}
-    assert any(name.endswith("running_mean") for name in moved)
-    assert any(name.endswith("weight") for name in moved)
+    adapted = {name for name, value in weights.items() if not torch.equal(value, before[name])}
+    assert any(name.endswith("running_mean") for name in adapted)
+    assert any(name.endswith("weight") for name in adapted)
     assert model.scorer.scores(weights, view)[""] == pytest.approx(scores[""], abs=1e-5)
     with refused("evaluation.adapt.loop", "online", "settled"):
-        adapt_weights(model.scorer, finished, view, Adapt(loop="online", gate=False), sources)
+        adapt_weights(model.scorer, before, view, Adapt(loop="online", gate=False), sources)
 
 
 @pytest.mark.slow
@@ -180,13 +186,9 @@ def test_gated_model_is_exported_with_its_adapted_weights(
     assert "adapted" in (out / "README.md").read_text()
 
 
-def test_rejected_adaptation_is_not_exported_as_adapted(
-    sets: Mapping[str, Path], pad_run: Path, tmp_path: Path
-) -> None:
+def test_rejected_adaptation_is_not_exported(sets: Mapping[str, Path], pad_run: Path, tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match="gate"):
-        adapt_and_export(
-            open_model(pad_run), tmp_path / "out", f"{sets['A']} only: subjects=0-1", cache=tmp_path / "cache"
-        )
+        adapt_and_export(open_model(pad_run), tmp_path / "out", f"{sets['A']} only: subjects=0-1", cache=tmp_path)
     assert not (tmp_path / "out").exists()
 
 

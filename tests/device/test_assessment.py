@@ -11,6 +11,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from tests.device.exports import with_threshold
 from tests.report.test_page_in_browser import CHROMIUM, measure
 from typer.testing import CliRunner
 
@@ -18,7 +19,7 @@ from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.cli import app
 from fedvisage.datasets.catalogue import SCANNERS
 from fedvisage.datasets.small_copies import write_copy
-from fedvisage.device import Exported, Pipeline
+from fedvisage.device import Pipeline
 from fedvisage.faces.pictures import sample_video
 from fedvisage.runs.assess_pipeline import Assessment, assess, presentations_in
 
@@ -31,15 +32,6 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("assessment") / "copy"
     write_copy(SCANNERS["replay-attack"], root, people=PEOPLE)
     return root
-
-
-def with_threshold(directory: Path, value: float) -> Exported:
-    """Return a model with another threshold, because that of an untrained model is useless."""
-    model = Exported.open(directory)
-    point = model.description.threshold
-    assert point is not None
-    described = model.description.model_copy(update={"threshold": point.model_copy(update={"value": value})})
-    return replace(model, description=described)
 
 
 @pytest.fixture(scope="session")
@@ -118,21 +110,13 @@ def test_person_classified_as_attack_is_not_enrolled(copy: Path, pad: Path, reco
 
 
 def test_missing_face_counts_as_no_response(copy: Path, pad: Path) -> None:
-    pipeline = Pipeline(pad)
     trials = presentations_in(copy)
-    walls = [
-        replace(trial, items=(replace(trial.items[0], path=write_wall(copy), kind="image"),))
-        for trial in trials.probes[:2]
-    ]
-    result = assess(pipeline, replace(trials, probes=tuple(walls)), frames=1, resamples=0)
+    wall = copy.parent / "wall.png"
+    cv2.imwrite(str(wall), np.full((200, 200, 3), 90, np.uint8))
+    walls = [replace(trial, items=(replace(trial.items[0], path=wall, kind="image"),)) for trial in trials.probes[:2]]
+    result = assess(Pipeline(pad), replace(trials, probes=tuple(walls)), frames=1, resamples=0)
     assert result.values["test"]["no_response"] == {"no face found": 2}
     assert result.rows[0]["decision"] == "no_decision"
-
-
-def write_wall(place: Path) -> Path:
-    path = place.parent / "wall.png"
-    cv2.imwrite(str(path), np.full((200, 200, 3), 90, np.uint8))
-    return path
 
 
 def test_unreadable_input_has_no_report(copy: Path, pad: Path) -> None:

@@ -19,6 +19,7 @@ from fedvisage.cli import app
 from fedvisage.device import Exported
 from fedvisage.device.calibration import CalibrationResult, calibrate
 from fedvisage.device.exported import GRAPH, read_config, write_export
+from fedvisage.device.fused import required_threshold
 from fedvisage.device.predict import list_input_pictures, predict
 from fedvisage.metrics.calibration import K, threshold_for_camera
 
@@ -78,12 +79,10 @@ def logits_of(bright: Path, live: Path) -> np.ndarray:
 
 def test_calibrated_export_has_a_new_threshold_and_the_same_scores(bright: Path, live: Path, tmp_path: Path) -> None:
     result = run(bright, live, tmp_path / "door")
-    before, after = Exported.open(bright), Exported.open(tmp_path / "door")
-    assert before.threshold is not None
-    assert after.threshold is not None
+    after = required_threshold(Exported.open(tmp_path / "door"))
     logits = logits_of(bright, live)
     expected = threshold_for_camera(logits, result.before, 0.02)
-    assert after.threshold.value == expected.value
+    assert after.value == expected.value
     assert expected.weight == 8 / (8 + K)
     assert (logits_of(tmp_path / "door", live) == logits).all()
     assert (tmp_path / "door" / WEIGHTS).read_bytes() == (bright / WEIGHTS).read_bytes()
@@ -91,8 +90,7 @@ def test_calibrated_export_has_a_new_threshold_and_the_same_scores(bright: Path,
 
 def test_results_state_unknown_apcer_and_the_number_of_pictures(bright: Path, live: Path, tmp_path: Path) -> None:
     lines = run(bright, live, tmp_path / "door").lines()
-    point = Exported.open(tmp_path / "door").threshold
-    assert point is not None
+    point = required_threshold(Exported.open(tmp_path / "door"))
     for text in ("\n".join(lines), point.operating_point, (tmp_path / "door" / "README.md").read_text()):
         assert "8 genuine pictures" in text
         assert "APCER unknown" in text
@@ -102,24 +100,12 @@ def test_results_state_unknown_apcer_and_the_number_of_pictures(bright: Path, li
 
 
 def test_command_writes_the_export_and_prints_json(bright: Path, live: Path, tmp_path: Path) -> None:
-    words = [
-        "calibrate",
-        bright,
-        "--live",
-        live,
-        "--at",
-        "bpcer=5%",
-        "--out",
-        tmp_path / "door",
-        "--crop",
-        "none",
-        "--json",
-    ]
+    words = ["calibrate", bright, "--live", live, "--at=bpcer=5%", "--out", tmp_path / "door", "--crop=none", "--json"]
     result = CliRunner().invoke(app, [*map(str, words), "--quiet"])
     assert result.exception is None, result.exception
     values = json.loads(result.stdout)
     assert values["pictures"] == 8
-    assert values["threshold"]["logit"] == Exported.open(tmp_path / "door").description.threshold.value  # type: ignore[union-attr]
+    assert values["threshold"]["logit"] == required_threshold(Exported.open(tmp_path / "door")).value
 
 
 def keep_four(place: Path) -> None:

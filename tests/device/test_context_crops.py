@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import cv2
 import numpy as np
 import pytest
 from PIL import Image
+from tests.device.exports import with_margin
 from tests.refusals import refused
 from tests.toy import make_set, run_toy, tree
 
@@ -46,12 +46,6 @@ console.log(JSON.stringify(crops));
 """
 
 
-def with_crop_margin(pad: Path, margin: float) -> Exported:
-    exported = Exported.open(pad)
-    crop = record_of("face", margin=margin)
-    return replace(exported, description=exported.description.model_copy(update={"crop": crop}))
-
-
 def test_page_and_python_crop_equal_pixels_at_every_margin(scene: np.ndarray, tmp_path: Path) -> None:
     if shutil.which("node") is None:
         pytest.skip("node is not installed; install the system's package nodejs")
@@ -72,9 +66,8 @@ def test_page_and_python_crop_equal_pixels_at_every_margin(scene: np.ndarray, tm
     output = subprocess.run(
         ["node", "cut.js"], input=json.dumps(question), capture_output=True, text=True, check=True, cwd=tmp_path
     ).stdout
-    wanted = [
-        crop_face(scene, [Face(np.array(box), np.zeros((5, 2)))], 48, margin) for margin in MARGINS for box in boxes
-    ]
+    faces = [Face(np.array(box), np.zeros((5, 2))) for box in boxes]
+    wanted = [crop_face(scene, [face], 48, margin) for margin in MARGINS for face in faces]
     assert {crop.close for crop in wanted} == {True, False}
     for page_crop, crop in zip(json.loads(output), wanted, strict=True):
         assert page_crop["close"] == crop.close
@@ -83,12 +76,17 @@ def test_page_and_python_crop_equal_pixels_at_every_margin(scene: np.ndarray, tm
 
 @pytest.mark.parametrize("margin", MARGINS)
 def test_imports_predictions_and_pipelines_crop_equal_pixels(
-    margin: float, scene: np.ndarray, pad: Path, monkeypatch: pytest.MonkeyPatch
+    margin: float, scene: np.ndarray, pad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, shown = with_crop_margin(pad, margin), list[np.ndarray]()
+    model, shown = Exported.open(with_margin(pad, tmp_path / "export", margin)), list[np.ndarray]()
     imported = make_cropper("face", model.size, margin=margin)(scene).image
     predicted = face_cropper("face", model.shapes)(scene).crops
-    monkeypatch.setattr(Exported, "run", lambda _, crops: shown.extend(crops) or np.zeros(len(crops)))
+
+    def record(_: Exported, crops: np.ndarray) -> np.ndarray:
+        shown.extend(crops)
+        return np.zeros(len(crops))
+
+    monkeypatch.setattr(Exported, "run", record)
     Pipeline(model, settings=Settings(sharpness=0)).check(scene)
     for crop in (*predicted, *shown):
         np.testing.assert_array_equal(crop, imported)
@@ -98,7 +96,8 @@ def test_imports_predictions_and_pipelines_crop_equal_pixels(
 def test_picture_without_context_is_rejected_everywhere(scene: np.ndarray, pad: Path, tmp_path: Path) -> None:
     tight = np.ascontiguousarray(scene[150:290, 260:400])
     for margin, reasons in ((1.4, ()), (2.7, (CLOSE,))):
-        answer = Pipeline(with_crop_margin(pad, margin), settings=Settings(enlarge=True, sharpness=0)).check(tight)
+        export = with_margin(pad, tmp_path / str(margin), margin)
+        answer = Pipeline(export, settings=Settings(enlarge=True, sharpness=0)).check(tight)
         assert answer.reasons == reasons
         assert (answer.decision == "no_decision") == bool(reasons)
     assert face_cropper("face", [CropShape(2.7, 32)])(tight).reason == CLOSE
@@ -120,7 +119,7 @@ def test_padding_repeats_the_edge_and_is_recorded(scene: np.ndarray, tmp_path: P
     for number, name in enumerate(names):  # files with equal content count once
         (photos / name).mkdir(parents=True)
         Image.fromarray(tight // 8 * 7 + np.uint8(number)).save(photos / name / "1.png")
-    options = ImportOptions(size=32, margin=4.0, pad="replicate", heldout=0.5)
+    options = ImportOptions(size=32, margin="4.0", pad="replicate", heldout=0.5)
     import_dataset("folder", photos, tmp_path / "set", lambda _: None, name="padded", options=options)
     crop = PreparedSet.open(tmp_path / "set").crop
     assert crop is not None
@@ -132,7 +131,7 @@ def test_padding_repeats_the_edge_and_is_recorded(scene: np.ndarray, tmp_path: P
 def test_margin_and_padding_need_a_face_with_a_box() -> None:
     for options in ({"margin": 2.7}, {"pad": "replicate"}):
         with refused("--margin", "--crop face"):
-            ImportOptions(crop="centre", **options)  # type: ignore[arg-type]
+            ImportOptions(crop="centre", **options)
     with refused("--pad", "'mirror'"):
         ImportOptions(pad="mirror")  # type: ignore[arg-type]
 

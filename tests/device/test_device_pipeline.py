@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.device.exports import with_threshold
 from tests.refusals import refused
 
 from fedvisage.base.files import json_text
@@ -20,16 +20,6 @@ from fedvisage.faces.cropping import crop_face, make_detector
 from fedvisage.faces.quality import Quality
 
 Photographs = dict[str, np.ndarray]
-
-
-def with_decision(pad: Path, decision: str) -> Exported:
-    """Return the model with a threshold that gives every face one decision."""
-    model = Exported.open(pad)
-    point = model.description.threshold
-    assert point is not None
-    value = -50.0 if decision == "bona_fide" else 50.0
-    threshold = point.model_copy(update={"value": value})
-    return replace(model, description=model.description.model_copy(update={"threshold": threshold}))
 
 
 def test_face_gets_the_score_of_its_crop(pad: Path, photographs: Photographs) -> None:
@@ -81,13 +71,13 @@ def test_attack_is_recognised_only_on_request(pad: Path, recognition: Path, phot
         searched.append(embedding)
         return [Match("someone", 0.5, 0.4, "match", "fmr")]
 
-    pipeline = Pipeline(with_decision(pad, "attack"), recognition, search=search)
+    pipeline = Pipeline(with_threshold(pad, 50.0), recognition, search=search)
     (face,) = pipeline.check(photographs["one"]).faces
     assert (face.embedding, face.matches, searched) == (None, (), [])
     (face,) = pipeline.check(photographs["one"], report=True).faces
     assert face.pad is not None
     assert (face.pad.decision, [match.person for match in face.matches]) == ("attack", ["someone"])
-    (face,) = Pipeline(with_decision(pad, "bona_fide"), recognition, search=search).check(photographs["one"]).faces
+    (face,) = Pipeline(with_threshold(pad, -50.0), recognition, search=search).check(photographs["one"]).faces
     assert face.embedding is not None
     assert len(searched) == 2
     assert pipeline.check(photographs["blurred"], report=True).faces[0].embedding is None
@@ -103,7 +93,7 @@ def test_embedding_is_of_the_aligned_face(recognition: Path, photographs: Photog
 
 
 def test_results_are_plain_values_without_template(pad: Path, recognition: Path, photographs: Photographs) -> None:
-    checked = Pipeline(with_decision(pad, "bona_fide"), recognition).check(photographs["one"])
+    checked = Pipeline(with_threshold(pad, -50.0), recognition).check(photographs["one"])
     values = json.loads(json_text(checked.as_values()))
     assert values["decision"] == "bona_fide"
     assert values["faces"][0]["quality"]["ok"]

@@ -53,13 +53,13 @@ def output_of(*words: str) -> str:
 @pytest.mark.slow
 def test_documented_commands_and_python_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [shlex.split(line)[1:] for block in blocks("console") for line in block.splitlines()]
-    exported, predicted, watched, small, copied, judged_together = (output_of(*words) for words in lines)
-    assert "60 presentations" in judged_together
+    exported, predicted, watched, small, copied, evaluated = (output_of(*words) for words in lines)
+    assert "60 presentations" in evaluated
     assert "pretended/replay-attack" in copied
     assert "APCER" in (place / "evaluated" / "iso30107.html").read_text()
     assert len(small.splitlines()) == 4
-    (judged, as_small) = (output_of("predict", "exported/small", "photos", *words) for words in ((), ("--int8",)))
-    assert [line[-9:] for line in judged.splitlines()[1:]] == [line[-9:] for line in as_small.splitlines()[1:]]
+    float32, int8 = (output_of("predict", "exported/small", "photos", *words) for words in ((), ("--int8",)))
+    assert [line[-9:] for line in float32.splitlines()[1:]] == [line[-9:] for line in int8.splitlines()[1:]]
     assert "MB" in exported
     assert len(predicted.splitlines()) == 5
     assert [json.loads(line)["frame"] for line in watched.splitlines()] == [0, 1, 2, 3]
@@ -69,11 +69,9 @@ def test_documented_commands_and_python_run(place: Path, capsys: pytest.CaptureF
 
 
 def test_export_and_run_predict_equally(place: Path, pad: Path) -> None:
-    with_run, without = (
-        json.loads(output_of("predict", str(model), "photos", "--json")) for model in ("runs/first", pad)
-    )
-    assert with_run["threshold"] == without["threshold"]
-    for image, same in zip(with_run["images"], without["images"], strict=True):
+    run, export = (json.loads(output_of("predict", str(model), "photos", "--json")) for model in ("runs/first", pad))
+    assert run["threshold"] == export["threshold"]
+    for image, same in zip(run["images"], export["images"], strict=True):
         assert image.pop("probability") == pytest.approx(same.pop("probability"), abs=1e-4)
         assert image.pop("logit") == pytest.approx(same.pop("logit"), abs=1e-3)
         assert image == same
@@ -81,12 +79,10 @@ def test_export_and_run_predict_equally(place: Path, pad: Path) -> None:
 
 def test_export_and_run_compare_equally(place: Path, recognition_run: Path, recognition: Path) -> None:
     words = ("photos/one.png", "--against", "photos", "--json")
-    with_run, without = (
-        json.loads(output_of("predict", str(model), *words)) for model in (recognition_run, recognition)
-    )
-    expected = {match.pop("path"): match for match in with_run["matches"]}
-    assert sorted(match["path"] for match in without["matches"]) == sorted(expected)
-    for match in without["matches"]:  # near ties may be in another order
+    run, export = (json.loads(output_of("predict", str(path), *words)) for path in (recognition_run, recognition))
+    expected = {match.pop("path"): match for match in run["matches"]}
+    assert sorted(match["path"] for match in export["matches"]) == sorted(expected)
+    for match in export["matches"]:  # near ties may be in another order
         same = expected[match.pop("path")]
         assert match.pop("similarity") == pytest.approx(same.pop("similarity"), abs=1e-4)
         assert match == same

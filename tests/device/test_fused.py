@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -13,8 +14,9 @@ import numpy as np
 import pytest
 from PIL import Image
 from sklearn.metrics import roc_auc_score
-from tests.device.fusion import with_margin
+from tests.device.exports import with_margin
 from tests.refusals import check_output, refused
+from tests.toy import make_set
 from typer.testing import CliRunner
 
 import fedvisage as fv
@@ -22,7 +24,7 @@ from fedvisage.cli import app
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.device import Exported, Fused, Pipeline, Settings, open_export
 from fedvisage.device.exported import CONFIG, GRAPH, OperatingPoint, entry_of, read_description
-from fedvisage.device.fused import FusedConfig, digest_of
+from fedvisage.device.fused import FusedConfig, digest_of, required_threshold
 from fedvisage.device.predict import face_cropper
 from fedvisage.device.service.app import open_engine
 from fedvisage.device.web.site import RuntimeFiles, page_files
@@ -73,20 +75,26 @@ def photo(scene: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Path:
 PLAIN = Settings(sharpness=0)
 
 
+def logit_of(export: Path, picture: np.ndarray) -> float:
+    """Return the logit of the only face of a picture."""
+    verdict = Pipeline(export, settings=PLAIN).check(picture).faces[0].pad
+    assert verdict is not None
+    assert verdict.logit is not None
+    return verdict.logit
+
+
 def test_score_is_the_weighted_sum_of_members_at_their_own_crops(
     fused_export: Path, members: list[Path], scene: np.ndarray
 ) -> None:
-    alone = [Pipeline(member, settings=PLAIN).check(scene).faces[0].pad for member in members]
+    alone = [logit_of(member, scene) for member in members]
     together = Pipeline(fused_export, settings=PLAIN).check(scene).faces[0].pad
     assert together is not None
-    expected = sum(
-        weight * float(verdict.logit) / scale  # type: ignore[union-attr, arg-type]
-        for verdict, weight, scale in zip(alone, WEIGHTS, SCALES, strict=True)
-    )
+    factors = zip(alone, WEIGHTS, SCALES, strict=True)
+    expected = sum(weight * logit / scale for logit, weight, scale in factors)
     assert together.logit == pytest.approx(expected, rel=1e-9)
     assert together.threshold_logit == 0
     assert together.decision == ("bona_fide" if expected >= 0 else "attack")
-    assert alone[0].logit != alone[1].logit  # type: ignore[union-attr]
+    assert alone[0] != alone[1]
 
 
 def test_members_of_equal_crops_share_one(fused_export: Path) -> None:
@@ -106,12 +114,11 @@ def test_face_is_decided_only_if_every_crop_has_its_context(
 
 
 def test_predict_and_watch_give_the_score_of_the_pipeline(fused_export: Path, photo: Path, scene: np.ndarray) -> None:
-    expected = Pipeline(fused_export, settings=PLAIN).check(scene).faces[0].pad
-    assert expected is not None
+    expected = pytest.approx(logit_of(fused_export, scene))
     (image,) = json.loads(command("predict", fused_export, photo, "--json").stdout)["images"]
-    assert image["logit"] == pytest.approx(expected.logit)
+    assert image["logit"] == expected
     line = json.loads(command("watch", photo, "--pad", fused_export, "--sharpness", "0").stdout)
-    assert line["this_frame"]["faces"][0]["pad"]["logit"] == pytest.approx(expected.logit)
+    assert line["this_frame"]["faces"][0]["pad"]["logit"] == expected
 
 
 def test_service_states_the_digests_of_the_fused_model(fused_export: Path) -> None:
@@ -130,15 +137,14 @@ def test_page_has_the_files_of_every_member(fused_export: Path, tmp_path: Path) 
         assert files[f"models/pad/{path}"].content == (fused_export / path).read_bytes()
 
 
-def test_python_api_opens_and_evaluates_a_fused_model(
-    fused_export: Path, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_python_opens_and_evaluates_a_fused_model(fused_export: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     model = fv.open(fused_export)
     assert isinstance(model, Fused)
     images = PreparedSet.open(sets["U"]).images
     expected = model.score([images, images])
     metrics = fv.evaluate(fused_export, sets["U"], out=tmp_path / "out")
-    scores = sorted(float(row["logit"]) for row in read_rows(tmp_path / "out/scores.csv"))
+    rows = list(csv.DictReader((tmp_path / "out/scores.csv").read_text().splitlines()))
+    scores = sorted(float(row["logit"]) for row in rows)
     assert scores == pytest.approx(sorted(expected.tolist()))
     assert metrics["threshold"] == 0
     assert fv.evaluate(model, sets["U"]) == metrics
@@ -146,32 +152,17 @@ def test_python_api_opens_and_evaluates_a_fused_model(
     assert json.loads(result.stdout)["auc"] == metrics["auc"]
 
 
-def read_rows(path: Path) -> list[dict[str, str]]:
-    import csv
-
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def test_fused_model_keeps_its_scores_when_calibrated(fused_export: Path, scene: np.ndarray, tmp_path: Path) -> None:
     live = tmp_path / "live"
     live.mkdir()
     for number in range(6):
         Image.fromarray(cv2.convertScaleAbs(scene, alpha=1, beta=4 * number)).save(live / f"{number}.png")
-    result = command(
-        "calibrate", fused_export, "--live", live, "--at", "bpcer=5%", "--out", tmp_path / "door", "--json"
-    )
+    result = command("calibrate", fused_export, "--live", live, "--at=bpcer=5%", "--out", tmp_path / "door", "--json")
     assert result.exception is None, result.exception
     calibrated = open_export(tmp_path / "door")
-    assert calibrated.threshold is not None
-    assert calibrated.threshold.value == json.loads(result.stdout)["threshold"]["logit"]
+    assert required_threshold(calibrated).value == json.loads(result.stdout)["threshold"]["logit"]
     assert calibrated.digest == open_export(fused_export).digest
-    before, after = (
-        Pipeline(path, settings=PLAIN).check(scene).faces[0].pad for path in (fused_export, tmp_path / "door")
-    )
-    assert before is not None
-    assert after is not None
-    assert before.logit == after.logit
+    assert logit_of(fused_export, scene) == logit_of(tmp_path / "door", scene)
 
 
 def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -195,8 +186,8 @@ def change_weight(copy: Path, members: list[Path]) -> None:
     """Give the first member another weight, and the model the digest of its factors."""
     config = read_description(copy, FusedConfig)
     first, *others = config.members
-    changed = (first.model_copy(update={"weight": 9.0}), *others)
-    digest = digest_of(changed, [Exported.open(copy / "members" / str(number)).digest for number in (1, 2, 3)])
+    new_members = (first.model_copy(update={"weight": 9.0}), *others)
+    digest = digest_of(new_members, [Exported.open(copy / "members" / str(number)).digest for number in (1, 2, 3)])
     edit(copy / CONFIG, lambda values: values.update(model_sha256=digest))
     edit(copy / CONFIG, lambda values: values["members"][0].update(weight=9.0))
 
@@ -231,12 +222,7 @@ def add_curves(copy: Path, members: list[Path]) -> None:
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_sum_that_differs_from_its_members_is_refused(
-    copy: Path,
-    pad: Path,
-    members: list[Path],
-    attack: Callable[[Path, list[Path]], None],
-    place: str,
-    keyword: str,
+    copy: Path, pad: Path, members: list[Path], attack: Callable[[Path, list[Path]], None], place: str, keyword: str
 ) -> None:
     curves = json.loads((pad / CONFIG).read_text())["curves"]
     (members[0].parent / "curves.json").write_text(json.dumps(curves))
@@ -281,8 +267,7 @@ def test_run_is_exported_and_scaled_by_the_deviation_of_its_held_out_scores(
     assert second.scale == pytest.approx(logits.std())
     sums = logits / first.scale + 0.25 * logits / second.scale
     expected = threshold_from_histograms([histogram(sums, view.rows.label[heldout].astype(np.int64))], "source-eer")
-    threshold = Fused.open(tmp_path / "out").threshold
-    assert threshold is not None
+    threshold = required_threshold(Fused.open(tmp_path / "out"))
     assert (threshold.value, threshold.far, threshold.frr) == (expected.value, expected.far, expected.frr)
 
 
@@ -306,14 +291,11 @@ def test_several_sets_weigh_equally_and_worse_ones_are_named(
     assert result.config.threshold.value == threshold_from_histograms(counts, "source-eer").value
 
 
-def test_operating_points_of_three_sets_use_averaged_error_rates(
-    pad: Path, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_operating_points_of_three_sets_use_averages(pad: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     names = [str(sets[site]) for site in "ABC"]
     fuse([pad, pad], tmp_path / "out", scales=[2.0, 2.0], on=names, cache=tmp_path)
     model = Fused.open(tmp_path / "out")
-    chosen = model.at("eer").threshold
-    assert chosen is not None
+    chosen = required_threshold(model.at("eer"))
     rates = dict[str, list[float]](bpcer=[], apcer=[])
     for name in names:
         prepared = PreparedSet.open(Path(name))
@@ -337,9 +319,8 @@ def test_operating_point_of_two_sets_is_refused(pad: Path, sets: Mapping[str, Pa
 
 
 def test_sum_that_is_worse_than_its_first_model_is_reported(fused_export: Path) -> None:
-    config = Fused.open(fused_export).config.model_copy(
-        update={"threshold": OperatingPoint(value=0.0, rule="source-eer")}
-    )
+    point = OperatingPoint(value=0.0, rule="source-eer")
+    config = Fused.open(fused_export).config.model_copy(update={"threshold": point})
     aucs = {"door": (0.9, 0.3, 0.7), "hall": (0.9, 0.3, 0.95)}
     (notice,) = FusionResult(fused_export, config, ("a", "b"), aucs).notices
     assert "door" in notice
@@ -367,9 +348,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_changed_description_of_a_fused_model_is_refused(copy: Path, name: str) -> None:
     change, keyword = CHANGES[name]
-    config = json.loads((copy / CONFIG).read_text())
-    change(config)
-    (copy / CONFIG).write_text(json.dumps(config))
+    edit(copy / CONFIG, change)
     with refused(CONFIG, keyword):
         Fused.open(copy)
 
@@ -400,8 +379,6 @@ REFUSED: dict[str, tuple[tuple[str, ...], str, str]] = {
 def test_impossible_fusion_is_refused_without_output(
     name: str, pad: Path, fused_export: Path, recognition: Path, tmp_path: Path
 ) -> None:
-    from tests.toy import make_set
-
     words, place, keyword = REFUSED[name]
     names = {"PAD": pad, "FUSED": fused_export, "PEOPLE": recognition}
     if "48" in " ".join(words):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedvisage.base.errors import RunFailed, TerminationSignal, UserError, plain_line
+from fedvisage.base.options import Range
 from fedvisage.cli.options import (
     NOTHING,
     App,
@@ -33,10 +34,12 @@ from fedvisage.cli.options import (
 if TYPE_CHECKING:
     from fedvisage.device import Exported, Settings
     from fedvisage.device.fused import Model
-    from fedvisage.device.gallery.enrolment import Engine, Image, PersonMatch
+    from fedvisage.device.gallery.enrolment import Engine, PersonMatch
     from fedvisage.device.gallery.search import Gallery
     from fedvisage.device.service.access import Keys
+    from fedvisage.device.service.limits import Limits
     from fedvisage.device.web.site import PageFile
+    from fedvisage.faces.align import Image
     from fedvisage.metrics.similarity import Features
 
 # The verbs of a gallery: create one, enrol, search, verify and remove people, and rotate its key.
@@ -47,7 +50,9 @@ gallery_app = App()
 At = Annotated[Path, typer.Argument(metavar="GALLERY", help="The gallery's file.")]
 Key = Annotated[
     Path | None,
-    typer.Option("--key", help="Key file; default: the variable FEDVISAGE_GALLERY_KEY.", show_default=False),
+    typer.Option(
+        "--key", help="The gallery's key file; default: the variable FEDVISAGE_GALLERY_KEY.", show_default=False
+    ),
 ]
 Counters = Annotated[
     Path | None,
@@ -62,6 +67,10 @@ In = Annotated[str, typer.Option("--collection", help="The collection of people.
 Pad = Annotated[Path, typer.Option("--pad", help="An exported model that detects attacks.", show_default=False)]
 Recognition = Annotated[
     Path, typer.Option("--recognition", help="An exported model that recognises people.", show_default=False)
+]
+MaybeRecognition = Annotated[
+    Path | None,
+    typer.Option("--recognition", help="An exported model that recognises people.", show_default=False),
 ]
 PicturePath = Annotated[Path, typer.Argument(metavar="IMAGE", help="A picture of one face.")]
 COLLECTION = "default"
@@ -276,22 +285,25 @@ def evaluate(
 
 def _key(path: Path | None) -> bytes:
     """Read a gallery's key, and warn if other accounts of the machine can read its file."""
-    from fedvisage.device.gallery.file import is_open_to_others, key_from
+    from fedvisage.device.gallery.file import key_from
 
     key = key_from(path)
-    if is_open_to_others(path):
-        note(f"{path} is readable by other users; run chmod 600 to make it private")
+    _note_if_readable(path)
     return key
 
 
-@contextmanager
-def _open_gallery(path: Path, key: Path | None, counters: Path | None) -> Iterator[Gallery]:
-    """Open a gallery, and close it afterwards."""
+def _note_if_readable(path: Path | None) -> None:
+    from fedvisage.device.gallery.file import is_open_to_others
+
+    if is_open_to_others(path):
+        note(f"{path} is readable by other users; run chmod 600 to make it private")
+
+
+def _open_gallery(path: Path, key: Path | None, counters: Path | None) -> Gallery:
     from fedvisage.device.gallery.counter import counters_of
     from fedvisage.device.gallery.search import Gallery
 
-    with Gallery(path, _key(key), counters=counters_of(key, counters)) as opened:
-        yield opened
+    return Gallery(path, _key(key), counters=counters_of(key, counters))
 
 
 def _engine(pad: Path, recognition: Path, at: list[str] | None) -> Engine:
@@ -367,10 +379,8 @@ def fetch(
 @web_app.command()
 def build(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="New directory for the page.")],
-    pad: Annotated[Path, typer.Option(help="An exported model that detects attacks.", show_default=False)],
-    recognition: Annotated[
-        Path | None, typer.Option(help="An exported model that recognises people.", show_default=False)
-    ] = None,
+    pad: Pad,
+    recognition: MaybeRecognition = None,
     int8: Annotated[bool, typer.Option("--int8", help="Use the int8 graphs of the exported directories.")] = False,
     runtime: Annotated[
         Path | None,
@@ -395,75 +405,82 @@ def build(
 app = App()
 
 
+@dataclass(frozen=True)
+class ServiceOptions:
+    """The address of a service, its clients, and its logs."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: Annotated[int, Range(0, 65535)] = 8080
+    """The port."""
+    host_name: list[str] | None = None
+    """A host name of the service besides localhost; repeat it for more."""
+    api_keys: Path | None = None
+    """A file with a line NAME SCOPE KEY per client; scopes: check, enrol, admin."""
+    audit_log: Path | None = None
+    """Audit log: one JSON line per request, with client and action."""
+    without_keys: bool = False
+    """Answer every client without a key."""
+    without_nonces: bool = False
+    """Enrol for clients on other machines without a nonce."""
+    tls_cert: Path | None = None
+    """A certificate (PEM): serve HTTPS."""
+    tls_key: Path | None = None
+    """The certificate's key (PEM)."""
+    proxy: list[str] | None = None
+    """The address of a proxy whose X-Forwarded-For and -Proto are trusted; repeat it for more."""
+
+
+@dataclass(frozen=True)
+class LimitOptions:
+    """The limits of a service."""
+
+    rate: Annotated[float, Range(0.0)] = 20.0
+    """Requests per second and key; 0: no limit."""
+    burst: Annotated[int, Range(1)] = 100
+    """Burst of requests that a key may send."""
+    max_body: Annotated[int, Range(1)] = 10_000_000
+    """Maximum bytes of a request."""
+    max_pixels: Annotated[int, Range(1)] = 16_000_000
+    """Maximum pixels of a picture; larger JPEGs are reduced first."""
+    max_faces: Annotated[int, Range(1)] = 20
+    """Maximum faces to evaluate per picture."""
+    max_bodies: Annotated[int, Range(1)] = 200_000_000
+    """Maximum bytes of all unanswered requests; a key may have a quarter."""
+    timeout: Annotated[float, Range(0.1)] = 30.0
+    """Maximum seconds for a request."""
+    workers: Annotated[int, Range(1)] = 2
+    """Requests to compute at a time."""
+    threads: Annotated[int, Range(1)] = 1
+    """Threads per request."""
+
+    def as_limits(self) -> Limits:
+        """Return the limits on requests."""
+        from fedvisage.device.service.limits import Limits
+
+        requests = Limits(self.max_body, self.max_pixels, self.max_faces, self.timeout, self.rate, self.burst)
+        return replace(requests, workers=self.workers, bodies=self.max_bodies)
+
+
 @app.command()
 @with_options()
 def serve(
-    pad: Annotated[Path, typer.Option(help="An exported model that detects attacks.", show_default=False)],
-    recognition: Annotated[
-        Path | None, typer.Option(help="An exported model that recognises people.", show_default=False)
-    ] = None,
+    pad: Pad,
+    recognition: MaybeRecognition = None,
     gallery: Annotated[
         Path | None, typer.Option(help="A gallery's file; see `fedvisage gallery create`.", show_default=False)
     ] = None,
-    key: Annotated[
-        Path | None,
-        typer.Option(help="The gallery's key; default: the variable FEDVISAGE_GALLERY_KEY.", show_default=False),
-    ] = None,
-    counters: Annotated[
-        Path | None,
-        typer.Option(
-            help="The folder of its counter; default: the variable FEDVISAGE_GALLERY_COUNTERS, or KEY.counters.",
-            show_default=False,
-        ),
-    ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port.", min=0, max=65535)] = 8080,
-    host_name: Annotated[
-        list[str] | None,
-        typer.Option(help="A host name of the service besides localhost; repeat it for more.", show_default=False),
-    ] = None,
-    api_keys: Annotated[
-        Path | None,
-        typer.Option(
-            help="A file with a line NAME SCOPE KEY per client; scopes: check, enrol, admin.", show_default=False
-        ),
-    ] = None,
-    audit_log: Annotated[
-        Path | None, typer.Option(help="A file for one line of JSON per request: who did what.", show_default=False)
-    ] = None,
-    without_keys: Annotated[bool, typer.Option("--without-keys", help="Answer every client without a key.")] = False,
-    without_nonces: Annotated[
-        bool, typer.Option("--without-nonces", help="Enrol for clients on other machines without a nonce.")
-    ] = False,
-    tls_cert: Annotated[Path | None, typer.Option(help="A certificate (PEM): serve HTTPS.", show_default=False)] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="The certificate's key (PEM).", show_default=False)] = None,
-    proxy: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="The address of a proxy whose X-Forwarded-For and -Proto are trusted; repeat it for more.",
-            show_default=False,
-        ),
-    ] = None,
-    rate: Annotated[float, typer.Option(help="Requests per second and key; 0: no limit.", min=0.0)] = 20.0,
-    burst: Annotated[int, typer.Option(help="Burst of requests that a key may send.", min=1)] = 100,
-    max_body: Annotated[int, typer.Option(help="Maximum bytes of a request.", min=1)] = 10_000_000,
-    max_pixels: Annotated[
-        int, typer.Option(help="Maximum pixels of a picture; larger JPEGs are reduced first.", min=1)
-    ] = 16_000_000,
-    max_faces: Annotated[int, typer.Option(help="Maximum faces to evaluate per picture.", min=1)] = 20,
-    max_bodies: Annotated[
-        int, typer.Option(help="Maximum bytes of all unanswered requests; a key may have a quarter.", min=1)
-    ] = 200_000_000,
-    timeout: Annotated[float, typer.Option(help="Maximum seconds for a request.", min=0.1)] = 30.0,
-    workers: Annotated[int, typer.Option(help="Requests to compute at a time.", min=1)] = 2,
-    threads: Annotated[int, typer.Option(help="Threads per request.", min=1)] = 1,
+    key: Key = None,
+    counters: Counters = None,
+    *,
+    service: ServiceOptions,
+    limits: LimitOptions,
     at: AtEach = None,
     int8: Int8 = False,
     provider: Provider = "CPU",
     page: Annotated[
         bool, typer.Option(help="Deliver the page that checks faces in the browser, with its models.")
     ] = True,
-    *,
     quality: QualityOptions,
 ) -> None:
     """Serve exported models and a gallery over HTTP; docs/api.md lists the routes.
@@ -472,47 +489,45 @@ def serve(
     """
     from fedvisage.device import Pipeline, Settings
     from fedvisage.device.fused import at_points
-    from fedvisage.device.gallery.counter import counters_of
-    from fedvisage.device.gallery.file import key_from
-    from fedvisage.device.gallery.search import Gallery
-    from fedvisage.device.service.access import Keys
-    from fedvisage.device.service.app import PipelineEngine, build, check_open, server_of
-    from fedvisage.device.service.audit import AuditLog
-    from fedvisage.device.service.limits import Limits
-    from fedvisage.device.service.nonces import Nonces
+    from fedvisage.device.gallery.enrolment import Engine
+    from fedvisage.device.service.access import Keys, Nonces
+    from fedvisage.device.service.app import build, check_open, server_of
+    from fedvisage.device.service.guard import AuditLog
 
     # Refuse an unprotected service before any model is loaded.
-    keys = Keys() if api_keys is None else _api_keys(api_keys)
-    check_open(host, keys, without_keys)
-    limits = Limits(max_body, max_pixels, max_faces, timeout, rate, burst, workers, bodies=max_bodies)
-    with ExitStack() as stack:
-        people = None
-        if gallery is not None:
-            people = stack.enter_context(Gallery(gallery, key_from(key), counters=counters_of(key, counters)))
-        settings = Settings(threads=threads, several=True, **asdict(quality))
-        open_model = partial(open_noted, threads=threads, int8=int8, provider=provider)
+    keys, host = Keys() if service.api_keys is None else _api_keys(service.api_keys), service.host
+    check_open(host, keys, service.without_keys)
+    opened: AbstractContextManager[Gallery | None]
+    opened = nullcontext() if gallery is None else _open_gallery(gallery, key, counters)
+    with opened as people:
+        settings = Settings(threads=limits.threads, several=True, **asdict(quality))
+        open_model = partial(open_noted, threads=limits.threads, int8=int8, provider=provider)
         own = open_model(pad), None if recognition is None else open_model(recognition)
         pad_model, recognition_model = at_points(*own, at or [])
         assert pad_model is not None
         pipeline = Pipeline(pad_model, recognition_model, settings=settings)
-        engine = PipelineEngine(pipeline)
+        engine = Engine(pipeline)
         if people is not None and engine.model is not None:
             note(*people.warm(engine.model.digest))
-        files = _page(pad_model, pipeline.recognition, settings, keys=bool(keys)) if page else None
-        names = [host, *(host_name or ())]
-        audit = None if audit_log is None else AuditLog(audit_log, _log)
-        nonces = None if without_nonces else Nonces(behind_proxy=bool(proxy))
         guard = build(
-            engine, people, keys=keys, limits=limits, hosts=names, audit=audit, nonces=nonces, page=files, log=_log
+            engine,
+            people,
+            keys=keys,
+            limits=limits.as_limits(),
+            hosts=[host, *(service.host_name or ())],
+            audit=None if service.audit_log is None else AuditLog(service.audit_log, _log),
+            nonces=None if service.without_nonces else Nonces(behind_proxy=bool(service.proxy)),
+            page=_page(pad_model, pipeline.recognition, settings, keys=bool(keys)) if page else None,
+            log=_log,
         )
-        start = f"serving at http{'s' if tls_cert else ''}://{host}"
+        start = f"serving at http{'s' if service.tls_cert else ''}://{host}"
         server = server_of(
             guard,
             host,
-            port,
-            certificate=tls_cert,
-            key=tls_key,
-            proxies=proxy or (),
+            service.port,
+            certificate=service.tls_cert,
+            key=service.tls_key,
+            proxies=service.proxy or (),
             listening=lambda port: say(f"{start}:{port}; press Ctrl-C to stop"),
         )
         try:
@@ -521,20 +536,18 @@ def serve(
             pass  # the server got the same signal, and has ended
         except SystemExit:
             raise RunFailed(
-                f"cannot listen on {host}:{port}: the port is in use or needs privileges, or the address is not this"
-                " machine's; choose others with --host and --port"
+                f"cannot listen on {host}:{service.port}: the port is in use or needs privileges, or the address is "
+                "not this machine's; choose others with --host and --port"
             ) from None
     say("stopped")
 
 
 def _api_keys(path: Path) -> Keys:
     """Read the clients' keys; print a note about keys without a scope, and if other users can read the file."""
-    from fedvisage.device.gallery.file import is_open_to_others
     from fedvisage.device.service.access import KeyFile
 
     keys = KeyFile(path, _log)
-    if is_open_to_others(path):
-        note(f"{path} is readable by other users; run chmod 600 to make it private")
+    _note_if_readable(path)
     if keys.without_scope:
         note(f"{path} has keys without a scope, which may do everything; write NAME SCOPE KEY")
     return keys

@@ -9,7 +9,7 @@ of the sites' own batches is unknown here, so there is no test for a shift of th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.base.files import disk_full_is_failure, replaced_when_complete, write_atomically, write_json
+from fedvisage.base.files import (
+    disk_full_is_failure,
+    read_arrays,
+    replaced_when_complete,
+    write_arrays,
+    write_atomically,
+    write_json,
+)
 from fedvisage.base.onnx_graphs import open_session, parse_graph
 from fedvisage.device.exported import (
     AGAIN,
@@ -36,8 +43,8 @@ from fedvisage.metrics.gate import SourcePredictions, collapse_reason, refusal_r
 
 # BatchNorm inside exported graphs: find the layers, collect statistics on other images, and replace them.
 #
-# Exporters fold BatchNorm into the preceding convolution: W becomes W·γ/σ, the bias β − μ·γ/σ. The exported directory
-# also has the trained weights, so the numbers show which layer was folded into which convolution. The layer's output is
+# Exporters fold BatchNorm into the preceding convolution: W becomes W·γ/σ, the bias β − μ·γ/σ. The graph states which
+# layer was folded into which operation, and the exported directory has the trained weights. The layer's output is
 # y = γ·t + β, where t has mean 0 and variance 1 under the stored statistics.
 #
 # To collect statistics, every layer normalises with those of its batch, as in training: t becomes
@@ -48,12 +55,7 @@ from fedvisage.metrics.gate import SourcePredictions, collapse_reason, refusal_r
 Values = NDArray[np.float64]
 Arrays = Mapping[str, NDArray[Any]]
 
-EPSILONS = (1e-5, 1e-3)
-"""The epsilons of torch and of TensorFlow's networks."""
-
-_CLOSE = 1e-3
 _FLAT = 1e-6
-_LAYERS = ("Conv", "Gemm")
 MEAN, VARIANCE, COUNT = "collected_mean", "collected_variance", "collected_count"
 
 
@@ -83,94 +85,27 @@ class LayerStatistics:
     variance: Values
 
 
-def layers_of(graph: Any, weights: Arrays) -> list[NormLayer]:
-    """Return the BatchNorm layers of an ONNX graph, in order; each must be one of the weights."""
-    candidates = list(_read_stored_statistics(weights))
-    initializers = {tensor.name: tensor for tensor in graph.initializer}
-    layers = [
-        layer
-        for node in graph.node
-        if (layer := _find_folded_layer(node, initializers, weights, candidates)) is not None
-    ]
-    if not layers:
+def layers_of(model: Exported, graph: Any, weights: Arrays) -> list[NormLayer]:
+    """Return the BatchNorm layers that an exported graph states, with their stored values."""
+    recorded = model.description.batch_norms
+    if recorded is None:
+        raise UserError(str(model.directory), f"does not state its BatchNorm layers, as earlier exports; {AGAIN}")
+    if not recorded:
         raise UserError("--data", "this model has no BatchNorm layers whose statistics could be collected")
-    if len({layer.name for layer in layers}) < len(layers) and not _have_equal_numbers(layers):
-        raise UserError("--data", "the graph's BatchNorm layers cannot be told apart; adapt the run with torch instead")
+    sizes = {tensor.name: tensor.dims for tensor in graph.initializer}
+    inputs = {node.name: list(node.input) for node in graph.node}
+    layers = []
+    for record in recorded:
+        weight, bias = [tuple(sizes.get(name, ())) for name in inputs.get(record.node, [])[1:3]] or [(), ()]
+        missing, size = np.zeros(0), bias[:1]
+        defaults = {"weight": np.ones(size), "bias": np.zeros(size), "running_mean": missing, "running_var": missing}
+        values = [weights.get(f"{record.layer}.{part}", default) for part, default in defaults.items()]
+        # A directory may come from anywhere, so its two files may have different layers.
+        if not weight or weight[:1] != bias or any(value.shape != bias for value in values):
+            raise UserError(str(model.directory / WEIGHTS), f"does not fit the graph at {record.layer}; {AGAIN}")
+        scale, shift, mean, variance = (value.astype(np.float64) for value in values)
+        layers.append(NormLayer(record.layer, record.node, scale, shift, mean, variance, record.epsilon))
     return layers
-
-
-def _have_equal_numbers(layers: Sequence[NormLayer]) -> bool:
-    """Return whether layers of one name have equal numbers, so that a mix-up between them does not matter."""
-    return all(
-        np.array_equal(left.scale, right.scale) and np.array_equal(left.variance, right.variance)
-        for left in layers
-        for right in layers
-        if left.name == right.name
-    )
-
-
-def _read_stored_statistics(weights: Arrays) -> Iterator[tuple[str, tuple[Values, Values, Values, Values]]]:
-    for name in sorted(weights):
-        if name.endswith(".running_mean"):
-            layer = name.removesuffix(".running_mean")
-            mean, variance = (weights[f"{layer}.{kind}"].astype(np.float64) for kind in ("running_mean", "running_var"))
-            scale = weights.get(f"{layer}.weight", np.ones_like(mean)).astype(np.float64)
-            shift = weights.get(f"{layer}.bias", np.zeros_like(mean)).astype(np.float64)
-            yield layer, (scale, shift, mean, variance)
-
-
-def _find_folded_layer(
-    node: Any, held: Mapping[str, Any], weights: Arrays, candidates: Sequence[Any]
-) -> NormLayer | None:
-    """Return the layer that was folded into a node; None if there is none."""
-    from onnx import numpy_helper
-
-    if (
-        not node.name
-        or node.op_type not in _LAYERS
-        or len(node.input) < 3
-        or node.input[1] not in held
-        or node.input[2] not in held
-    ):
-        return None
-    folded, bias = (numpy_helper.to_array(held[name]).astype(np.float64) for name in node.input[1:3])
-    trained = _trained_values(node.input[1], weights)
-    if trained is None or trained[0].shape != folded.shape or len(bias) != len(folded):
-        return None
-    plain, plain_bias = (values.astype(np.float64) for values in trained)
-    # Per channel, the least-squares factor between trained and folded weights; folding multiplies each by γ/σ.
-    flat, rows = folded.reshape(len(folded), -1), plain.reshape(len(plain), -1)
-    factor = (flat * rows).sum(axis=1) / np.maximum((rows * rows).sum(axis=1), 1e-30)
-    if np.allclose(factor, 1, atol=1e-7) and np.allclose(bias, plain_bias, atol=1e-7):
-        return None
-    # Search for the stored layer whose numbers explain both the factor and the new bias.
-    for name, (scale, shift, mean, variance) in candidates:
-        for epsilon in EPSILONS:
-            if len(scale) != len(bias):
-                continue
-            expected = scale / np.sqrt(variance + epsilon)
-            expected_bias = shift + (plain_bias - mean) * expected
-            if _is_close(factor, expected) and _is_close(bias, expected_bias):
-                return NormLayer(name, node.name, scale, shift, mean, variance, epsilon)
-    return None
-
-
-def _is_close(values: Values, wanted: Values) -> bool:
-    return bool(np.abs(values - wanted).max() <= _CLOSE * max(float(np.abs(wanted).max()), 1e-6))
-
-
-def _trained_values(name: str, weights: Arrays) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Return the trained weight and bias; the graph puts `members.0.` before the name."""
-    parts = name.split(".")
-    if parts[:1] != ["members"] or len(parts) < 4:
-        return None
-    tail = [part.removesuffix("_") for part in parts[2:]]
-    for stem in (".".join(parts[2:-1]), ".".join(tail[:-1])):
-        for prefix in ("", f"member{int(parts[1]) + 1}/"):
-            weight = weights.get(f"{prefix}{stem}.weight")
-            if weight is not None and parts[-1] == "weight":
-                return weight, weights.get(f"{prefix}{stem}.bias", np.zeros(len(weight), np.float32))
-    return None
 
 
 def with_statistics_outputs(model: Any, layers: Sequence[NormLayer]) -> Any:
@@ -233,27 +168,10 @@ def _normalise(graph: Any, layer: NormLayer, number: int, source: str, out: str,
     return [helper.make_node(kind, list(inputs), [output]) for kind, inputs, output in steps]
 
 
-def average_statistics(batches: Sequence[Sequence[NDArray[Any]]]) -> list[LayerStatistics]:
-    """Average the statistics of each layer over the batches: means, and unbiased variances, as BatchNorm stores them.
-
-    ``batches`` has one row per batch, with mean, variance and number of values of the first layer, then of the next.
-    """
-    averages = []
-    for number in range(0, len(batches[0]), 3):
-        means, variances = [], []
-        for row in batches:
-            mean, variance = (np.asarray(values, np.float64).ravel() for values in row[number : number + 2])
-            count = int(row[number + 2]) / len(mean)
-            means.append(mean)
-            variances.append(variance * count / max(count - 1, 1))
-        averages.append(LayerStatistics(np.mean(means, axis=0), np.mean(variances, axis=0)))
-    return averages
-
-
 def with_statistics(model: Any, layers: Sequence[NormLayer], collected: Sequence[LayerStatistics], keep: float) -> Any:
     """Return a copy of a model with new statistics: ``keep`` of the stored ones, the rest from the collected ones.
 
-    ``collected`` is in units of the stored statistics, like the outputs of `watching`.
+    ``collected`` is in units of the stored statistics, as :func:`with_statistics_outputs` gives them.
     """
     from onnx import ModelProto, numpy_helper
 
@@ -331,100 +249,61 @@ class AdaptationResult:
 def adapt(model: Exported, crops: Crops, out: Path, *, threads: int = 1, passed_over: int = 0) -> AdaptationResult:
     """Write a model with the statistics of these crops into a new directory; write nothing if the gate refuses."""
     check_free(out)
-    threshold = _check_adaptable(model)
+    if model.task != "pad" or model.threshold is None:
+        raise UserError(str(model.directory), "only models of attack detection with a threshold are adapted")
+    if model.arithmetic != "float32":
+        raise UserError("--int8", "an int8 graph is not adapted; adapt the float32 one")
+    if model.description.adapted is not None:
+        raise UserError(str(model.directory), "is already adapted; start from the model that it was adapted from")
+    threshold = model.threshold.value
     before = model.run(crops).astype(np.float64)
     if reason := refusal_reason(SourcePredictions(before, len(crops), None), threshold, 0.0):
         raise RunFailed(f"the gate rejected the adaptation ({reason}); nothing was written")
-    graph, weights = _parse_graph_of(model), _weights(model.directory / WEIGHTS)
-    layers = layers_of(graph.graph, weights)
+    graph = parse_graph(str(model.directory / GRAPH), model.graph(), AGAIN)
+    weights, _ = read_arrays(model.directory / WEIGHTS)
+    layers = layers_of(model, graph.graph, weights)
     collected = measure_statistics(graph, layers, crops, threads)
+    # The new statistics go into the weights as well, so that both files of the directory hold the same model.
+    for layer, statistics in zip(layers, collected, strict=True):
+        mean, variance = mix_statistics(layer, statistics, KEPT)
+        weights[f"{layer.name}.running_mean"] = mean.astype(np.float32)
+        weights[f"{layer.name}.running_var"] = variance.astype(np.float32)
     with replaced_when_complete(out) as directory:
-        _write_adapted(
-            directory,
-            model,
-            with_statistics(graph, layers, collected, KEPT),
-            _replace_statistics(weights, layers, collected),
-            len(crops),
-        )
+        adapted = AdaptationOrigin(from_sha256=model.digest, how="statistics", images=len(crops))
+        update = {"model_sha256": _digest(weights), "adapted": adapted}
+        description = model.description.model_copy(update=update)
+        _write(directory, with_statistics(graph, layers, collected, KEPT), weights, description)
         # Evaluate the model from its files, as a device will load it, before they get their final place.
         after = Exported.open(directory, threads=threads).run(crops).astype(np.float64)
         if reason := collapse_reason(before, after, threshold):
             raise RunFailed(f"the adaptation was reverted ({reason}); nothing was written")
         live, live_now = before >= threshold, after >= threshold
-        outcome = AdaptationResult(
-            out,
-            len(crops),
-            passed_over,
-            len(layers),
-            int(live.sum()),
-            int(live_now.sum()),
-            int((live != live_now).sum()),
-        )
+        counts = int(live.sum()), int(live_now.sum()), int((live != live_now).sum())
+        outcome = AdaptationResult(out, len(crops), passed_over, len(layers), *counts)
         write_json(directory / RECORD, outcome.as_values())
     return outcome
 
 
 def measure_statistics(graph: Any, layers: list[NormLayer], crops: Crops, threads: int = 1) -> list[LayerStatistics]:
-    """Run a graph on crops in mixed batches, and return the statistics of its layers."""
+    """Run a graph on crops in mixed batches, and return the statistics of its layers, averaged over the batches.
+
+    Variances are unbiased, as BatchNorm stores them.
+    """
     session = open_session(GRAPH, with_statistics_outputs(graph, layers).SerializeToString(), threads, remedy=AGAIN)
-    names = [f"{kind}/{number}" for number in range(len(layers)) for kind in (MEAN, VARIANCE, COUNT)]
     order = np.random.default_rng(0).permutation(len(crops))
     batches = np.array_split(order, min(max(2, -(-len(crops) // BATCH)), len(crops)))
-    return average_statistics([session.run(names, {INPUT: np.ascontiguousarray(crops[batch])}) for batch in batches])
-
-
-def _check_adaptable(model: Exported) -> float:
-    description = model.description
-    if model.task != "pad" or model.threshold is None:
-        raise UserError(str(model.directory), "only models of attack detection with a threshold are adapted")
-    if description.arithmetic != "float32":
-        raise UserError("--int8", "an int8 graph is not adapted; adapt the float32 one")
-    if description.adapted is not None:
-        raise UserError(str(model.directory), "is already adapted; start from the model that it was adapted from")
-    return model.threshold.value
-
-
-def _parse_graph_of(model: Exported) -> Any:
-    return parse_graph(str(model.directory / GRAPH), model.graph(), AGAIN)
-
-
-def _weights(path: Path) -> dict[str, NDArray[Any]]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    try:
-        return dict(load_file(path))
-    except FileNotFoundError:
-        raise UserError(
-            str(path), "does not exist; it is needed to identify the layers by their trained weights"
-        ) from None
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(str(path), f"is not a valid safetensors file ({error})") from None
-
-
-def _replace_statistics(
-    weights: Arrays, layers: list[NormLayer], collected: list[LayerStatistics]
-) -> dict[str, NDArray[Any]]:
-    """Return the weights with the new statistics, so that both files of the directory hold the same model."""
-    changed = dict(weights)
-    for layer, statistics in zip(layers, collected, strict=True):
-        for kind, values in zip(("running_mean", "running_var"), mix_statistics(layer, statistics, KEPT), strict=True):
-            changed[f"{layer.name}.{kind}"] = values.astype(np.float32)
-    return changed
-
-
-def _write_adapted(place: Path, model: Exported, graph: Any, weights: Arrays, images: int) -> None:
-    from safetensors.numpy import save
-
-    adapted = AdaptationOrigin(from_sha256=model.digest, how="statistics", images=images)
-    description = model.description.model_copy(update={"model_sha256": _digest(weights), "adapted": adapted})
-    path = place / GRAPH
-    path.parent.mkdir()
-    with disk_full_is_failure(path):
-        write_atomically(path, graph.SerializeToString(deterministic=True))
-        write_atomically(place / WEIGHTS, save({name: np.asarray(value, order="C") for name, value in weights.items()}))
-    write_export(place, description)
-    write_atomically(place / CARD, _card(description).encode())
+    names = [f"{kind}/{number}" for number in range(len(layers)) for kind in (MEAN, VARIANCE, COUNT)]
+    rows = [session.run(names, {INPUT: np.ascontiguousarray(crops[batch])}) for batch in batches]
+    averages = []
+    for number in range(0, len(names), 3):
+        means, variances = [], []
+        for row in rows:
+            mean, variance = (np.asarray(values, np.float64).ravel() for values in row[number : number + 2])
+            count = int(row[number + 2]) / len(mean)
+            means.append(mean)
+            variances.append(variance * count / max(count - 1, 1))
+        averages.append(LayerStatistics(np.mean(means, axis=0), np.mean(variances, axis=0)))
+    return averages
 
 
 def _digest(weights: Arrays) -> str:
@@ -436,12 +315,18 @@ def _digest(weights: Arrays) -> str:
     return total.hexdigest()
 
 
-def _card(description: Description) -> str:
-    assert description.adapted is not None
-    return (
+def _write(place: Path, graph: Any, weights: Arrays, description: Description) -> None:
+    path, adapted = place / GRAPH, description.adapted
+    assert adapted is not None
+    path.parent.mkdir()
+    with disk_full_is_failure(path):
+        write_atomically(path, graph.SerializeToString(deterministic=True))
+        write_arrays(place / WEIGHTS, weights)
+    write_export(place, description)
+    card = (
         f"# {description.method}, adapted on a device\n\nBatchNorm statistics were recomputed on "
-        f"{description.adapted.images} images of its target, without labels. Source weights: "
-        f"`{description.adapted.from_sha256}`; adapted weights: `{description.model_sha256}`. The threshold "
-        f"is still the one that the sites chose. `{RECORD}` states how many decisions changed. The card of the "
-        "source model describes its purpose and limits.\n"
+        f"{adapted.images} images of its target, without labels. Source weights: `{adapted.from_sha256}`; adapted "
+        f"weights: `{description.model_sha256}`. The threshold is still the one that the sites chose. `{RECORD}` "
+        "states how many decisions changed. The card of the source model describes its purpose and limits.\n"
     )
+    write_atomically(place / CARD, card.encode())

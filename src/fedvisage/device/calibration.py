@@ -19,7 +19,7 @@ from fedvisage.device.fused import Fused, Model, copy_member, folder_of, open_ex
 from fedvisage.device.predict import InputPicture, InputPictures, Prediction, predict, probability
 from fedvisage.faces.align import Image
 from fedvisage.metrics.calibration import LEAST, CameraThreshold, find_outliers, threshold_for_camera
-from fedvisage.metrics.operating_point import WishedPoint, parse_point, rates_below, wilson
+from fedvisage.metrics.operating_point import parse_point, rates_below, wilson
 from fedvisage.metrics.threshold import OF_PICTURES, Estimate, Threshold
 
 SIDE = 32
@@ -70,23 +70,49 @@ class CalibrationResult:
 
 
 def calibrate(
-    model: Model, asked: InputPictures, at: str, out: Path, *, crop: str = "face", steps: Steps = discard_steps
+    model: Model, inputs: InputPictures, at: str, out: Path, *, crop: str = "face", steps: Steps = discard_steps
 ) -> CalibrationResult:
     """Write an export with a threshold for the camera that took these genuine pictures."""
     check_free(out)
-    wish, own = _check_request(model, at)
+    refuse_int8(model.arithmetic)
+    wish = parse_point(at)
+    if wish.measure != "bpcer":
+        raise UserError("--at", f"{wish.measure} cannot be known from genuine pictures; give bpcer=2%")
+    if model.task != "pad" or model.threshold is None:
+        raise UserError(str(model.directory), "has no threshold of attack detection; calibrate an export that has one")
+    own = model.threshold.value
     reductions: dict[str, NDArray[np.float32]] = {}
-    pictures = [_remembering(picture, reductions) for picture in asked.pictures]
+    pictures = [_remembering(picture, reductions) for picture in inputs.pictures]
     predictions = predict(model, InputPictures(pictures), crop=crop, steps=steps).images
     scored = [image for image in predictions if image.logit is not None]
-    distinct = _distinct(scored, reductions)
+    # Pictures that repeat an earlier one, such as the next frame of a video, do not count.
+    distinct: list[Prediction] = []
+    for image in scored:
+        differences = (np.abs(reductions[image.path] - reductions[other.path]).mean() for other in distinct)
+        if all(difference >= SAME for difference in differences):
+            distinct.append(image)
+    # Too few or too similar pictures do not describe a camera, and an outlier may be an attack.
+    if len(scored) < LEAST:
+        count = format_count(len(scored), "picture")
+        raise UserError(PLACE, f"has {count} with a usable face, and {LEAST} are needed; add genuine pictures")
+    if len(distinct) < LEAST:
+        raise UserError(
+            PLACE,
+            f"has {len(distinct)} different pictures among {len(scored)}, and {LEAST} are needed; take pictures of "
+            "several people at several times",
+        )
     logits = np.array([image.logit for image in distinct], np.float64)
-    _check_pictures(scored, distinct, logits)
+    if outliers := [printable(distinct[number].path) for number in find_outliers(logits)]:
+        names = ", ".join(outliers[:3]) + (", …" if len(outliers) > 3 else "")
+        raise UserError(
+            PLACE,
+            f"has {format_count(len(outliers), 'outlier')} that may be attacks ({names}); remove them if they are, "
+            "or add genuine pictures taken in the same way",
+        )
     camera = threshold_for_camera(logits, own, wish.rate)
     below = float((logits < camera.value).mean())
-    rule = (
-        f"{wish.text}, estimated from {format_count(camera.pictures, 'genuine picture')} of one camera; APCER unknown"
-    )
+    pictures_used = format_count(camera.pictures, "genuine picture")
+    rule = f"{wish.text}, estimated from {pictures_used} of one camera; APCER unknown"
     estimates = {OF_PICTURES: Estimate(below, *wilson(below, camera.pictures))}
     threshold = Threshold(camera.value, rule, None, below, estimates)
     with replaced_when_complete(out) as directory:
@@ -95,17 +121,6 @@ def calibrate(
         open_export(directory)
     rejected = Counter(image.reason for image in predictions if image.logit is None)
     return CalibrationResult(out, threshold, camera, own, rates_below(model.curves, camera.value), rejected)
-
-
-def _check_request(model: Model, at: str) -> tuple[WishedPoint, float]:
-    """Return the wished point and the model's threshold; refuse models and points without one."""
-    refuse_int8(model.arithmetic)
-    wish = parse_point(at)
-    if wish.measure != "bpcer":
-        raise UserError("--at", f"{wish.measure} cannot be known from genuine pictures; give bpcer=2%")
-    if model.task != "pad" or model.threshold is None:
-        raise UserError(str(model.directory), "has no threshold of attack detection; calibrate an export that has one")
-    return wish, model.threshold.value
 
 
 def _remembering(picture: InputPicture, reductions: dict[str, NDArray[np.float32]]) -> InputPicture:
@@ -120,36 +135,6 @@ def _remembering(picture: InputPicture, reductions: dict[str, NDArray[np.float32
     return InputPicture(picture.name, read)
 
 
-def _distinct(scored: list[Prediction], reductions: dict[str, NDArray[np.float32]]) -> list[Prediction]:
-    """Return the pictures without those that repeat an earlier one, such as the next frame of a video."""
-    kept: list[Prediction] = []
-    for image in scored:
-        if all(np.abs(reductions[image.path] - reductions[other.path]).mean() >= SAME for other in kept):
-            kept.append(image)
-    return kept
-
-
-def _check_pictures(scored: list[Prediction], distinct: list[Prediction], logits: NDArray[np.float64]) -> None:
-    """Refuse too few pictures, too similar ones, and attacks among them."""
-    if len(scored) < LEAST:
-        count = format_count(len(scored), "picture")
-        raise UserError(PLACE, f"has {count} with a usable face, and {LEAST} are needed; add genuine pictures")
-    if len(distinct) < LEAST:
-        raise UserError(
-            PLACE,
-            f"has {len(distinct)} different pictures among {len(scored)}, and {LEAST} are needed; take pictures of "
-            "several people at several times",
-        )
-    outliers = [printable(distinct[number].path) for number in find_outliers(logits)]
-    if outliers:
-        names = ", ".join(outliers[:3]) + (", …" if len(outliers) > 3 else "")
-        raise UserError(
-            PLACE,
-            f"has {format_count(len(outliers), 'outlier')} that may be attacks ({names}); remove them if they are, "
-            "or add genuine pictures taken in the same way",
-        )
-
-
 def _write(directory: Path, model: Model, threshold: Threshold) -> None:
     """Write the model's float32 files with another threshold in their descriptions."""
     update = {"threshold": point_of(threshold)}
@@ -160,13 +145,10 @@ def _write(directory: Path, model: Model, threshold: Threshold) -> None:
     else:
         copy_member(model, directory, int8=False)
         write_export(directory, model.description.model_copy(update=update), curves=model.curves)
-    write_atomically(directory / CARD, _card(model, threshold).encode())
-
-
-def _card(model: Model, threshold: Threshold) -> str:
-    return (
+    card = (
         f"# {model.method}, calibrated to one camera\n\nThreshold: logit {threshold.value:.6g}, "
         f"{threshold.operating_point}. It applies to the camera of the pictures. The error rates of other people "
         f"and of attacks are not known. Weights: `{model.digest}`, unchanged. The card of the source model "
         "describes its purpose and limits.\n"
     )
+    write_atomically(directory / CARD, card.encode())

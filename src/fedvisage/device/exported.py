@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeVar, get_args
 
@@ -28,7 +28,6 @@ from fedvisage.base.files import (
     file_digest,
     json_key,
     parse_json,
-    pieces_of,
     read_plain,
     read_text,
     write_atomically,
@@ -105,7 +104,7 @@ class _WithoutLaterFields(_Strict):
         return {name: value for name, value in values.items() if value is not None or name not in LATER}
 
 
-LATER = frozenset({"estimates", "curves", "adapted", "curves_sha256", "files_sha256", "fused"})
+LATER = frozenset({"estimates", "curves", "adapted", "curves_sha256", "files_sha256", "fused", "batch_norms"})
 """Fields that an export has only if they are set."""
 
 
@@ -125,10 +124,7 @@ class OperatingPoint(_WithoutLaterFields):
 
 def point_of(threshold: Threshold) -> OperatingPoint:
     """Return a threshold in the format of an exported model."""
-    estimates = {
-        name: RateEstimate(rate=value.rate, low=value.low, high=value.high)
-        for name, value in threshold.estimates.items()
-    }
+    estimates = {name: RateEstimate(**asdict(value)) for name, value in threshold.estimates.items()}
     return OperatingPoint(
         value=threshold.value, rule=threshold.rule, far=threshold.far, frr=threshold.frr, estimates=estimates or None
     )
@@ -143,6 +139,14 @@ class AdaptationOrigin(_Strict):
     from_sha256: Digest
     how: Literal["gated", "statistics"]
     images: int = Field(ge=1)
+
+
+class FoldedNorm(_Strict):
+    """A BatchNorm layer that the exporter folded into an operation: the graph's node, and its name in the weights."""
+
+    node: Word
+    layer: Word
+    epsilon: float = Field(gt=0, le=1)
 
 
 class SumRecord(_Strict):
@@ -160,13 +164,10 @@ class Description(_WithoutLaterFields):
 
     Attributes:
         format: the version of this description.
-        task: attack detection or recognition.
-        method: the training method.
         member: the site of the model, if the run has one model per site.
         size: side of a crop in pixels.
         arithmetic: float32, or int8 after quantisation.
         model_sha256: digest of the weights.
-        recipe_sha256: digest of the run's recipe.
         threshold: the decision threshold; none, if the sites could choose none.
         crop: how a device crops faces, with the detector's digest.
         trained_on: how the training crops were made, as far as known.
@@ -175,7 +176,7 @@ class Description(_WithoutLaterFields):
         curves_sha256: digest of the error rates in `config.json`; none in exports of earlier versions.
         files_sha256: digest of the entries of `config.json` for the files beside the graphs; none likewise.
         fused: the sum of which the graph is a member.
-        version: the version of this software.
+        batch_norms: the folded BatchNorm layers, in order; none in exports of earlier versions.
     """
 
     format: Literal[1] = 1
@@ -194,6 +195,7 @@ class Description(_WithoutLaterFields):
     curves_sha256: Digest | None = None
     files_sha256: Digest | None = None
     fused: SumRecord | None = None
+    batch_norms: tuple[FoldedNorm, ...] | None = Field(default=None, max_length=10_000)
     version: Word
 
     def metadata(self) -> dict[str, str]:
@@ -256,9 +258,7 @@ Content = TypeVar("Content", bound=BaseModel)
 def read_config(directory: Path) -> Config:
     """Read and check the `config.json` of an exported directory with one graph."""
     if is_fused(directory):
-        raise UserError(
-            str(directory), "is a fused model, which detects attacks; open it with fedvisage.device.open_export"
-        )
+        raise UserError(str(directory), "is a fused model; open it with fedvisage.device.open_export")
     return read_description(directory, Config)
 
 
@@ -274,37 +274,14 @@ def read_description(directory: Path, kind: type[Content]) -> Content:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         location = ".".join(map(str, first["loc"])) or "it"
-        raise UserError(
-            str(path), f"is not the description of an exported model ({location}: {first['msg']}); {AGAIN}"
-        ) from None
+        raise UserError(str(path), f"does not describe an export ({location}: {first['msg']}); {AGAIN}") from None
     except ValueError as error:
         raise UserError(str(path), f"is not valid JSON ({str(error)[:200]}); {AGAIN}") from None
-
-
-def check_metadata(path: Path, metadata: Mapping[str, str], expected: Description) -> None:
-    """Refuse a graph whose metadata differs from the description in the directory, also by an entry more or less."""
-    described = expected.metadata()
-    for key in (*described, *sorted(key for key in metadata if key.startswith(_KEY))):
-        if metadata.get(key, _NONE) != described.get(key, _NONE):
-            name = key.removeprefix(_KEY)
-            raise UserError(str(path), f"records a different {name} than {CONFIG}; {AGAIN}")
 
 
 def digest_of_values(values: Any) -> str:
     """Return the digest of curves, or of file entries; equal content has equal digests."""
     return hashlib.sha256(json_key(to_jsonable_python(values)).encode()).hexdigest()
-
-
-def _check_bound(path: Path, config: Config, stated: Description) -> None:
-    """Refuse a `config.json` with other error rates or file entries than its graph states."""
-    for name, digest in (("curves", stated.curves_sha256), ("files", stated.files_sha256)):
-        if digest is not None and digest != digest_of_values(getattr(config, name)):
-            raise UserError(str(path), f"records different {name} than its graph; {AGAIN}")
-
-
-def as_values(config: BaseModel) -> dict[str, Any]:
-    """Return the content of `config.json` for writing."""
-    return config.model_dump(mode="json", exclude_none=False)
 
 
 # Directories are written completely or not at all: in a temporary directory first, which is then renamed.
@@ -348,11 +325,9 @@ def write_export(
         curves=curves,
         files=files,
     )
-    write_json(directory / CONFIG, as_values(config))
+    write_json(directory / CONFIG, config.model_dump(mode="json"))
     return config
 
-
-Floats = NDArray[np.float32]
 
 LARGEST_BESIDE = 2 * LARGEST
 """Maximum bytes of the weights; they may include parts that the graph does not."""
@@ -405,9 +380,15 @@ class Exported:
                 str(directory / CONFIG),
                 f"expects crops that this version does not make ({description.crop}; here {expected}); {AGAIN}",
             )
-        _check_bound(directory / CONFIG, config, description)
+        # The error rates and file entries must be those that the graph states.
+        for name, digest in (("curves", description.curves_sha256), ("files", description.files_sha256)):
+            if digest is not None and digest != digest_of_values(getattr(config, name)):
+                raise UserError(str(directory / CONFIG), f"records different {name} than its graph; {AGAIN}")
         _check_files_beside(directory, config)
-        session = open_session(str(path), _read_checked_graph(path, graph), threads, remedy=AGAIN, provider=provider)
+        content = read_plain(path, LARGEST)
+        if len(content) != graph.file.bytes or hashlib.sha256(content).hexdigest() != graph.file.sha256:
+            raise UserError(str(path), f"is damaged: its digest is not the one in {CONFIG}; {AGAIN}")
+        session = open_session(str(path), content, threads, remedy=AGAIN, provider=provider)
         _check_form(path, session, description)
         return Exported(directory, description, graph.file.sha256, session, None if int8 else config.curves)
 
@@ -463,9 +444,8 @@ class Exported:
         """
         refuse_int8(self.description.arithmetic)
         chosen = choose_point(self.curves, point, self.description.task, str(self.directory))
-        return replace(
-            self, description=self.description.model_copy(update={"threshold": point_of(chosen)}), moved=True
-        )
+        description = self.description.model_copy(update={"threshold": point_of(chosen)})
+        return replace(self, description=description, moved=True)
 
     def graph(self) -> bytes:
         """Return the bytes of the graph's file; refuse it if it changed since it was opened."""
@@ -486,19 +466,20 @@ class Exported:
         if crops.dtype != np.uint8 or crops.ndim != 4 or crops.shape[1:] != (size, size, 3):
             raise ValueError(f"crops must be uint8 of shape N×{size}×{size}×3, got {crops.dtype} {crops.shape}")
         name = OUTPUTS[self.task][-1]
-        parts = [self._of(name, crops[start : start + AT_ONCE]) for start in range(0, len(crops), AT_ONCE)]
-        return np.concatenate(parts) if parts else np.zeros(0, np.float32)
-
-    def _of(self, name: str, crops: NDArray[np.uint8]) -> Floats:
-        try:
-            (output,) = self.session.run([name], {INPUT: np.ascontiguousarray(crops)})
-        except runtime_errors() as error:
-            raise RunFailed(f"{self.directory}: the graph cannot be run ({short(error)}); {AGAIN}") from None
-        if output.shape[:1] != crops.shape[:1] or not np.isfinite(output).all():
-            raise RunFailed(f"{self.directory}: the model returned NaN, infinity or a wrong number of rows; {AGAIN}")
-        if self.task == "recognition" and not (np.abs(np.linalg.norm(output, axis=1) - 1) < _LENGTH).all():
-            raise RunFailed(f"{self.directory}: the model returned embeddings whose length is not 1; {AGAIN}")
-        return np.asarray(output, np.float32)
+        outputs = [np.zeros(0, np.float32)]
+        for start in range(0, len(crops), AT_ONCE):
+            batch = np.ascontiguousarray(crops[start : start + AT_ONCE])
+            try:
+                (output,) = self.session.run([name], {INPUT: batch})
+            except runtime_errors() as error:
+                raise RunFailed(f"{self.directory}: the graph cannot be run ({short(error)}); {AGAIN}") from None
+            if len(output) != len(batch) or not np.isfinite(output).all():
+                fault = "the model returned NaN, infinity or a wrong number of rows"
+                raise RunFailed(f"{self.directory}: {fault}; {AGAIN}")
+            if self.task == "recognition" and not (np.abs(np.linalg.norm(output, axis=1) - 1) < _LENGTH).all():
+                raise RunFailed(f"{self.directory}: the model returned embeddings whose length is not 1; {AGAIN}")
+            outputs.append(np.asarray(output, np.float32))
+        return np.concatenate(outputs[1:] or outputs)
 
 
 def threshold_of(point: OperatingPoint | None) -> Threshold | None:
@@ -509,37 +490,23 @@ def threshold_of(point: OperatingPoint | None) -> Threshold | None:
     return Threshold(point.value, point.rule, point.far, point.frr, estimates)
 
 
-def _read_checked_graph(path: Path, graph: Graphs) -> bytes:
-    if graph.file.bytes > LARGEST:
-        raise UserError(
-            str(path), f"has {graph.file.bytes:,} bytes according to its description; at most {LARGEST:,} are allowed"
-        )
-    content = read_plain(path, LARGEST)
-    if len(content) != graph.file.bytes or hashlib.sha256(content).hexdigest() != graph.file.sha256:
-        raise UserError(str(path), f"is damaged: its digest is not the one in {CONFIG}; {AGAIN}")
-    return content
-
-
 def _check_files_beside(directory: Path, config: Config) -> None:
     """Refuse weights or parity files of another export; both files may be missing on a device."""
     for name, entry in config.files.items():
         path = directory / name
         if not os.path.lexists(path):
             continue
-        if not path.is_file() or path.stat().st_size != entry.bytes or _digest(path, entry.bytes) != entry.sha256:
+        read = min(entry.bytes, LARGEST_BESIDE)
+        if not path.is_file() or path.stat().st_size != entry.bytes or file_digest(path, read) != entry.sha256:
             raise UserError(str(path), f"is not the file whose digest {CONFIG} records; {AGAIN}")
-
-
-def _digest(path: Path, size: int) -> str:
-    hasher = hashlib.sha256()
-    for piece in pieces_of(path, min(size, LARGEST_BESIDE)):
-        hasher.update(piece)
-    return hasher.hexdigest()
 
 
 def _check_form(path: Path, session: onnxruntime.InferenceSession, description: Description) -> None:
     """Refuse a graph with other inputs or outputs than its task has, or with other metadata than its description."""
-    check_metadata(path, session.get_modelmeta().custom_metadata_map, description)
+    metadata, described = session.get_modelmeta().custom_metadata_map, description.metadata()
+    for key in (*described, *sorted(key for key in metadata if key.startswith(_KEY))):
+        if metadata.get(key, _NONE) != described.get(key, _NONE):
+            raise UserError(str(path), f"records a different {key.removeprefix(_KEY)} than {CONFIG}; {AGAIN}")
     size, names = description.size, OUTPUTS[description.task]
     inputs = [(value.name, value.type, list(value.shape)[1:]) for value in session.get_inputs()]
     outputs = [(value.name, value.type, len(value.shape)) for value in session.get_outputs()]

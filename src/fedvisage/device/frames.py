@@ -28,10 +28,13 @@ def frames_of(source: str) -> Iterator[Frame]:
         return _captured(place, "does it send a stream there?", source, cv2.CAP_FFMPEG, _STREAM_PATIENCE)
     path = Path(source)
     if path.is_dir():
-        return _folder(path)
+        pictures = sorted(child for child in path.iterdir() if child.suffix.lower() in ENDINGS and not child.is_dir())
+        if not pictures:
+            raise UserError(printable(str(path)), f"has no images ({', '.join(ENDINGS)})")
+        return map(_picture_or_fault, pictures)
     if not path.is_file():
         raise UserError(printable(source), "is not an image, folder, video, camera's number or rtsp:// address")
-    return _picture(path) if path.suffix.lower() in ENDINGS else _video(path)
+    return _read_file(path)
 
 
 def keep_every(frames: Iterator[Frame], step: int) -> Iterator[Frame]:
@@ -41,30 +44,21 @@ def keep_every(frames: Iterator[Frame], step: int) -> Iterator[Frame]:
     return (frame for number, frame in enumerate(frames) if number % step == 0)
 
 
-def _picture(path: Path) -> Iterator[Image]:
+def _picture_or_fault(picture: Path) -> Frame:
+    """Return a picture of a folder; an unreadable one does not end the source."""
     try:
-        yield open_picture(path)
+        return open_picture(picture)
     except BadFile as bad:
-        raise UserError(printable(str(path)), str(bad)) from None
+        return BadFile(f"{printable(picture.name)}: {bad}")
 
 
-def _folder(path: Path) -> Iterator[Frame]:
-    """Yield the pictures of a folder; an unreadable one does not end the source."""
-    pictures = sorted(child for child in path.iterdir() if child.suffix.lower() in ENDINGS and not child.is_dir())
-    if not pictures:
-        raise UserError(printable(str(path)), f"has no images ({', '.join(ENDINGS)})")
-    for picture in pictures:
-        try:
-            frame: Frame = open_picture(picture)
-        except BadFile as bad:
-            frame = BadFile(f"{printable(picture.name)}: {bad}")
-        yield frame
-
-
-def _video(path: Path) -> Iterator[Image]:
+def _read_file(path: Path) -> Iterator[Image]:
     try:
-        for _, frame in video_frames(path, range(sys.maxsize)):
-            yield frame
+        if path.suffix.lower() in ENDINGS:
+            yield open_picture(path)
+        else:
+            for _, frame in video_frames(path, range(sys.maxsize)):
+                yield frame
     except BadFile as bad:
         raise UserError(printable(str(path)), str(bad)) from None
 

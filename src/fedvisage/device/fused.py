@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.files import json_key, read_plain, write_json
+from fedvisage.base.files import file_digest, json_key, read_plain, write_json
 from fedvisage.base.onnx_graphs import CPU
 from fedvisage.data.prepared import FileEntry
 from fedvisage.device.exported import (
@@ -42,7 +42,6 @@ from fedvisage.device.exported import (
     Word,
     _Strict,
     _WithoutLaterFields,
-    as_values,
     digest_of_values,
     entry_of,
     is_fused,
@@ -83,10 +82,8 @@ class FusedConfig(_WithoutLaterFields):
     Attributes:
         members: its members, in the order of their folders.
         model_sha256: digest of the members' weights, and of their factors in the sum.
-        threshold: the decision threshold of the sum.
         int8_threshold: that of the int8 graphs; none, if a member has no int8 graph.
         curves: the averaged error rates of the sum on three or more sets, for operating points that are chosen later.
-        version: the version of this software.
     """
 
     library_name: Literal["fedvisage"] = "fedvisage"
@@ -147,8 +144,15 @@ class Fused:
                 raise UserError(str(path), f"is not a model that detects attacks; {AGAIN}")
         if config.model_sha256 != digest_of(config.members, [member.digest for member in members]):
             raise UserError(str(directory / CONFIG), f"does not have the digest of its members; {AGAIN}")
-        _check_sum(directory / CONFIG, config.record(), members)
-        digest = hashlib.sha256(read_plain(directory / CONFIG)).hexdigest()
+        # Every member's graph states the sum; only graphs of earlier versions state none.
+        bound = any(member.description.is_bound for member in members)
+        for member in members if bound else ():
+            stated = member.description.fused
+            for name, value in config.record():
+                if stated is None or getattr(stated, name) != value:
+                    place = f"records a different {name} than {member.directory / GRAPH}; {AGAIN}"
+                    raise UserError(str(directory / CONFIG), place)
+        digest = file_digest(directory / CONFIG)
         return Fused(directory, config, tuple(members), digest)
 
     @property
@@ -196,19 +200,11 @@ class Fused:
     def score(self, crops: Sequence[NDArray[np.uint8]]) -> NDArray[np.float64]:
         """Return the weighted sums for N faces, whose crops (N×S×S×3) are in the order of ``shapes``."""
         by_shape = dict(zip(self.shapes, crops, strict=True))
-        logits = [member.score([by_shape[shape] for shape in member.shapes]) for member in self.members]
-        return weighted_sum(self.config.members, logits)
-
-
-def _check_sum(path: Path, record: SumRecord, members: Sequence[Exported]) -> None:
-    """Refuse a sum that differs from the one in its members' graphs; only graphs of earlier versions state none."""
-    if not any(member.description.is_bound for member in members):
-        return
-    for member in members:
-        stated = member.description.fused
-        for name, value in record:
-            if stated is None or getattr(stated, name) != value:
-                raise UserError(str(path), f"records a different {name} than {member.directory / GRAPH}; {AGAIN}")
+        logits = [opened.score([by_shape[shape] for shape in opened.shapes]) for opened in self.members]
+        total = np.zeros(len(logits[0]))
+        for member, values in zip(self.config.members, logits, strict=True):
+            total += member.weight * values / member.scale
+        return total
 
 
 def copy_member(member: Exported, place: Path, *, int8: bool = True) -> None:
@@ -231,7 +227,7 @@ def write_fused(directory: Path, config: FusedConfig) -> FusedConfig:
         write_export(place, own.float32.description, int8, curves=own.curves, fused=config.record())
         members.append(member.model_copy(update={"config": entry_of(place / CONFIG)}))
     config = config.model_copy(update={"members": tuple(members)})
-    write_json(directory / CONFIG, as_values(config))
+    write_json(directory / CONFIG, config.model_dump(mode="json"))
     return config
 
 
@@ -241,15 +237,14 @@ def digest_of(members: Sequence[FusedMember], digests: Sequence[str]) -> str:
     return hashlib.sha256(json_key(rows).encode()).hexdigest()
 
 
-def weighted_sum(members: Sequence[FusedMember], logits: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Return the sum of weight × logit / scale over the members."""
-    total = np.zeros(len(logits[0]))
-    for member, values in zip(members, logits, strict=True):
-        total += member.weight * values / member.scale
-    return total
-
-
 Model = Exported | Fused
+
+
+def required_threshold(model: Model) -> Threshold:
+    """Return the decision threshold of a model; refuse a model without one."""
+    if model.threshold is None:
+        raise UserError(str(model.directory), "has no decision threshold; export a run whose sites chose one")
+    return model.threshold
 
 
 def members_of(model: Model) -> tuple[Exported, ...]:

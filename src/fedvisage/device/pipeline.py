@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 
 from fedvisage.base.errors import BadFile, UserError
 from fedvisage.device.exported import Exported
-from fedvisage.device.fused import Fused, Model, open_export
+from fedvisage.device.fused import Fused, Model, open_export, required_threshold
 from fedvisage.device.predict import probability
-from fedvisage.faces.align import SIDE, DetectedFaces, align, detect_upright
+from fedvisage.faces.align import SIDE, DetectedFaces, Image, align, detect_upright
 from fedvisage.faces.cropping import CLOSE, crop_face, make_detector
 from fedvisage.faces.detection import Face, digest
 from fedvisage.faces.quality import NO_FACE, SMALL, Quality, Settings, measure
-from fedvisage.metrics.threshold import Threshold
 
 if TYPE_CHECKING:
     from fedvisage.device.adaptation import AdaptationResult
@@ -173,7 +172,6 @@ class FaceTrack:
     """The last frames of one face."""
 
     def __init__(self, window: int) -> None:
-        """Keep up to ``window`` frames."""
         self._scores: deque[float] = deque(maxlen=window)
         self._box: Box | None = None
         self._number = -1
@@ -184,23 +182,19 @@ class FaceTrack:
         face = checked.faces[0] if checked.faces else None
         verdict = None if face is None else face.pad
         if face is None or verdict is None or verdict.score is None:
-            self._forget()
+            self._scores.clear()
+            self._box = None
             return Watched(self._number, checked, 0, None)
         if self._box is not None and overlap(self._box, face.box) < SAME_PLACE:
-            self._forget()
+            self._scores.clear()
         self._box = face.box
         self._scores.append(verdict.score)
-        return Watched(self._number, checked, len(self._scores), self._mean(verdict))
-
-    def _mean(self, own: PadVerdict) -> PadVerdict:
-        mean = float(np.mean(self._scores))
-        if len(self._scores) == 1:
-            return own  # decided by its logit, like a single picture
-        return replace(own, score=mean, logit=None, decision=BONA_FIDE if mean >= own.threshold else ATTACK)
-
-    def _forget(self) -> None:
-        self._scores.clear()
-        self._box = None
+        # A single frame is decided by its logit, like a single picture.
+        if len(self._scores) > 1:
+            mean = float(np.mean(self._scores))
+            decision = BONA_FIDE if mean >= verdict.threshold else ATTACK
+            verdict = replace(verdict, score=mean, logit=None, decision=decision)
+        return Watched(self._number, checked, len(self._scores), verdict)
 
 
 def overlap(first: Box, second: Box) -> float:
@@ -210,9 +204,6 @@ def overlap(first: Box, second: Box) -> float:
     common = max(0.0, width) * max(0.0, height)
     union = first.width * first.height + second.width * second.height - common
     return common / union if union > 0 else 0.0
-
-
-Image = NDArray[np.uint8]
 
 
 class Pipeline:
@@ -237,7 +228,7 @@ class Pipeline:
         self.detector_digest = digest()
         self._search = search
         self._find = make_detector(self.settings.threads)
-        self._threshold = None if self.pad is None else _threshold(self.pad)
+        self._threshold = None if self.pad is None else required_threshold(self.pad)
 
     def detect(self, image: Image) -> list[Face]:
         """Return the faces of a picture, the largest first."""
@@ -304,60 +295,38 @@ class Pipeline:
         """Return the unit embedding of a face in an upright picture, without any other check."""
         if self.recognition is None:
             raise UserError("recognition", "no recognition model was given")
-        return _embedding(self.recognition, align(image, face.points, self.recognition.size)[0])
+        aligned = align(image, face.points, self.recognition.size)[0]
+        embedding: Embedding = self.recognition.run(aligned[None])[0].astype(np.float32, copy=False)
+        return embedding
 
     def _check_face(self, detected: DetectedFaces, number: int, alone: bool, report: bool) -> CheckedFace:
-        face = detected.faces[number]
-        aligned = align(detected.picture, face.points, SIDE)[0]
-        measured = measure(detected.picture, face, alone, self.settings, aligned)
-        verdict, quality = self._check_attack(detected.picture, face, measured)
-        x, y, width, height = detected.boxes[number]
-        box = Box(x, y, width, height, round(face.confidence, 6))
-        points = tuple((float(x), float(y)) for x, y in np.round(_original_points(detected, face), 1))
+        face, picture = detected.faces[number], detected.picture
+        quality = measure(picture, face, alone, self.settings, align(picture, face.points, SIDE)[0])
+        verdict = None
+        if self.pad is not None and (point := self._threshold) is not None:
+            crops = [crop_face(picture, [face], shape.size, shape.margin) for shape in self.pad.shapes]
+            if any(cropped.close for cropped in crops):
+                quality = replace(quality, reasons=(*quality.reasons, CLOSE))
+            # A face whose crop would have to be enlarged counts as too small.
+            upscaled = any(cropped.upscaled for cropped in crops)
+            if upscaled and not self.settings.enlarge and SMALL not in quality.reasons:
+                quality = replace(quality, reasons=(*quality.reasons, SMALL))
+            logit = float(self.pad.score([cropped.image[None] for cropped in crops])[0]) if quality.ok else None
+            decision = NO_DECISION if logit is None else BONA_FIDE if logit >= point.value else ATTACK
+            score = None if logit is None else probability(logit)
+            verdict = PadVerdict(decision, score, probability(point.value), logit, point.value, point.operating_point)
+        height, width = picture.shape[:2]
+        original = np.array([width, height]) - face.points if detected.turned else face.points
+        points = tuple((float(x), float(y)) for x, y in np.round(original, 1))
+        x, y, wide, high = detected.boxes[number]
+        box = Box(x, y, wide, high, round(face.confidence, 6))
         checked = CheckedFace(box, points, quality, verdict)
         passed = verdict is None or verdict.decision == BONA_FIDE or report
         if self.recognition is None or not quality.ok or not passed:
             return checked
-        same = self.recognition.size == SIDE
-        embedding = _embedding(self.recognition, aligned) if same else self.embed(detected.picture, face)
+        embedding = self.embed(picture, face)
         matches = () if self._search is None else tuple(self._search(embedding))
         return replace(checked, embedding=embedding, matches=matches)
-
-    def _check_attack(self, picture: Image, face: Face, quality: Quality) -> tuple[PadVerdict | None, Quality]:
-        """Return the PAD verdict, and the quality; a face whose crop would have to be enlarged counts as too small."""
-        if self.pad is None or self._threshold is None:
-            return None, quality
-        crops = [crop_face(picture, [face], shape.size, shape.margin) for shape in self.pad.shapes]
-        if any(cropped.close for cropped in crops):
-            quality = replace(quality, reasons=(*quality.reasons, CLOSE))
-        upscaled = any(cropped.upscaled for cropped in crops)
-        if upscaled and not self.settings.enlarge and SMALL not in quality.reasons:
-            quality = replace(quality, reasons=(*quality.reasons, SMALL))
-        logit = float(self.pad.score([cropped.image[None] for cropped in crops])[0]) if quality.ok else None
-        return decide_by_logit(logit, self._threshold), quality
-
-
-def decide_by_logit(logit: float | None, threshold: Threshold) -> PadVerdict:
-    """Decide by a logit; without one there is no decision."""
-    decision = NO_DECISION if logit is None else BONA_FIDE if logit >= threshold.value else ATTACK
-    score = None if logit is None else probability(logit)
-    return PadVerdict(decision, score, probability(threshold.value), logit, threshold.value, threshold.operating_point)
-
-
-def _threshold(pad: Model) -> Threshold:
-    if pad.threshold is None:
-        raise UserError(str(pad.directory), "has no decision threshold; export a run whose sites chose one")
-    return pad.threshold
-
-
-def _embedding(recognition: Exported, aligned: Image) -> Embedding:
-    embedding: Embedding = recognition.run(aligned[None])[0].astype(np.float32, copy=False)
-    return embedding
-
-
-def _original_points(detected: DetectedFaces, face: Face) -> NDArray[np.float64]:
-    height, width = detected.picture.shape[:2]
-    return np.array([width, height]) - face.points if detected.turned else face.points
 
 
 def _open_model(model: Path | str | Model | None, task: str, threads: int) -> Model | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -77,15 +77,18 @@ def list_input_pictures(
         raise UserError("PATH", "standard input contains one image; give - once")
     for path in paths:
         if path == PIPE and piped is not None:
-            inputs.pictures.append(InputPicture("-", partial(_decode_piped, piped)))
+            inputs.pictures.append(InputPicture("-", lambda: read_picture(piped())))
         elif path.is_file():
             inputs.pictures.append(picture_at(path))
         elif path.is_dir():
             _add_folder(path, inputs)
         else:
             fault = "is neither an image nor a folder" if path.exists() else "does not exist"
-            raise UserError(_printable_path(path), f"{fault}; give an image or a folder of images")
-    for path in _paths_in(listed or b""):
+            raise UserError(printable(str(path)), f"{fault}; give an image or a folder of images")
+    # One path per line, or NUL-separated, as ``find -print0`` writes them.
+    names = listed or b""
+    parts = names.split(b"\0") if b"\0" in names else names.splitlines()
+    for path in (Path(os.fsdecode(part)) for part in parts if part):
         if path.is_dir():
             _add_folder(path, inputs)
         else:
@@ -102,13 +105,13 @@ def picture_at(path: Path) -> InputPicture:
 
 
 def read_in_batches(
-    pictures: Sequence[InputPicture], look: Callable[[Image], Observation], steps: Steps
+    pictures: Sequence[InputPicture], observe: Callable[[Image], Observation], steps: Steps
 ) -> Iterator[list[tuple[str, Observation | BadFile]]]:
-    """Read pictures and apply ``look`` to each; yield batches of names with the result, or with the error."""
+    """Read pictures and apply ``observe`` to each; yield batches of names with the result, or with the error."""
     batch: list[tuple[str, Observation | BadFile]] = []
     for done, picture in enumerate(pictures, 1):
         try:
-            batch.append((picture.name, look(picture.read())))
+            batch.append((picture.name, observe(picture.read())))
         except BadFile as bad:
             batch.append((picture.name, bad))
         steps(done, len(pictures))
@@ -141,30 +144,16 @@ def exit_code(decisions: Iterable[str], *, good: str, bad: str) -> int:
     return 0 if unique == {good} else 3
 
 
-def _decode_piped(piped: Callable[[], bytes]) -> Image:
-    return read_picture(piped())
-
-
-def _paths_in(listed: bytes) -> list[Path]:
-    """Return the paths of a list, one per line, or NUL-separated, as ``find -print0`` writes them."""
-    parts = listed.split(b"\0") if b"\0" in listed else listed.splitlines()
-    return [Path(os.fsdecode(part)) for part in parts if part]
-
-
-def _add_folder(folder: Path, asked: InputPictures) -> None:
+def _add_folder(folder: Path, inputs: InputPictures) -> None:
     """Add the pictures of a folder, in order of their names, and count its other files."""
-    count = len(asked.pictures)
+    count = len(inputs.pictures)
     for path in sorted(child for child in folder.rglob("*") if not child.is_dir()):
         if path.suffix.lower() in ENDINGS:
-            asked.pictures.append(picture_at(path))
+            inputs.pictures.append(picture_at(path))
         else:
-            asked.passed_over[path.suffix.lower()] += 1
-    if len(asked.pictures) == count:
-        raise UserError(_printable_path(folder), f"has no images ({', '.join(ENDINGS)})")
-
-
-def _printable_path(path: Path) -> str:
-    return printable(str(path))
+            inputs.passed_over[path.suffix.lower()] += 1
+    if len(inputs.pictures) == count:
+        raise UserError(printable(str(folder)), f"has no images ({', '.join(ENDINGS)})")
 
 
 # Results of attack detection: plain values for programs, lines for people, and an exit code.
@@ -218,7 +207,21 @@ class Predictions:
 
     def lines(self) -> list[str]:
         """Return all results as lines, for people."""
-        return [_operating_point(self.threshold), *(_prediction_line(image, self.threshold) for image in self.images)]
+        threshold = self.threshold
+        if threshold.estimates:
+            rates = f"; {'' if OF_PICTURES in threshold.estimates else 'at the sites '}{threshold.operating_point}"
+        else:
+            rates = f", {describe_rule(threshold.rule)}"
+            if threshold.far is not None and threshold.frr is not None:
+                split = "training" if threshold.rule == ON_TRAINING else "held-out"
+                rates += f"; at the sites it accepts {threshold.far:.2%} of {split} attacks"
+                rates += f" and rejects {threshold.frr:.2%} of live"
+        lines = [f"threshold: score {probability(threshold.value):.4f}{rates}"]
+        for image in self.images:
+            result = image.reason if image.logit is None else score_line(image.logit, threshold.value)
+            notes = describe_notes(image.notes, image.faces)
+            lines.append(f"{image.decision:9}{result}  {printable(image.path)}{notes}")
+        return lines
 
     @property
     def exit_code(self) -> int:
@@ -246,29 +249,10 @@ def score_line(logit: float, threshold: float) -> str:
     return f"score (logit) {logit:+.9g} {sign} threshold {threshold:+.9g}"
 
 
-def _prediction_line(prediction: Prediction, threshold: Threshold) -> str:
-    result = prediction.reason if prediction.logit is None else score_line(prediction.logit, threshold.value)
-    notes = describe_notes(prediction.notes, prediction.faces)
-    return f"{prediction.decision:9}{result}  {printable(prediction.path)}{notes}"
-
-
 def estimates_of(threshold: Threshold) -> dict[str, Any]:
     """Return the error rates of a wished operating point with their intervals, for programs; empty for other rules."""
     estimates = {name: asdict(estimate) for name, estimate in threshold.estimates.items()}
     return {"estimates": estimates} if estimates else {}
-
-
-def _operating_point(threshold: Threshold) -> str:
-    rates = ""
-    if threshold.estimates:
-        where = "" if OF_PICTURES in threshold.estimates else "at the sites "
-        return f"threshold: score {probability(threshold.value):.4f}; {where}{threshold.operating_point}"
-    if threshold.far is not None and threshold.frr is not None:
-        split = "training" if threshold.rule == ON_TRAINING else "held-out"
-        rates = (
-            f"; at the sites it accepts {threshold.far:.2%} of {split} attacks and rejects {threshold.frr:.2%} of live"
-        )
-    return f"threshold: score {probability(threshold.value):.4f}, {describe_rule(threshold.rule)}{rates}"
 
 
 # Prediction for pictures: find and crop the face, or report a reason, then score the crops. Runs and devices share this
@@ -292,17 +276,25 @@ Score = Callable[[Sequence[NDArray[np.uint8]]], FloatArray]
 
 
 def score_pictures(
-    asked: InputPictures, look: FindFace, score: Score, threshold: Threshold, steps: Steps
+    inputs: InputPictures, find_face: FindFace, score: Score, threshold: Threshold, steps: Steps
 ) -> Predictions:
     """Read pictures and crop their faces one at a time; score the crops in batches."""
     results = list[Prediction]()
-    for batch in read_in_batches(asked.pictures, look, steps):
+    for batch in read_in_batches(inputs.pictures, find_face, steps):
         faces = [(name, CroppedFace(reason=str(face)) if isinstance(face, BadFile) else face) for name, face in batch]
         by_shape = zip(*(face.crops for _, face in faces if face.crops), strict=True)
         crops = [np.stack(shown) for shown in by_shape]
         logits = iter(score(crops).tolist() if crops else [])
-        results += [_prediction(name, face, next(logits) if face.crops else None, threshold) for name, face in faces]
-    return Predictions(threshold, results, asked.passed_over)
+        for name, face in faces:
+            detected = face.detected
+            count, boxes = (None, None) if detected is None else (len(detected.faces), detected.boxes)
+            result = Prediction(name, reason=face.reason, notes=face.notes, faces=count, boxes=boxes)
+            if face.crops:
+                logit = next(logits)
+                decision = LIVE if logit >= threshold.value else ATTACK
+                result = replace(result, probability=probability(logit), logit=logit, decision=decision)
+            results.append(result)
+    return Predictions(threshold, results, inputs.passed_over)
 
 
 def face_cropper(crop: str, shapes: Sequence[CropShape], threads: int = 1) -> FindFace:
@@ -315,14 +307,14 @@ def face_cropper(crop: str, shapes: Sequence[CropShape], threads: int = 1) -> Fi
         return lambda picture: _cropped_face_from([cut(picture) for cut in cuts], None)
     detect = make_detector(threads)
 
-    def look(picture: Image) -> CroppedFace:
+    def find_face(picture: Image) -> CroppedFace:
         detected = detect_upright(picture, detect)
         if not detected.faces:
             return CroppedFace(reason="no face found", detected=detected)
         crops = [crop_face(detected.picture, detected.faces, shape.size, shape.margin) for shape in shapes]
         return _cropped_face_from(crops, detected)
 
-    return look
+    return find_face
 
 
 def _cropped_face_from(crops: Sequence[CroppedPicture], detected: DetectedFaces | None) -> CroppedFace:
@@ -333,14 +325,6 @@ def _cropped_face_from(crops: Sequence[CroppedPicture], detected: DetectedFaces 
         reason = "the face is too small: enlarging it would blur the traces of attacks"
         return CroppedFace((), reason, notes, detected)
     return CroppedFace(tuple(cropped.image for cropped in crops), "", notes, detected)
-
-
-def _prediction(name: str, seen: CroppedFace, logit: float | None, threshold: Threshold) -> Prediction:
-    faces, boxes = (None, None) if seen.detected is None else (len(seen.detected.faces), seen.detected.boxes)
-    if logit is None:
-        return Prediction(name, reason=seen.reason, notes=seen.notes, faces=faces, boxes=boxes)
-    decision = LIVE if logit >= threshold.value else ATTACK
-    return Prediction(name, probability(logit), logit, decision, "", seen.notes, faces, boxes)
 
 
 # Comparison of a face with others: align, embed, and decide at a threshold. Runs and devices share this code, so it
@@ -409,7 +393,13 @@ class FaceComparisons:
         """Return all results as lines, for people."""
         notes = describe_notes(self.of_face.notes, self.of_face.faces)
         about = [f"face: {printable(self.face)}{notes}"] if notes else []
-        return [operating_point(self.threshold), *about, *map(_match_line, self.matches)]
+        lines = [operating_point(self.threshold), *about]
+        for match in self.matches:
+            score = "" if match.similarity is None else f"similarity {match.similarity:+.4f}  "
+            reason = f"  {match.reason}" if match.reason else ""
+            notes = describe_notes(match.notes, match.faces)
+            lines.append(f"{match.decision:13}{score}{printable(match.path)}{reason}{notes}")
+        return lines
 
     @property
     def exit_code(self) -> int:
@@ -422,19 +412,30 @@ Embed = Callable[[Sequence[Image]], Features]
 
 
 def compare_crops(
-    picture: InputPicture, against: InputPictures, look: AlignFace, embed: Embed, threshold: Threshold, steps: Steps
+    picture: InputPicture,
+    against: InputPictures,
+    find_face: AlignFace,
+    embed: Embed,
+    threshold: Threshold,
+    steps: Steps,
 ) -> FaceComparisons:
     """Compare a face with one or many others, whose crops are embedded in batches."""
     try:
-        reference = look(picture.read())
+        reference = find_face(picture.read())
         face = embed([reference.crop])
     except BadFile as bad:
         raise UserError(printable(picture.name), str(bad)) from None
     results = list[FaceComparison]()
-    for batch in read_in_batches(against.pictures, look, steps):
+    for batch in read_in_batches(against.pictures, find_face, steps):
         crops = [aligned.crop for _, aligned in batch if not isinstance(aligned, BadFile)]
         similarities = iter((embed(crops) @ face[0]).tolist() if crops else [])
-        results += [_comparison_of(name, aligned, similarities, threshold) for name, aligned in batch]
+        for name, aligned in batch:
+            if isinstance(aligned, BadFile):
+                results.append(FaceComparison(name, reason=str(aligned)))
+                continue
+            similarity = next(similarities)
+            decision = SAME if similarity >= threshold.value else OTHER
+            results.append(FaceComparison(name, similarity, decision, notes=aligned.notes, faces=aligned.faces))
     # Pictures without a similarity come last.
     results.sort(key=lambda match: (match.similarity is None, -(match.similarity or 0.0), match.path))
     return FaceComparisons(threshold, picture.name, reference, results, against.passed_over)
@@ -449,21 +450,14 @@ def face_aligner(crop: str, size: int, threads: int = 1) -> Callable[[Image], Al
         return lambda picture: AlignedFace(cut(picture).image)
     detect = make_detector(threads)
 
-    def look(picture: Image) -> AlignedFace:
+    def find_face(picture: Image) -> AlignedFace:
         detected = detect_upright(picture, detect)
         if not detected.faces:
             raise BadFile("no face found")
         aligned, _ = align(detected.picture, detected.faces[0].points, size)
         return AlignedFace(aligned, notes_of(detected), len(detected.faces))
 
-    return look
-
-
-def _match_line(comparison: FaceComparison) -> str:
-    score = "" if comparison.similarity is None else f"similarity {comparison.similarity:+.4f}  "
-    reason = f"  {comparison.reason}" if comparison.reason else ""
-    notes = describe_notes(comparison.notes, comparison.faces)
-    return f"{comparison.decision:13}{score}{printable(comparison.path)}{reason}{notes}"
+    return find_face
 
 
 def operating_point(threshold: Threshold) -> str:
@@ -475,26 +469,14 @@ def operating_point(threshold: Threshold) -> str:
     return f"threshold: similarity {threshold.value:+.4f}, {describe_rule(threshold.rule)}; at the sites it {accepted}"
 
 
-def _comparison_of(
-    path: str, seen: AlignedFace | BadFile, alike: Iterator[float], threshold: Threshold
-) -> FaceComparison:
-    if isinstance(seen, BadFile):
-        return FaceComparison(path, reason=str(seen))
-    similarity = next(alike)
-    decision = SAME if similarity >= threshold.value else OTHER
-    return FaceComparison(path, similarity, decision, notes=seen.notes, faces=seen.faces)
-
-
-def predict(model: Model, asked: InputPictures, *, crop: str = "face", steps: Steps = discard_steps) -> Predictions:
+def predict(model: Model, inputs: InputPictures, *, crop: str = "face", steps: Steps = discard_steps) -> Predictions:
     """Score pictures: read and crop them one at a time, score their crops in batches."""
     if model.task != "pad":
-        raise UserError(
-            "--against", "this model recognises people: name an image or a folder of images to compare with"
-        )
+        raise UserError("--against", "this model recognises people: name an image or a folder to compare with")
     if model.threshold is None:
         raise UserError(str(model.directory), "has no threshold to predict with; export a run whose sites chose one")
 
-    return score_pictures(asked, face_cropper(crop, model.shapes), model.score, model.threshold, steps)
+    return score_pictures(inputs, face_cropper(crop, model.shapes), model.score, model.threshold, steps)
 
 
 def compare_faces(

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from tests.data.small_sets import columns_of
 from tests.datasets.imports import import_quietly
-from tests.device.fusion import with_margin
+from tests.device.exports import with_margin
 from tests.refusals import refused
 from tests.toy import run_toy, tree
 from typer.testing import CliRunner

@@ -13,15 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.device.gallery.files import KEY, MODEL, random_faces
 from tests.refusals import failed, refused
 
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.device.gallery.file import Busy, NameTaken, WrongKey, is_open_to_others, key_from, make_key_file
 from fedvisage.device.gallery.search import Gallery
 from fedvisage.metrics.similarity import normalise
-
-KEY = bytes(range(32))
-MODEL = "sha256:" + "a" * 64
 
 
 @pytest.fixture
@@ -30,8 +28,7 @@ def path(tmp_path: Path) -> Path:
     with Gallery.create(path, KEY) as gallery:
         gallery.add_collection()
         for number in range(20):
-            face = normalise(np.random.default_rng(number).standard_normal((1, 512)))
-            gallery.enrol("default", f"person {number}", face, MODEL)
+            gallery.enrol("default", f"person {number}", random_faces(number, size=512), MODEL)
     return path
 
 
@@ -42,8 +39,8 @@ def database(path: Path) -> Iterator[sqlite3.Connection]:
     connection.close()
 
 
-def check_refused(path: Path, keyword: str) -> None:
-    with refused(path, keyword):
+def check_refused(path: Path, *keywords: str) -> None:
+    with refused(path, *keywords):
         Gallery(path, KEY, patience=0)
 
 
@@ -56,7 +53,7 @@ def test_truncated_file_is_refused(path: Path) -> None:
     whole = path.read_bytes()
     for length in (len(whole) - 1, len(whole) // 2, 5000, 100, 50, 0):
         path.write_bytes(whole[:length])
-        refused(path)
+        check_refused(path)
 
 
 def test_changed_bytes_are_refused_or_attributed_to_a_record(path: Path) -> None:
@@ -85,9 +82,8 @@ def test_file_without_a_gallery_is_refused(tmp_path: Path) -> None:
 
 
 def test_planted_trigger_is_not_run(path: Path, database: sqlite3.Connection) -> None:
-    database.execute(
-        "CREATE TRIGGER planted AFTER DELETE ON persons BEGIN INSERT INTO meta VALUES ('kept', OLD.key); END"
-    )
+    action = "INSERT INTO meta VALUES ('kept', OLD.key)"
+    database.execute(f"CREATE TRIGGER planted AFTER DELETE ON persons BEGIN {action}; END")
     check_refused(path, "tables")
 
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedvisage.device.gallery.enrolment import EmbeddingModel, Image
+from fedvisage.device.gallery.enrolment import EmbeddingModel, Engine
 from fedvisage.device.pipeline import ATTACK, BONA_FIDE, NO_DECISION, Box, Checked, CheckedFace, PadVerdict
+from fedvisage.faces.align import Image
 from fedvisage.faces.detection import Face
 from fedvisage.faces.quality import Quality
 from fedvisage.metrics.similarity import normalise
@@ -21,8 +22,8 @@ TILE = 16
 RED, GREEN = (250, 0, 0), (0, 250, 0)
 
 
-@dataclass(frozen=True)
-class Tiles:
+@dataclass
+class Tiles(Engine):
     """The engine; the digest identifies the model."""
 
     model: EmbeddingModel | None = field(default_factory=lambda: EmbeddingModel("sha256:" + "a" * 64, 0.9, "fmr=1e-3"))
@@ -39,10 +40,10 @@ class Tiles:
     def check(self, image: Image, *, report: bool = False, most: int | None = None, confidence: float = 0.0) -> Checked:
         every = tiles(image)
         evaluated = every[:most] if confidence <= 0.99 else []
-        faces = tuple(self._judged(place, tile, report) for place, tile in evaluated)
+        faces = tuple(self._check_tile(place, tile, report) for place, tile in evaluated)
         return Checked(faces, left_out=len(every) - len(faces))
 
-    def _judged(self, place: int, tile: Image, report: bool) -> CheckedFace:
+    def _check_tile(self, place: int, tile: Image, report: bool) -> CheckedFace:
         colour = tuple(tile[0, 0].tolist())
         reasons = ("the face is blurred",) if colour == GREEN else ()
         decision, score = (NO_DECISION, None) if reasons else (ATTACK, 0.1) if colour == RED else (BONA_FIDE, 0.9)

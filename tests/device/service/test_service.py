@@ -9,40 +9,23 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 from starlette.testclient import TestClient
+from tests.device.gallery.files import MODEL, NEWER
 from tests.device.gallery.tiles import GREEN, RED, Tiles, row_of, tile_of
+from tests.device.service.clients import KEY, KEYS, LIMITS, PERSONS, check_error, connect, png
 from tests.documented import ROOT
 
 from fedvisage.device.gallery.enrolment import EmbeddingModel
 from fedvisage.device.gallery.search import Gallery
-from fedvisage.device.service.access import ADMIN, Caller, Keys
-from fedvisage.device.service.app import build
 from fedvisage.device.service.guard import RateLimiter
 from fedvisage.device.service.limits import Limits
 
-KEY = "a-key-of-the-tests-0123456789"
-KEYS = Keys([(KEY, Caller("tests", ADMIN))])
-LOCAL = "http://localhost"
-LIMITS = Limits(body=300_000, pixels=100_000, rate=0)
-
-
-def png(*tiles: np.ndarray) -> bytes:
-    out = io.BytesIO()
-    Image.fromarray(row_of(*tiles)).save(out, "PNG")
-    return out.getvalue()
-
-
-@pytest.fixture
-def gallery(tmp_path: Path) -> Iterator[Gallery]:
-    with Gallery.create(tmp_path / "door.gallery", bytes(32)) as opened_gallery:
-        opened_gallery.add_collection()
-        yield opened_gallery
+NEW_ENGINE = replace(Tiles(), model=EmbeddingModel(NEWER, 0.9, "fmr=1e-3"))
 
 
 @pytest.fixture
@@ -52,28 +35,16 @@ def log() -> list[str]:
 
 @pytest.fixture
 def client(gallery: Gallery, log: list[str]) -> Iterator[TestClient]:
-    guard = build(Tiles(), gallery, keys=KEYS, limits=LIMITS, log=log.append)
-    with TestClient(guard, LOCAL, headers={"x-api-key": KEY}, raise_server_exceptions=False) as test_client:
+    with connect(gallery=gallery, keys=KEYS, log=log.append) as test_client:
+        test_client.headers["x-api-key"] = KEY
         yield test_client
 
 
 def enrol(client: TestClient, name: str, person: int) -> dict[str, Any]:
-    reply = client.post("/v1/collections/default/persons", data={"name": name}, files={"image": png(tile_of(person))})
+    reply = client.post(PERSONS, data={"name": name}, files={"image": png(tile_of(person))})
     assert reply.status_code == 201, reply.text
     values: dict[str, Any] = reply.json()
     return values
-
-
-def check_error(reply: Any, status: int, code: str) -> dict[str, Any]:
-    assert reply.status_code == status, reply.text
-    values = reply.json()
-    assert set(values) == {"error", "request_id"}
-    assert set(values["error"]) == {"code", "message", "details"}
-    assert values["error"]["code"] == code
-    assert values["request_id"] == reply.headers["x-request-id"]
-    assert "\n" not in values["error"]["message"]
-    error: dict[str, Any] = values["error"]
-    return error
 
 
 def test_picture_is_accepted_as_form_json_or_raw_bytes(client: TestClient) -> None:
@@ -121,7 +92,7 @@ def test_two_pictures_are_compared(client: TestClient) -> None:
 def test_people_are_enrolled_searched_verified_and_deleted(client: TestClient, gallery: Gallery) -> None:
     anna, bob = enrol(client, "anna", 1), enrol(client, "bob", 2)
     place = "/v1/collections/default"
-    check_error(client.post(f"{place}/persons", data={"name": "anna"}, files={"image": png(tile_of(1))}), 409, "exists")
+    check_error(client.post(PERSONS, data={"name": "anna"}, files={"image": png(tile_of(1))}), 409, "exists")
     added = client.post(f"{place}/persons/{anna['id']}/faces", files={"image": png(tile_of(1, 1))})
     assert added.status_code == 201
     assert len(client.get(f"{place}/persons/anna").json()["faces"]) == 2
@@ -144,47 +115,42 @@ def test_names_with_slashes_are_addressed_in_paths(client: TestClient) -> None:
     enrol(client, "a/b", 1)
     enrol(client, "a", 2)
     assert client.post("/v1/collections", json={"name": "x/y"}).status_code == 201
-    place = "/v1/collections/default/persons"
-    assert client.get(f"{place}/a%2Fb").json()["name"] == "a/b"
-    assert client.post(f"{place}/a%2fb/faces", files={"image": png(tile_of(1, 1))}).status_code == 201
-    assert client.delete(f"{place}/a%2Fb").status_code == 200
+    assert client.get(f"{PERSONS}/a%2Fb").json()["name"] == "a/b"
+    assert client.post(f"{PERSONS}/a%2fb/faces", files={"image": png(tile_of(1, 1))}).status_code == 201
+    assert client.delete(f"{PERSONS}/a%2Fb").status_code == 200
     assert client.get("/v1/collections/x%2Fy").json()["name"] == "x/y"
     assert client.delete("/api/v1/recognition/subjects/a").json() == {"subject": "a"}
-    check_error(client.get(f"{place}/a/b"), 404, "not_found")
+    check_error(client.get(f"{PERSONS}/a/b"), 404, "not_found")
 
 
 @pytest.mark.parametrize("composed", [True, False])
 def test_normal_forms_of_an_accent_are_one_name(client: TestClient, composed: bool) -> None:
-    name, same_name = [
-        unicodedata.normalize(form, "Jos\u00e9") for form in (("NFC", "NFD") if composed else ("NFD", "NFC"))
-    ]
+    forms = unicodedata.normalize("NFC", "Jos\u00e9"), unicodedata.normalize("NFD", "Jos\u00e9")
+    name, same_name = forms if composed else forms[::-1]
     enrol(client, name, 1)
-    again = client.post("/v1/collections/default/persons", data={"name": same_name}, files={"image": png(tile_of(1))})
+    again = client.post(PERSONS, data={"name": same_name}, files={"image": png(tile_of(1))})
     check_error(again, 409, "exists")
-    assert client.delete(f"/v1/collections/default/persons/{same_name}").status_code == 200
+    assert client.delete(f"{PERSONS}/{same_name}").status_code == 200
 
 
 def test_duplicate_enrolment_under_another_name_is_reported(client: TestClient) -> None:
     enrol(client, "anna", 1)
-    place = "/v1/collections/default/persons"
     again: dict[str, Any] = {"data": {"name": "eve"}, "files": {"image": png(tile_of(1, 1))}}
-    assert "anna" in check_error(client.post(place, **again), 409, "duplicate")["message"]
+    assert "anna" in check_error(client.post(PERSONS, **again), 409, "duplicate")["message"]
     subject = "/api/v1/recognition/faces?subject=eve"
     check_error(client.post(subject, files={"file": png(tile_of(1, 1))}), 409, "duplicate")
-    assert [person["name"] for person in client.get(place).json()["persons"]] == ["anna"]
+    assert [person["name"] for person in client.get(PERSONS).json()["persons"]] == ["anna"]
     again["data"]["force"] = "true"
-    assert client.post(place, **again).status_code == 201
+    assert client.post(PERSONS, **again).status_code == 201
     assert client.post(f"{subject}&force=true", files={"file": png(tile_of(1, 2))}).status_code == 201
 
 
 def test_people_can_be_reenrolled_after_a_model_change(client: TestClient, gallery: Gallery) -> None:
     enrol(client, "anna", 1)
     enrol(client, "bob", 2)
-    newer = replace(Tiles(), model=EmbeddingModel("sha256:" + "b" * 64, 0.9, "fmr=1e-3"))
-    with TestClient(build(newer, gallery, limits=LIMITS), LOCAL, headers={"x-fedvisage": "1"}) as other:
-        place = "/v1/collections/default/persons"
-        assert other.post(f"{place}/anna/faces", files={"image": png(tile_of(1))}).json()["replaced"] == 1
-        check_error(other.post(f"{place}/bob/faces", files={"image": png(tile_of(1, 1))}), 409, "duplicate")
+    with connect(NEW_ENGINE, gallery) as other:
+        assert other.post(f"{PERSONS}/anna/faces", files={"image": png(tile_of(1))}).json()["replaced"] == 1
+        check_error(other.post(f"{PERSONS}/bob/faces", files={"image": png(tile_of(1, 1))}), 409, "duplicate")
 
 
 def test_attack_is_not_enrolled_or_searched(client: TestClient) -> None:
@@ -195,12 +161,9 @@ def test_attack_is_not_enrolled_or_searched(client: TestClient) -> None:
     (face,) = client.post("/v1/collections/default/search?pad=report", files=attack).json()["faces"]
     assert face["matches"][0]["name"] == "anna"
     assert client.post("/v1/verify", data={"person": "anna"}, files=attack).json()["decision"] == "no_decision"
-    for picture, word in (
-        (png(tile_of(5, colour=RED)), "attack"),
-        (png(), "no face"),
-        (png(*[tile_of(5)] * 2), "several"),
-    ):
-        reply = client.post("/v1/collections/default/persons", data={"name": "eve"}, files={"image": picture})
+    attacks, nobody, two = png(tile_of(5, colour=RED)), png(), png(*[tile_of(5)] * 2)
+    for picture, word in ((attacks, "attack"), (nobody, "no face"), (two, "several")):
+        reply = client.post(PERSONS, data={"name": "eve"}, files={"image": picture})
         assert word in check_error(reply, 422, "not_enrolled")["message"]
 
 
@@ -219,7 +182,7 @@ def test_collection_is_deleted_under_every_normal_form(client: TestClient) -> No
     assert [entry["name"] for entry in client.get("/v1/collections").json()["collections"]] == ["default"]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Interrupted(Tiles):
     """An engine that makes another change during its evaluation."""
 
@@ -236,26 +199,25 @@ class Interrupted(Tiles):
 def test_one_of_two_concurrent_enrolments_is_refused(gallery: Gallery, earlier: str, face: int, code: str) -> None:
     embedding = Tiles().check(row_of(tile_of(face))).faces[0].embedding
     assert embedding is not None
-    engine = Interrupted(meanwhile=lambda: gallery.enrol("default", earlier, embedding[None], "sha256:" + "a" * 64))
-    with TestClient(build(engine, gallery, limits=LIMITS), LOCAL, headers={"x-fedvisage": "1"}) as client:
+    engine = Interrupted(meanwhile=lambda: gallery.enrol("default", earlier, embedding[None], MODEL))
+    with connect(engine, gallery) as client:
         form: dict[str, Any] = {"data": {"name": "anna"}, "files": {"image": png(tile_of(1))}}
-        check_error(client.post("/v1/collections/default/persons", **form), 409, code)
+        check_error(client.post(PERSONS, **form), 409, code)
     assert [(person.name, len(rows)) for person, rows in gallery.everybody("default")] == [(earlier, 1)]
 
 
 def test_added_face_does_not_restore_a_deleted_person(client: TestClient, gallery: Gallery) -> None:
     enrol(client, "anna", 1)
     engine = Interrupted(meanwhile=lambda: gallery.remove("default", "anna"))
-    with TestClient(build(engine, gallery, limits=LIMITS), LOCAL, headers={"x-fedvisage": "1"}) as other:
-        place = "/v1/collections/default/persons/anna/faces"
+    with connect(engine, gallery) as other:
+        place = f"{PERSONS}/anna/faces"
         check_error(other.post(place, files={"image": png(tile_of(1))}), 404, "not_found")
     assert gallery.people("default") == []
 
 
 def test_search_reports_a_model_change(client: TestClient, gallery: Gallery) -> None:
     enrol(client, "anna", 1)
-    newer = replace(Tiles(), model=EmbeddingModel("sha256:" + "b" * 64, 0.9, "fmr=1e-3"))
-    with TestClient(build(newer, gallery, limits=LIMITS), LOCAL) as other:
+    with connect(NEW_ENGINE, gallery) as other:
         reply = other.post("/v1/collections/default/search", files={"image": png(tile_of(1))})
     assert "anna" in check_error(reply, 409, "model_changed")["message"]
 
@@ -317,7 +279,7 @@ FIELD = b'--y\r\nContent-Disposition: form-data; name="person"\r\n\r\nanna\r\n'
         (b"\0" * 300_001, "image/png", 413, "too_large"),
     ],
 )
-def test_file_without_a_picture_is_refused(
+def test_body_without_a_picture_is_refused(
     client: TestClient, content: bytes, kind: str, status: int, code: str
 ) -> None:
     check_error(client.post("/v1/pad", content=content, headers={"content-type": kind}), status, code)
@@ -333,7 +295,7 @@ def test_invalid_list_of_faces_is_refused(client: TestClient, content: bytes) ->
     assert reply.json()["request_id"] == reply.headers["x-request-id"]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Defective(Tiles):
     """An engine with a defect."""
 
@@ -342,7 +304,7 @@ class Defective(Tiles):
 
 
 def test_defect_is_answered_in_the_form_of_the_service() -> None:
-    with TestClient(build(Defective(), None, limits=LIMITS), LOCAL, raise_server_exceptions=False) as client:
+    with connect(Defective()) as client:
         check_error(client.post("/v1/detect", files={"image": png(tile_of(1))}), 500, "internal")
 
 
@@ -367,18 +329,14 @@ def test_unknown_routes_and_parameters_are_refused(client: TestClient) -> None:
     check_error(client.post("/v1/collections/default/search?limit=0", files={"image": png(tile_of(1))}), 422, "invalid")
     check_error(client.post("/v1/verify", files={"image": png(tile_of(1))}), 422, "missing")
     check_error(client.post("/v1/collections", json={"name": "a\nb"}), 422, "invalid")
-    with TestClient(build(Tiles(model=None), None, limits=LIMITS), LOCAL) as bare:
+    with connect(Tiles(model=None)) as bare:
         check_error(bare.post("/v1/embed", files={"image": png(tile_of(1))}), 422, "invalid")
         check_error(bare.get("/v1/collections"), 422, "invalid")
 
 
 def test_requests_without_a_key_are_refused(client: TestClient) -> None:
-    for headers in (
-        {"x-api-key": "wrong"},
-        {"x-api-key": ""},
-        {"authorization": "Bearer wrong"},
-        {"authorization": KEY},
-    ):
+    wrong = ({"x-api-key": "wrong"}, {"x-api-key": ""}, {"authorization": "Bearer wrong"}, {"authorization": KEY})
+    for headers in wrong:
         empty = {"x-api-key": "", **headers}
         check_error(client.get("/v1/models", headers=empty), 401, "unauthorised")
         check_error(client.get("/metrics", headers=empty), 401, "unauthorised")
@@ -394,7 +352,7 @@ def test_rate_limit_states_when_to_retry() -> None:
     now[0] = 0.6
     assert rates.wait("a") == 0
     assert rates.wait("a") > 0
-    with TestClient(build(Tiles(), None, limits=Limits(rate=0.001, burst=2)), LOCAL) as client:
+    with connect(limits=Limits(rate=0.001, burst=2)) as client:
         assert [client.get("/v1/health").status_code for _ in range(2)] == [200, 200]
         reply = client.get("/v1/health")
         check_error(reply, 429, "too_many_requests")
@@ -404,7 +362,7 @@ def test_rate_limit_states_when_to_retry() -> None:
 def test_largest_faces_are_evaluated_and_each_counts_as_a_request() -> None:
     three = {"image": png(tile_of(1), tile_of(2), tile_of(3))}
     limits = Limits(rate=0.001, burst=5, faces=2)
-    with TestClient(build(Tiles(), None, limits=limits), LOCAL) as client:
+    with connect(limits=limits) as client:
         reply = client.post("/v1/pad", files=three).json()
         assert (len(reply["faces"]), reply["left_out"]) == (2, 1)
         assert [client.post("/v1/pad", files=three).status_code for _ in range(3)] == [200, 200, 429]
@@ -412,7 +370,7 @@ def test_largest_faces_are_evaluated_and_each_counts_as_a_request() -> None:
 
 def test_compreface_limits_and_thresholds_apply_before_faces_are_evaluated() -> None:
     three = {"file": png(tile_of(1), tile_of(2), tile_of(3))}
-    with TestClient(build(Tiles(), None, limits=Limits(rate=0.001, burst=5)), LOCAL) as client:
+    with connect(limits=Limits(rate=0.001, burst=5)) as client:
         place = "/api/v1/detection/detect"
         assert len(client.post(f"{place}?limit=1", files=three).json()["result"]) == 1
         assert client.post(f"{place}?det_prob_threshold=1", files=three).json()["result"] == []
@@ -424,7 +382,7 @@ def test_boxes_of_a_reduced_picture_are_in_pixels_of_the_picture_as_sent() -> No
     photograph = Image.fromarray(row_of(tile_of(1))).resize((64, 32), Image.Resampling.NEAREST)
     out = io.BytesIO()
     photograph.save(out, "JPEG", quality=100)
-    with TestClient(build(Tiles(), None, limits=replace(LIMITS, pixels=512)), LOCAL) as client:
+    with connect(limits=replace(LIMITS, pixels=512)) as client:
         for route in ("detect", "pad"):
             face = client.post(f"/v1/{route}", files={"image": out.getvalue()}).json()["faces"][0]
             assert face["box"] == {"x": 0, "y": 0, "width": 32, "height": 32, "confidence": 0.99}

@@ -23,13 +23,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.service import serve_in_thread
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from PIL import Image
 from tests.device.gallery.tiles import Tiles, tile_of
-from tests.device.service.test_service import png
+from tests.device.service.clients import png
 from tests.documented import ROOT
 from tests.refusals import check_keywords, refused
 from typer.testing import CliRunner
@@ -37,15 +38,16 @@ from typer.testing import CliRunner
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.cli import app
 from fedvisage.device import Exported, Pipeline
-from fedvisage.device.gallery.enrolment import Image as Picture
+from fedvisage.device.fused import required_threshold
 from fedvisage.device.pipeline import Checked
-from fedvisage.device.service.app import build, serve_in_thread, server_of
+from fedvisage.device.service.app import build, server_of
 from fedvisage.device.service.limits import Limits
+from fedvisage.faces.align import Image as Picture
 
 PATIENCE = 600
 
 
-@dataclass(frozen=True)
+@dataclass
 class Slow(Tiles):
     """An engine that signals its start and waits for permission to end."""
 
@@ -60,16 +62,23 @@ class Slow(Tiles):
         return super().check(image, report=report, most=most, confidence=confidence)
 
 
+def send(
+    port: int, method: str, path: str, picture: bytes = b"", headers: Mapping[str, str] | None = None
+) -> tuple[int, Any]:
+    """Return the status and the values of the answer to a request."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    try:
+        connection.request(method, path, picture, {"content-type": "image/png", **(headers or {})})
+        response = connection.getresponse()
+        return response.status, json.load(response)
+    finally:
+        connection.close()
+
+
 def ask(port: int, answers: list[int]) -> threading.Thread:
     """Send a picture from a thread that records the status of the answer."""
 
-    def send() -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
-        connection.request("POST", "/v1/pad", png(tile_of(1)), {"content-type": "image/png"})
-        answers.append(connection.getresponse().status)
-        connection.close()
-
-    thread = threading.Thread(target=send)
+    thread = threading.Thread(target=lambda: answers.append(send(port, "POST", "/v1/pad", png(tile_of(1)))[0]))
     thread.start()
     return thread
 
@@ -173,12 +182,8 @@ def test_named_proxy_alone_sets_client_and_scheme(proxies: tuple[str, ...], stat
     service = build(Tiles(), limits=limits, hosts=["door.example"])
     with serve_in_thread(server_of(service, "127.0.0.1", 0, proxies=proxies)) as port:
         for number, origin in enumerate(({"origin": "https://door.example"}, {"origin": "http://door.example"}, {})):
-            headers = {"host": "door.example", "content-type": "image/png", **origin}
-            headers |= {"x-forwarded-for": f"192.0.2.{number}", "x-forwarded-proto": "https"}
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
-            connection.request("POST", "/v1/pad", png(tile_of(1)), headers)
-            answers.append(connection.getresponse().status)
-            connection.close()
+            headers = {"host": "door.example", "x-forwarded-for": f"192.0.2.{number}", "x-forwarded-proto": "https"}
+            answers.append(send(port, "POST", "/v1/pad", png(tile_of(1)), {**headers, **origin})[0])
     assert answers == statuses
 
 
@@ -204,7 +209,7 @@ def test_serve_answers_until_sigterm(pad: Path, recognition: Path, tmp_path: Pat
     subprocess.run([*command, "gallery", "create", str(gallery)], env=key, check=True)
     words = ("--pad", pad, "--recognition", recognition, "--gallery", gallery)
     with run_service(*words, environment=key) as (port, log):
-        models = answer(port, "GET", "/v1/models")
+        _, models = send(port, "GET", "/v1/models")
     assert models["pipeline"]["pad"].startswith("sha256:")
     exports = {"pad": pad, "recognition": recognition}
     measured = {task: f"sha256:{Exported.open(path).graph_digest}" for task, path in exports.items()}
@@ -217,7 +222,7 @@ def test_serve_uses_the_int8_graph(pad_run: Path, sets: Mapping[str, Path], tmp_
     export = ["export", str(pad_run), str(tmp_path / "pad"), "--int8", "--calibrate", str(sets["A"])]
     assert CliRunner().invoke(app, export).exit_code == 0
     with run_service("--pad", tmp_path / "pad", "--int8") as (port, _):
-        models = answer(port, "GET", "/v1/models")
+        _, models = send(port, "GET", "/v1/models")
     small, whole = (Exported.open(tmp_path / "pad", int8=int8).graph_digest for int8 in (True, False))
     assert models["pipeline"]["graphs"] == {"pad": f"sha256:{small}"}
     assert small != whole
@@ -230,10 +235,9 @@ def test_serve_decides_at_the_chosen_operating_points(
     Image.fromarray(photographs["one"]).save(picture, "PNG")
     words = ("--pad", strict_pad, "--recognition", recognition, "--at", "bpcer=50%", "--at", "fmr=20%")
     with run_service(*words) as (port, _):
-        models = answer(port, "GET", "/v1/models")
-        (face,) = answer(port, "POST", "/v1/embed", picture.getvalue())["faces"]
-    point = Exported.open(recognition).at("fmr=20%").threshold
-    assert point is not None
+        _, models = send(port, "GET", "/v1/models")
+        (face,) = send(port, "POST", "/v1/embed", picture.getvalue())[1]["faces"]
+    point = required_threshold(Exported.open(recognition).at("fmr=20%"))
     assert models["recognition"] == {"threshold": point.value, "operating_point": point.operating_point}
     assert Pipeline(strict_pad).check(photographs["one"]).decision == "attack"
     assert face["pad"]["decision"] == "bona_fide"
@@ -271,15 +275,6 @@ def run_service(*words: object, environment: Mapping[str, str] = os.environ) -> 
         out, err = process.communicate(timeout=PATIENCE)
     log += err.splitlines()
     assert (process.returncode, out.strip()) == (0, "stopped")
-
-
-def answer(port: int, method: str, path: str, picture: bytes = b"") -> dict[str, Any]:
-    """Return the answer to a request."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
-    connection.request(method, path, picture, {"content-type": "image/png"})
-    values: dict[str, Any] = json.load(connection.getresponse())
-    connection.close()
-    return values
 
 
 def test_the_service_starts_without_slow_libraries() -> None:

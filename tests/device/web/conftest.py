@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import http.server
-import json
 import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
@@ -18,11 +17,11 @@ import pytest
 import torch
 from benchmarks.browser import written
 from PIL import Image
-from tests.device.conftest import face, photographs  # noqa: F401  (fixtures)
+from tests.device.exports import copy_export
 from torch import Tensor, nn
 
 from fedvisage.device import Exported, Pipeline
-from fedvisage.device.exported import OperatingPoint, read_config, write_export
+from fedvisage.device.exported import OperatingPoint
 from fedvisage.device.web.site import ADVICE, RuntimeFiles, build
 from fedvisage.faces.cropping import crop_face, make_detector
 from fedvisage.render.domains import find_domain
@@ -34,6 +33,8 @@ if TYPE_CHECKING:
 
 SCREEN = (480, 640)
 """Rows and columns of a webcam's frames."""
+
+PATIENCE = 60_000
 
 
 @pytest.fixture(scope="session")
@@ -66,6 +67,22 @@ def playwright(chromium: str) -> Iterator[Playwright]:
 
 
 @contextmanager
+def open_page(browser: Browser, address: str, state: str = "ready", **options: Any) -> Iterator[Any]:
+    """Yield a page in a new context of a browser, once it has this state."""
+    with browser.new_context(**options) as context:
+        page = context.new_page()
+        page.goto(address)
+        wait_for_state(page, state)
+        yield page
+
+
+def wait_for_state(page: Any, kind: str = "ready") -> str:
+    page.wait_for_selector(f"#state[data-kind={kind}]", timeout=PATIENCE)
+    state: str = page.inner_text("#state")
+    return state
+
+
+@contextmanager
 def open_browser(playwright: Playwright, chromium: str, *flags: str) -> Iterator[Browser]:
     """Yield a headless browser with command-line flags."""
     arguments = ["--no-sandbox", "--disable-gpu", *flags]
@@ -83,17 +100,15 @@ def browser(playwright: Playwright, chromium: str) -> Iterator[Browser]:
         yield launched
 
 
-class _Plain(http.server.SimpleHTTPRequestHandler):
-    """A plain web server without a log."""
-
+class _Files(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
-        pass
+        """Write no log."""
 
 
 @contextmanager
 def serve_folder(folder: Path) -> Iterator[str]:
     """Serve a folder on localhost and yield its address."""
-    server = http.server.ThreadingHTTPServer(("localhost", 0), functools.partial(_Plain, directory=str(folder)))
+    server = http.server.ThreadingHTTPServer(("localhost", 0), functools.partial(_Files, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
@@ -145,16 +160,10 @@ def difference_export(webcam_frames: dict[str, np.ndarray], tmp_path_factory: py
 @pytest.fixture(scope="session")
 def trained_export(pad: Path, webcam_frames: dict[str, np.ndarray], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the export of a run, with a threshold between its scores of the person and the replay."""
-    logits = [Pipeline(pad).check(frame).faces[0].pad.logit for frame in webcam_frames.values()]
-    return with_threshold(pad, tmp_path_factory.mktemp("trained") / "pad", float(np.mean(logits)))
-
-
-def with_threshold(exported: Path, copy: Path, value: float) -> Path:
-    """Copy an exported model, with another threshold in its description and inside of its graph."""
-    shutil.copytree(exported, copy)
-    point = OperatingPoint(value=value, rule="source-eer")
-    write_export(copy, read_config(copy).float32.description.model_copy(update={"threshold": point}))
-    return copy
+    verdicts = [Pipeline(pad).check(frame).faces[0].pad for frame in webcam_frames.values()]
+    logits = [verdict.logit for verdict in verdicts if verdict is not None and verdict.logit is not None]
+    point = OperatingPoint(value=float(np.mean(logits)), rule="source-eer")
+    return copy_export(pad, tmp_path_factory.mktemp("trained") / "pad", threshold=point)
 
 
 @pytest.fixture(scope="session")
@@ -187,9 +196,3 @@ def as_webcam(picture: np.ndarray, path: Path, frames: int = 10) -> Path:
         for _ in range(frames):
             Image.fromarray(picture).save(file, "JPEG", quality=95, subsampling=0)
     return path
-
-
-def page_of(folder: Path) -> dict[str, object]:
-    """Return the description of a page's folder."""
-    description: dict[str, object] = json.loads((folder / "page.json").read_text())
-    return description

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 from tests.device.gallery.tiles import Tiles
-from tests.device.web.conftest import page_of, serve_folder
+from tests.device.web.conftest import serve_folder
 from tests.refusals import refused
 from typer.testing import CliRunner
 
@@ -105,9 +105,7 @@ def test_lock_pins_one_version_by_digests() -> None:
     assert all(re.fullmatch(r"[0-9a-f]{64}", digest) for _, digest in ONNX.files.values())
 
 
-def test_folder_holds_page_runtime_detector_and_exported_models(
-    pad: Path, runtime: RuntimeFiles, tmp_path: Path
-) -> None:
+def test_folder_holds_page_runtime_detector_and_models(pad: Path, runtime: RuntimeFiles, tmp_path: Path) -> None:
     out = tmp_path / "page"
     built = build(out, Exported.open(pad), None, runtime=runtime)
     files = {path.relative_to(out).as_posix(): path for path in out.rglob("*") if path.is_file()}
@@ -116,8 +114,8 @@ def test_folder_holds_page_runtime_detector_and_exported_models(
     for name in ("config.json", "onnx/model.onnx"):
         assert files[f"models/pad/{name}"].read_bytes() == (pad / name).read_bytes()
     assert files["runtime/ort.wasm"].read_bytes() == PARTS["ort.wasm"]
-    description = page_of(out)
-    for entry in description["detector"]["files"]:  # type: ignore[index]
+    description = json.loads((out / "page.json").read_text())
+    for entry in description["detector"]["files"]:
         assert hashlib.sha256(files[entry["path"]].read_bytes()).hexdigest() == entry["sha256"]
     linked = re.findall(r'(?:src|href)="([^#"]+)"', files["index.html"].read_text())
     imported = [name for path in out.glob("*.js") for name in re.findall(r'from "\./([^"]+)"', path.read_text())]
@@ -184,8 +182,8 @@ def test_command_refuses_in_one_line(pad: Path, tmp_path: Path) -> None:
 
 def test_folder_and_service_have_the_same_policy(pad: Path, runtime: RuntimeFiles) -> None:
     page = page_files(Exported.open(pad), None, runtime=runtime)["index.html"].content.decode()
-    (written,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]+)"', page)
-    assert written == POLICY
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]+)"', page)
+    assert policy == POLICY
     assert HEADERS["content-security-policy"].startswith(POLICY)
     assert "unsafe-eval" not in POLICY.replace("'wasm-unsafe-eval'", "")
     assert "unsafe-inline" not in POLICY

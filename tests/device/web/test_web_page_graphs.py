@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 import pytest
 from campaigns.hostile.exports import HIDING
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from fedvisage.device.exported import CONFIG, GRAPH, OperatingPoint
 from fedvisage.device.fused import FusedConfig
@@ -40,16 +40,21 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("node") is None:
         pytest.skip("node is not installed; install the system's package nodejs")
     place = tmp_path_factory.mktemp("page")
-    for name in ("graph.js", "models.js", "refused.js"):
+    for name in ("graph.js", "models.js", "offline.js", "refused.js"):
         (place / name).write_bytes(files("fedvisage.device.web").joinpath("page", name).read_bytes())
     (place / "package.json").write_text('{"type": "module"}')
-    (place / "check.js").write_text(CHECK)
     return place / "check.js"
 
 
-def answer(script: Path, graph: Path, config: Path | None = None) -> str:
-    words = ["node", str(script), str(graph), *([] if config is None else [str(config)])]
-    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+def run_node(script: Path, code: str, *words: object) -> str:
+    """Run code beside the page's modules, and return its output."""
+    script.write_text(code)
+    command = ["node", str(script), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def answer(script: Path, graph: Path, *config: Path) -> str:
+    return run_node(script, CHECK, graph, *config)
 
 
 def test_exports_and_detector_networks_are_accepted(script: Path, pad: Path, recognition: Path, tmp_path: Path) -> None:
@@ -87,17 +92,6 @@ def test_bytes_without_a_graph_are_refused(script: Path, tmp_path: Path, content
     assert answer(script, tmp_path / "model.onnx") == refusal
 
 
-THRESHOLD = """
-import { checkThreshold } from "./models.js";
-for (const threshold of JSON.parse(process.argv[2])) {
-  try {
-    checkThreshold("config.json", threshold);
-    console.log("accepted");
-  } catch (error) {
-    console.log(error.code);
-  }
-}
-"""
 POINTS: list[dict[str, object]] = [
     {"value": 0.5, "rule": "source-eer"},
     {"value": -100, "rule": "", "far": None, "frr": 1},
@@ -113,32 +107,6 @@ POINTS: list[dict[str, object]] = [
 ]
 
 
-def test_the_page_accepts_the_thresholds_that_python_accepts(script: Path) -> None:
-    (script.parent / "threshold.js").write_text(THRESHOLD)
-    words = ["node", str(script.parent / "threshold.js"), json.dumps(POINTS)]
-    verdicts = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
-    expected = list[str]()
-    for point in POINTS:
-        try:
-            OperatingPoint.model_validate_json(json.dumps(point))
-            expected.append("accepted")
-        except ValidationError:
-            expected.append("damaged")
-    assert verdicts == expected
-    assert expected.count("accepted") == 2
-
-
-FUSED = """
-import { checkFused } from "./models.js";
-for (const config of JSON.parse(process.argv[2])) {
-  try {
-    checkFused("config.json", config, config.threshold);
-    console.log("accepted");
-  } catch (error) {
-    console.log(error.code);
-  }
-}
-"""
 MEMBER = {"config": {"bytes": 1, "sha256": "0" * 64}, "weight": 0.25, "scale": 2}
 WHOLE = {"fused": 1, "members": [MEMBER] * 2, "threshold": POINTS[0], "model_sha256": "0" * 64, "version": "1"}
 FUSIONS: list[dict[str, object]] = [
@@ -157,14 +125,31 @@ FUSIONS: list[dict[str, object]] = [
 ]
 
 
-def test_the_page_accepts_the_fused_models_that_python_accepts(script: Path) -> None:
-    (script.parent / "fused.js").write_text(FUSED)
-    words = ["node", str(script.parent / "fused.js"), json.dumps(FUSIONS)]
-    verdicts = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+VERDICTS = """
+import { checkFused, checkThreshold } from "./models.js";
+for (const value of JSON.parse(process.argv[2])) {
+  try {
+    if ("fused" in value) checkFused("config.json", value, value.threshold);
+    else checkThreshold("config.json", value);
+    console.log("accepted");
+  } catch (error) {
+    console.log(error.code);
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("values", "schema"), [(POINTS, OperatingPoint), (FUSIONS, FusedConfig)], ids=["thresholds", "fused models"]
+)
+def test_page_accepts_the_descriptions_that_python_accepts(
+    script: Path, values: list[dict[str, object]], schema: type[BaseModel]
+) -> None:
+    verdicts = run_node(script, VERDICTS, json.dumps(values)).split()
     expected = list[str]()
-    for config in FUSIONS:
+    for value in values:
         try:
-            FusedConfig.model_validate_json(json.dumps(config))
+            schema.model_validate_json(json.dumps(value))
             expected.append("accepted")
         except ValidationError:
             expected.append("damaged")
@@ -190,15 +175,13 @@ for (const threshold of [config.threshold, { ...config.threshold, value: -50 }])
 """
 
 
-def test_the_page_refuses_a_sum_that_its_members_do_not_state(script: Path, pad: Path, tmp_path: Path) -> None:
+def test_page_refuses_a_sum_that_its_members_do_not_state(script: Path, pad: Path, tmp_path: Path) -> None:
     fuse([pad, pad], tmp_path / "sum", scales=[2.0, 0.5], cache=tmp_path)
     places = [tmp_path / "sum/members" / name / CONFIG for name in "12"]
     stated = [json.loads(place.read_text())["float32"]["description"] for place in places]
     members = [{"bound": description["files_sha256"], "fused": description["fused"]} for description in stated]
     (tmp_path / "members.json").write_text(json.dumps(members))
-    (script.parent / "sum.js").write_text(SUM)
-    words = ["node", str(script.parent / "sum.js"), str(tmp_path / "sum" / CONFIG), str(tmp_path / "members.json")]
-    verdicts = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    verdicts = run_node(script, SUM, tmp_path / "sum" / CONFIG, tmp_path / "members.json").splitlines()
     unstated = "config.json: contains another model_sha256 than its members' graphs; fuse the models again"
     # Only a model of an earlier version, whose graphs state nothing, may have any threshold.
     assert verdicts == ["accepted", unstated, "accepted", "threshold", unstated, "accepted"]
@@ -280,12 +263,7 @@ console.log([...stored.keys()].join());
 
 
 def test_page_opens_offline_and_caches_nothing_behind_a_key(script: Path) -> None:
-    (script.parent / "offline.js").write_bytes(
-        files("fedvisage.device.web").joinpath("page", "offline.js").read_bytes()
-    )
-    (script.parent / "worker-check.js").write_text(OFFLINE)
-    words = ["node", str(script.parent / "worker-check.js")]
-    lines = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    lines = run_node(script, OFFLINE).splitlines()
     assert lines[:5] == ["content of /main.js", "content of /", "no answer", "left alone", "left alone"]
     # An update is kept whole or not at all, in place of the state before it.
     assert lines[5:] == ["content of /main.js", "content of /main.js 3", "another program's,fedvisage / digest 3"]

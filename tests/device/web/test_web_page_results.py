@@ -10,10 +10,12 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from tests.device.exports import with_margin
 from tests.device.web.conftest import as_png, serve_folder
 
-from fedvisage.device import Checked, Exported, Pipeline
+from fedvisage.device import Checked, Exported, Pipeline, open_export
 from fedvisage.device.web.site import RuntimeFiles, build
+from fedvisage.runs.export.fuse import fuse
 
 pytestmark = pytest.mark.browser
 
@@ -29,9 +31,9 @@ ASK = """async (content) => {
   const bytes = Uint8Array.from(atob(content), (letter) => letter.charCodeAt(0));
   const { readPicture } = await import("./camera.js");
   const frame = await readPicture(new File([bytes], "picture.png"));
-  const said = await (await window.local).check(frame, { embed: true });
+  const answer = await (await window.local).check(frame, { embed: true });
   const plain = (face) => ({ ...face, embedding: face.embedding && Array.from(face.embedding) });
-  return { ...said, faces: said.faces.map(plain) };
+  return { ...answer, faces: answer.faces.map(plain) };
 }"""
 
 SCALE = """async ({ content, sizes }) => {
@@ -79,16 +81,20 @@ NAMES = (*("one", "two", "turned", "blurred", "small", "wall", "bonafide", "repl
 def test_page_and_python_give_equal_boxes_scores_and_decisions(
     page: Any, trained_export: Path, recognition: Path, pictures: dict[str, np.ndarray], name: str
 ) -> None:
-    shown = page.evaluate(ASK, base64.b64encode(as_png(pictures[name])).decode())
-    expected = Pipeline(trained_export, recognition).check(pictures[name])
+    compare_answers(page, Pipeline(trained_export, recognition), pictures[name])
+
+
+def compare_answers(page: Any, pipeline: Pipeline, picture: np.ndarray) -> None:
+    """Compare the answers of the page and of Python to a picture."""
+    shown = page.evaluate(ASK, base64.b64encode(as_png(picture)).decode())
+    expected = pipeline.check(picture)
     assert (shown["decision"], shown["turned"]) == (expected.decision, expected.turned)
     assert tuple(shown["reasons"]) == expected.reasons
-    assert len(shown["faces"]) == len(expected.faces)
     for shown_face, face in zip(shown["faces"], expected.faces, strict=True):
-        compare(shown_face, face)
+        compare_faces(shown_face, face)
 
 
-def compare(shown: dict[str, Any], face: Any) -> None:
+def compare_faces(shown: dict[str, Any], face: Any) -> None:
     box = shown["box"]
     assert [box["x"], box["y"], box["width"], box["height"]] == pytest.approx(
         [face.box.x, face.box.y, face.box.width, face.box.height], abs=1
@@ -108,9 +114,22 @@ def compare(shown: dict[str, Any], face: Any) -> None:
         assert float(np.array(shown["embedding"]) @ face.embedding) > 1 - 1e-3
 
 
-def test_pictures_cover_every_kind_of_answer(
-    trained_export: Path, recognition: Path, pictures: dict[str, np.ndarray]
+def test_page_and_python_give_equal_scores_of_a_fused_model(
+    trained_export: Path, webcam_frames: dict[str, np.ndarray], runtime: RuntimeFiles, browser: Any, tmp_path: Path
 ) -> None:
+    wide = with_margin(trained_export, tmp_path / "wide", 2.0)
+    fuse([trained_export, wide, wide], tmp_path / "fused", scales=[1.0, 2.0, 0.5], cache=tmp_path)
+    build(tmp_path / "page", open_export(tmp_path / "fused"), None, runtime=runtime)
+    pipeline = Pipeline(tmp_path / "fused")
+    tight = np.ascontiguousarray(webcam_frames["bonafide"][120:420, 170:470])
+    with serve_folder(tmp_path / "page") as address, browser.new_context(bypass_csp=True) as context:
+        page = context.new_page()
+        page.goto(address)
+        for picture in (webcam_frames["bonafide"], webcam_frames["replay"], tight):
+            compare_answers(page, pipeline, picture)
+
+
+def test_pictures_cover_all_answers(trained_export: Path, recognition: Path, pictures: dict[str, np.ndarray]) -> None:
     pipeline = Pipeline(trained_export, recognition)
     answers: list[Checked] = [pipeline.check(pictures[name]) for name in NAMES]
     assert {answer.decision for answer in answers} == {"bona_fide", "attack", "no_decision"}

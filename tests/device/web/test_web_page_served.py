@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.device.web.test_web_page_use import score_of, show, wait_for_state
+from benchmarks.service import serve_in_thread
+from tests.device.web.conftest import open_page, wait_for_state
+from tests.device.web.test_web_page_use import score_of, show
 
 from fedvisage.device import Exported, Pipeline
 from fedvisage.device.service.access import CHECK, Caller, Keys
-from fedvisage.device.service.app import build, open_engine, serve_in_thread, server_of
+from fedvisage.device.service.app import build, open_engine, server_of
 from fedvisage.device.service.limits import Limits
 from fedvisage.device.web.site import RuntimeFiles, page_files
 
@@ -23,23 +25,29 @@ KEY = "a-key-of-the-tests-0123456789"
 KEYS = Keys([(KEY, Caller("kiosk", CHECK))])
 
 
-@contextmanager
-def served_page(pad: Path, recognition: Path, keys: Keys, runtime: RuntimeFiles) -> Iterator[str]:
-    models = Exported.open(pad), Exported.open(recognition)
-    page = page_files(*models, service={"keys": bool(keys)}, runtime=runtime)
-    guard = build(open_engine(*models), keys=keys, limits=Limits(rate=0), page=page)
-    with serve_in_thread(server_of(guard, "127.0.0.1", 0)) as port:
-        yield f"http://localhost:{port}/"
+Serve = Callable[..., AbstractContextManager[str]]
+Screens = dict[str, np.ndarray]
+
+
+@pytest.fixture
+def serve(difference_export: Path, recognition: Path) -> Serve:
+    """Return a function that serves the page with the files of a runtime, and yields its address."""
+
+    @contextmanager
+    def serve_page(runtime: RuntimeFiles, keys: Keys = KEYS) -> Iterator[str]:
+        models = Exported.open(difference_export), Exported.open(recognition)
+        page = page_files(*models, service={"keys": bool(keys)}, runtime=runtime)
+        guard = build(open_engine(*models), keys=keys, limits=Limits(rate=0), page=page)
+        with serve_in_thread(server_of(guard, "127.0.0.1", 0)) as port:
+            yield f"http://localhost:{port}/"
+
+    return serve_page
 
 
 def test_served_page_computes_without_the_service(
-    browser: Any,
-    difference_export: Path,
-    recognition: Path,
-    runtime: RuntimeFiles,
-    webcam_frames: dict[str, np.ndarray],
+    browser: Any, serve: Serve, runtime: RuntimeFiles, webcam_frames: Screens
 ) -> None:
-    with served_page(difference_export, recognition, Keys(), runtime) as address, browser.new_context() as context:
+    with serve(runtime, Keys()) as address, browser.new_context() as context:
         page, sent = context.new_page(), list[str]()
         page.on("request", lambda request: sent.append(request.method))
         page.goto(address)
@@ -50,13 +58,9 @@ def test_served_page_computes_without_the_service(
 
 
 def test_pictures_go_to_the_service_only_on_request_with_equal_results(
-    browser: Any,
-    difference_export: Path,
-    recognition: Path,
-    runtime: RuntimeFiles,
-    webcam_frames: dict[str, np.ndarray],
+    browser: Any, serve: Serve, difference_export: Path, runtime: RuntimeFiles, webcam_frames: Screens
 ) -> None:
-    with served_page(difference_export, recognition, Keys(), runtime) as address, browser.new_context() as context:
+    with serve(runtime, Keys()) as address, browser.new_context() as context:
         page, sent = context.new_page(), list[str]()
         page.on("request", lambda request: sent.append(f"{request.method} /{request.url.removeprefix(address)}"))
         page.goto(address)
@@ -77,16 +81,10 @@ def test_pictures_go_to_the_service_only_on_request_with_equal_results(
 
 
 def test_models_are_delivered_only_after_the_key(
-    browser: Any,
-    difference_export: Path,
-    recognition: Path,
-    runtime: RuntimeFiles,
-    webcam_frames: dict[str, np.ndarray],
+    browser: Any, serve: Serve, runtime: RuntimeFiles, webcam_frames: Screens
 ) -> None:
-    with served_page(difference_export, recognition, KEYS, runtime) as address, browser.new_context() as context:
-        page = context.new_page()
-        page.goto(address)
-        assert "key" in wait_for_state(page, "refused")
+    with serve(runtime) as address, open_page(browser, address, "refused") as page:
+        assert "key" in page.inner_text("#state")
         page.get_by_label("Key of the service").fill("not the key of the service")
         page.get_by_role("button", name="Begin").click()
         page.wait_for_selector("#state:has-text('not one of its keys')")
@@ -99,28 +97,14 @@ def test_models_are_delivered_only_after_the_key(
 
 
 def test_page_without_runtime_uses_the_service_and_states_it(
-    browser: Any, difference_export: Path, recognition: Path, tmp_path: Path, webcam_frames: dict[str, np.ndarray]
+    browser: Any, serve: Serve, tmp_path: Path, webcam_frames: Screens
 ) -> None:
-    with (
-        served_page(difference_export, recognition, Keys(), RuntimeFiles(tmp_path)) as address,
-        browser.new_context() as context,
-    ):
-        page = context.new_page()
-        page.goto(address)
-        wait_for_state(page)
+    with serve(RuntimeFiles(tmp_path), Keys()) as address, open_page(browser, address) as page:
         assert "are sent to the service" in page.inner_text("#promise")
         assert page.get_by_label("in this page").is_disabled()
         assert show(page, webcam_frames["replay"]).startswith("Attack")
 
 
-def test_page_waiting_for_a_key_states_where_pictures_go(
-    browser: Any, difference_export: Path, recognition: Path, tmp_path: Path
-) -> None:
-    with (
-        served_page(difference_export, recognition, KEYS, RuntimeFiles(tmp_path)) as address,
-        browser.new_context() as context,
-    ):
-        page = context.new_page()
-        page.goto(address)
-        wait_for_state(page, "refused")
+def test_page_waiting_for_a_key_states_where_pictures_go(browser: Any, serve: Serve, tmp_path: Path) -> None:
+    with serve(RuntimeFiles(tmp_path)) as address, open_page(browser, address, "refused") as page:
         assert "are sent to the service" in page.inner_text("#promise")

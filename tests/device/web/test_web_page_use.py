@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from tests.device.web.conftest import as_png, as_webcam, open_browser, serve_folder
+from tests.device.web.conftest import PATIENCE, as_png, as_webcam, open_browser, open_page, serve_folder, wait_for_state
 from tests.documented import ROOT
 from typer.testing import CliRunner
 
@@ -27,7 +27,6 @@ pytestmark = pytest.mark.browser
 
 SCREENSHOTS = ROOT / "build" / "browser"
 FAKE = ("--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream")
-PATIENCE = 60_000
 GRAB = """(id) => {
   const source = document.getElementById(id);
   const canvas = document.createElement("canvas");
@@ -37,7 +36,7 @@ GRAB = """(id) => {
   return canvas.toDataURL("image/png");
 }"""
 VIOLATED = """async (attempt) => {
-  const said = new Promise((resolve) => document.addEventListener("securitypolicyviolation", resolve, { once: true }));
+  const event = new Promise((resolve) => document.addEventListener("securitypolicyviolation", resolve, { once: true }));
   const put = (tag, values) => document.body.append(Object.assign(document.createElement(tag), values));
   const attempts = {
     script: () => put("script", { textContent: "window.ran = 1" }),
@@ -47,23 +46,14 @@ VIOLATED = """async (attempt) => {
     frame: () => put("iframe", { src: "index.html" }),
   };
   attempts[attempt]();
-  return [(await said).effectiveDirective, window.ran ?? 0];
+  return [(await event).effectiveDirective, window.ran ?? 0];
 }"""
 
 
 @pytest.fixture
 def page(browser: Any, address: str) -> Iterator[Any]:
-    with browser.new_context() as context:
-        opened = context.new_page()
-        opened.goto(address)
-        wait_for_state(opened)
+    with open_page(browser, address) as opened:
         yield opened
-
-
-def wait_for_state(page: Any, kind: str = "ready") -> str:
-    page.wait_for_selector(f"#state[data-kind={kind}]", timeout=PATIENCE)
-    state: str = page.inner_text("#state")
-    return state
 
 
 def show(page: Any, picture: np.ndarray, name: str = "one.png") -> str:
@@ -146,12 +136,9 @@ def test_webcam_tells_live_person_from_replay(
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
-    [("wall", "no face"), ("two", "several faces"), ("small", "too small"), ("blurred", "blurred")],
+    ("name", "words"), [("wall", "no face"), ("two", "several faces"), ("small", "too small"), ("blurred", "blurred")]
 )
-def test_unusable_picture_shows_the_reason(
-    page: Any, photographs: dict[str, np.ndarray], name: str, words: str
-) -> None:
+def test_unusable_picture_shows_why(page: Any, photographs: dict[str, np.ndarray], name: str, words: str) -> None:
     message = show(page, photographs[name])
     assert message.startswith("No decision")
     assert words in message
@@ -206,9 +193,7 @@ def test_policy_forbids_unneeded_features(page: Any, attempt: str, directive: st
     assert page.evaluate(VIOLATED, attempt) == [directive, 0]
 
 
-def test_browser_reports_no_error_for_the_page(
-    browser: Any, address: str, webcam_frames: dict[str, np.ndarray]
-) -> None:
+def test_browser_reports_no_error(browser: Any, address: str, webcam_frames: dict[str, np.ndarray]) -> None:
     complaints = list[str]()
     with browser.new_context() as context:
         page = context.new_page()
@@ -260,10 +245,8 @@ def test_missing_or_different_model_is_refused(
     copy = tmp_path / "page"
     shutil.copytree(folder, copy)
     damage(copy / "models/pad/onnx/model.onnx")
-    with serve_folder(copy) as address, browser.new_context() as context:
-        page = context.new_page()
-        page.goto(address)
-        message = wait_for_state(page, "refused")
+    with serve_folder(copy) as address, open_page(browser, address, "refused") as page:
+        message = page.inner_text("#state")
         assert all(word in message for word in words), message
         assert page.get_by_role("button", name="Start the camera").is_disabled()
 
@@ -296,10 +279,8 @@ def test_page_update_is_cached_as_a_whole(browser: Any, folder: Path, tmp_path: 
 def test_page_fits_the_screen_and_is_legible(
     browser: Any, address: str, webcam_frames: dict[str, np.ndarray], width: int, scheme: str
 ) -> None:
-    with browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme) as context:
-        page = context.new_page()
-        page.goto(address)
-        wait_for_state(page)
+    viewport = {"width": width, "height": 844}
+    with open_page(browser, address, viewport=viewport, color_scheme=scheme) as page:
         show(page, webcam_frames["bonafide"])
         page.get_by_label("Name").fill("Anna")
         page.get_by_role("button", name="Enrol this face").click()

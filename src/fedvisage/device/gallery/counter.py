@@ -50,10 +50,7 @@ def counters_of(key: Path | None, folder: Path | None, environment: Mapping[str,
         return Path(configured)
     if key is not None:
         return key.with_name(f"{key.name}.counters")
-    raise UserError(
-        "--counters",
-        f"does not name a folder, and {VARIABLE} is not set; a key from the environment needs one of them",
-    )
+    raise UserError("--counters", f"names no folder, and {VARIABLE} is not set; a key from the environment needs one")
 
 
 class Counter:
@@ -85,9 +82,7 @@ class Counter:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise UserError(
-                str(self._gallery), f"has a counter {self.path} that cannot be read ({error.strerror})"
-            ) from None
+            raise UserError(str(self._gallery), f"has an unreadable counter {self.path} ({error.strerror})") from None
         marks = [mark for line in content.splitlines()[:2] if (mark := self._parse_line(line)) is not None]
         if not marks:
             raise UserError(
@@ -123,7 +118,11 @@ class Counter:
         except OSError as error:
             raise self._unwritable(error) from None
         try:
-            self._wait()
+            until = time.monotonic() + self._patience
+            while not self._lock():
+                if time.monotonic() >= until:
+                    raise Busy(f"{self._gallery}: is locked by another process; try again, or end that process")
+                time.sleep(_STEP)
             yield
         finally:
             os.close(self._handle)
@@ -145,18 +144,12 @@ class Counter:
         self.path.unlink(missing_ok=True)
         sync_directory(self.folder)
 
-    def _wait(self) -> None:
-        until = time.monotonic() + self._patience
-        while True:
-            try:
-                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                if time.monotonic() >= until:
-                    raise Busy(
-                        f"{self._gallery}: is locked by another process; try again, or end that process"
-                    ) from None
-                time.sleep(_STEP)
+    def _lock(self) -> bool:
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
     def _line(self, mark: CountedState) -> bytes:
         content = f"{mark.number:016d} {mark.digest.hex()}"

@@ -5,24 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.progress import format_count
+from fedvisage.device.fused import required_threshold
 from fedvisage.device.gallery.file import AlreadyEnrolled, NameTaken, NotEnrolled
 from fedvisage.device.gallery.records import Face, Person, appearance, mixes_scripts, normalise_name
 from fedvisage.device.gallery.search import Gallery, SearchHit
-from fedvisage.device.pipeline import ATTACK, BONA_FIDE, MATCH, NO_MATCH, Checked, CheckedFace
+from fedvisage.device.pipeline import ATTACK, BONA_FIDE, MATCH, NO_MATCH, Checked, CheckedFace, Pipeline
+from fedvisage.faces.align import Image
 from fedvisage.faces.detection import Face as DetectedFace
 from fedvisage.metrics.similarity import Faces, Features, measurable_rates, normalise
 
-# The interface between a gallery and an engine: a pipeline on a device, or that of a finished model.
-
-
-Image = NDArray[np.uint8]
+# The engine behind a gallery. Attack detection comes first: an attack has no embedding.
 
 
 @dataclass(frozen=True)
@@ -34,30 +32,31 @@ class EmbeddingModel:
     operating_point: str
 
 
-class Engine(Protocol):
-    """Detects, evaluates and embeds faces. Attack detection comes first: an attack has no embedding."""
+class Engine:
+    """A pipeline that evaluates every face of a picture, and states the digests of its models.
 
-    @property
-    def model(self) -> EmbeddingModel | None:
-        """The recognition model, if there is one."""
+    ``graph_digests`` has the digests of the running graphs by task, measured when they were opened.
+    """
 
-    @property
-    def pad_digest(self) -> str | None:
-        """The digest of the PAD model, if there is one."""
-
-    @property
-    def graph_digests(self) -> Mapping[str, str]:
-        """The digests of the running graphs by task, measured when they were opened."""
-
-    @property
-    def detector_digest(self) -> str:
-        """The digest of the detector's networks."""
+    def __init__(self, pipeline: Pipeline) -> None:
+        """Use an open pipeline, whose recognition model needs a threshold."""
+        self._pipeline = pipeline
+        self.model: EmbeddingModel | None = None
+        self.pad_digest = None if pipeline.pad is None else f"sha256:{pipeline.pad.digest}"
+        self.detector_digest = f"sha256:{pipeline.detector_digest}"
+        opened = (model for model in (pipeline.pad, pipeline.recognition) if model is not None)
+        self.graph_digests: Mapping[str, str] = {model.task: f"sha256:{model.graph_digest}" for model in opened}
+        if (recognition := pipeline.recognition) is not None:
+            point = required_threshold(recognition)
+            self.model = EmbeddingModel(f"sha256:{recognition.digest}", point.value, point.operating_point)
 
     def detect(self, image: Image) -> Sequence[DetectedFace]:
-        """Find the faces of a picture (H×W×3, RGB), the largest first."""
+        """Return the faces of a picture (H×W×3, RGB), the largest first."""
+        return self._pipeline.detect(image)
 
     def check(self, image: Image, *, report: bool = False, most: int | None = None, confidence: float = 0.0) -> Checked:
         """Evaluate the ``most`` largest faces of this detector confidence; with ``report``, embed attacks as well."""
+        return self._pipeline.check(image, report=report, most=most, confidence=confidence)
 
 
 def model_of(engine: Engine) -> EmbeddingModel:
@@ -145,16 +144,12 @@ def _refuse_lookalike(gallery: Gallery, model: EmbeddingModel, collection: str, 
         raise AlreadyEnrolled(name, "mixes letters of scripts that look alike; correct it, or use force")
     loaded, form = gallery.load(collection, model.digest, size, partial=True), appearance(name)
     if other := next((other for other in list(loaded.names.values()) if appearance(other) == form), None):
-        raise AlreadyEnrolled(
-            name, f"looks like {other}, who is already enrolled; add the faces to {other}, or use force"
-        )
+        raise AlreadyEnrolled(name, f"looks like the enrolled {other}; add the faces to {other}, or use force")
 
 
-def _refuse_duplicate(
-    gallery: Gallery, model: EmbeddingModel, collection: str, name: str, embeddings: Features
-) -> None:
+def _refuse_duplicate(gallery: Gallery, model: EmbeddingModel, collection: str, name: str, faces: Features) -> None:
     """Refuse faces that match a person of another name at the model's threshold."""
-    for hits in gallery.search(collection, embeddings, model.digest, 2, partial=True):
+    for hits in gallery.search(collection, faces, model.digest, 2, partial=True):
         for match in decide(hits, model):
             if match.decision == MATCH and normalise_name(match.name) != normalise_name(name):
                 raise AlreadyEnrolled(
@@ -216,7 +211,7 @@ FPIRS = (1e-3, 1e-2, 1e-1)
 
 @dataclass(frozen=True)
 class SearchFigures:
-    """Results of searching for the face of every picture. Pictures without a usable face only count as not judged."""
+    """Results of searching for the face of every picture; ``not_judged`` counts pictures without a usable face."""
 
     collection: str
     people: int
@@ -256,6 +251,9 @@ class SearchFigures:
 
 def evaluate(gallery: Gallery, engine: Engine, collection: str, pictures: Iterable[tuple[str, Image]]) -> SearchFigures:
     """Search for the face of every picture, given with its person's name; unknown names count as strangers."""
+    from fedvisage.metrics.identification import identify
+    from fedvisage.metrics.identification import search as search_all
+
     embeddings, names, refused = list[Features](), list[str](), Counter[str]()
     for name, image in pictures:
         face = face_to_enrol(engine, image)
@@ -266,20 +264,11 @@ def evaluate(gallery: Gallery, engine: Engine, collection: str, pictures: Iterab
             names.append(normalise_name(name))
     if not embeddings:
         raise UserError("probes", f"no image shows a face usable for a search ({dict(refused)})")
-    return figures_of(gallery, engine, collection, normalise(np.stack(embeddings)), names, dict(refused))
-
-
-def figures_of(
-    gallery: Gallery, engine: Engine, collection: str, faces: Features, names: list[str], refused: dict[str, int]
-) -> SearchFigures:
-    """Return the results for faces (one per row) and the names of their people."""
+    faces = normalise(np.stack(embeddings))
     # Imported here because only an evaluation needs it.
-    from fedvisage.metrics.identification import identify
-    from fedvisage.metrics.identification import search as search_all
-
     model = model_of(engine)
     loaded = gallery.load(collection, model.digest, faces.shape[1])
-    ids, vectors = loaded.index.everybody()
+    ids, vectors = loaded.index.all_templates()
     number = {normalise_name(loaded.names[person]): row for row, person in enumerate(ids)}
     # Strangers get numbers after those of the enrolled people.
     strangers = {name: len(number) + index for index, name in enumerate(sorted(set(names) - number.keys()))}
@@ -288,9 +277,7 @@ def figures_of(
     probes = Faces(queries, np.array([(number | strangers)[name] for name in names], np.int64))
     results = search_all(enrolled, probes)
     if not results.mated.any():
-        raise UserError(
-            "probes", f"none of the images show a person of {collection}; name each folder after its person"
-        )
+        raise UserError("probes", f"show no person of {collection}; name each folder after its person")
     # Convert products of search vectors to cosines, the scale of the model's threshold.
     mate, rival = (
         np.array([loaded.form.similarity(float(vector)) for vector in values[results.mated]])
@@ -305,7 +292,7 @@ def figures_of(
         people=len(ids),
         mated=int(results.mated.sum()),
         unmated=len(unmated),
-        not_judged=refused,
+        not_judged=dict(refused),
         rank_one=float(first.mean()),
         tpir_at_fpir={} if rates_found is None else rates_found.tpir,
         threshold_at_fpir={}

@@ -51,11 +51,25 @@ def new_key() -> bytes:
 
 def key_from(path: Path | None, environment: Mapping[str, str] = os.environ) -> bytes:
     """Return the owner's key from a file or, without one, from the environment."""
+    place, text = VARIABLE, environment.get(VARIABLE, "")
     if path is not None:
-        return _parse_key(_read_text(path), str(path))
-    if text := environment.get(VARIABLE):
-        return _parse_key(text, VARIABLE)
-    raise UserError("--key", f"does not name a file, and {VARIABLE} is not set; give one of them")
+        place = str(path)
+        try:
+            with open(path, "rb", opener=open_regular) as file:
+                text = file.read(_LONGEST).decode("ascii", errors="replace")
+        except FileNotFoundError:
+            raise UserError(place, "does not exist") from None
+        except OSError as error:
+            raise UserError(place, f"cannot be read ({error.strerror})") from None
+    elif not text:
+        raise UserError("--key", f"does not name a file, and {VARIABLE} is not set; give one of them")
+    try:
+        key = bytes.fromhex(text.strip())
+    except ValueError:
+        key = b""
+    if len(key) != LENGTH:
+        raise UserError(place, f"is not a key: {2 * LENGTH} hexadecimal digits, as `gallery create` writes them")
+    return key
 
 
 def make_key_file(path: Path) -> bytes:
@@ -125,28 +139,6 @@ def _words(record: tuple[object, ...]) -> bytes:
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
-def _read_text(path: Path) -> str:
-    try:
-        with open(path, "rb", opener=open_regular) as file:
-            return file.read(_LONGEST).decode("ascii", errors="replace")
-    except FileNotFoundError:
-        raise UserError(str(path), "does not exist") from None
-    except OSError as error:
-        raise UserError(str(path), f"cannot be read ({error.strerror})") from None
-
-
-def _parse_key(text: str, place: str) -> bytes:
-    try:
-        key = bytes.fromhex(text.strip())
-    except ValueError:
-        key = b""
-    if len(key) != LENGTH:
-        raise UserError(
-            place, f"does not contain a key; a key is {2 * LENGTH} hexadecimal digits, as `gallery create` writes"
-        )
-    return key
-
-
 # Refusals of a gallery, as exceptions that a service can distinguish; each is one line.
 
 
@@ -207,7 +199,6 @@ TABLES = (
     "CREATE INDEX faces_of_persons ON faces (person)",
 )
 
-_OTHER = "it was already migrated, or belongs to a newer version"
 _AGAIN = "restore it from a backup"
 
 
@@ -245,7 +236,27 @@ def open_file(
     with errors_in_one_line(path):
         connection = _connect(path, patience)
         try:
-            _check(connection, path, schema, tables)
+            if _number(connection, "PRAGMA application_id") != APPLICATION:
+                raise UserError(str(path), "is an SQLite file, but not a gallery")
+            if (version := _number(connection, "PRAGMA user_version")) < schema:
+                raise UserError(
+                    str(path),
+                    f"is a gallery of version {version}; bring it to version {schema} once with "
+                    f"`fedvisage gallery migrate {path}` and its key",
+                )
+            if version > schema:
+                raise UserError(
+                    str(path),
+                    f"is a gallery of version {version}, but this command reads {schema}; it was already migrated, or "
+                    "belongs to a newer version",
+                )
+            expected = _number(connection, "PRAGMA page_count") * _number(connection, "PRAGMA page_size")
+            if path.stat().st_size < expected:
+                raise UserError(str(path), f"is cut off: {path.stat().st_size:,} of {expected:,} bytes; {_AGAIN}")
+            # Unexpected tables or triggers could run code of another owner.
+            present = {sql for (sql,) in connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")}
+            if present != set(tables):
+                raise UserError(str(path), f"does not have the tables of a gallery; {_AGAIN}")
             if _number(connection, "PRAGMA secure_delete = ON") != 1:
                 raise UserError(str(path), "this SQLite cannot overwrite what is deleted; use another build")
             (journal,) = connection.execute("PRAGMA journal_mode = DELETE").fetchone()
@@ -288,26 +299,6 @@ def _connect(path: Path, patience: float) -> sqlite3.Connection:
         isolation_level=None,
         check_same_thread=False,
     )
-
-
-def _check(opened: sqlite3.Connection, path: Path, schema: int, tables: tuple[str, ...]) -> None:
-    """Refuse other files, other versions, truncated files, and unexpected tables or triggers."""
-    if _number(opened, "PRAGMA application_id") != APPLICATION:
-        raise UserError(str(path), "is an SQLite file, but not a gallery")
-    if (version := _number(opened, "PRAGMA user_version")) != schema:
-        if version < schema:
-            raise UserError(
-                str(path),
-                f"is a gallery of version {version}; bring it to version {schema} once with "
-                f"`fedvisage gallery migrate {path}` and its key",
-            )
-        raise UserError(str(path), f"is a gallery of version {version}, but this command reads {schema}; {_OTHER}")
-    expected = _number(opened, "PRAGMA page_count") * _number(opened, "PRAGMA page_size")
-    if path.stat().st_size < expected:
-        raise UserError(str(path), f"is cut off: {path.stat().st_size:,} of {expected:,} bytes; {_AGAIN}")
-    present = {sql for (sql,) in opened.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")}
-    if present != set(tables):
-        raise UserError(str(path), f"does not have the tables of a gallery; {_AGAIN}")
 
 
 def _number(opened: sqlite3.Connection, query: str) -> int:

@@ -64,23 +64,31 @@ def bounds_of(buckets: range) -> tuple[bytes, bytes]:
 
 
 def digest_of(key: bytes, *values: object) -> bytes:
-    """Return the keyed digest of a row; values of different types have different digests."""
-    return hmac.digest(key, _encode_values(values), "sha256")
+    """Return the keyed digest of values, which are encoded unambiguously with SQLite's types."""
+    parts = list[bytes]()
+    for value in values:
+        if isinstance(value, bytes):
+            kind, body = b"b", value
+        elif isinstance(value, str):
+            kind, body = b"s", value.encode("utf-8", "surrogatepass")
+        elif isinstance(value, float):
+            kind, body = b"f", struct.pack(">d", value)
+        else:
+            kind, body = b"i", str(value).encode()  # an integer, or None
+        parts += (kind, len(body).to_bytes(4, "big"), body)
+    return hmac.digest(key, b"".join(parts), "sha256")
 
 
-def person_digest(key: bytes, collection: int, person: StoredPerson) -> int:
-    """Return the digest of a person's own row in a collection, as a summand."""
-    return int.from_bytes(digest_of(key, "person", collection, *person[:5])[:_WIDTH], "big")
-
-
-def face_digest(key: bytes, collection: int, face: StoredFace) -> int:
-    """Return the digest of a face's row in a collection, as a summand."""
-    return int.from_bytes(digest_of(key, "face", collection, *face)[:_WIDTH], "big")
+def row_digest(key: bytes, collection: int, row: StoredPerson | StoredFace) -> int:
+    """Return the digest of a person's own row, or of a face's, in a collection, as a summand."""
+    values = ("person", collection, *row[:5]) if isinstance(row, StoredPerson) else ("face", collection, *row)
+    return int.from_bytes(digest_of(key, *values)[:_WIDTH], "big")
 
 
 def whole_digest(key: bytes, collection: int, person: StoredPerson) -> int:
     """Return the sum of the digests of a person and of all their faces."""
-    return sum((face_digest(key, collection, face) for face in person.faces), person_digest(key, collection, person))
+    rows: list[StoredPerson | StoredFace] = [person, *person.faces]
+    return sum(row_digest(key, collection, row) for row in rows)
 
 
 class Members:
@@ -216,19 +224,3 @@ class GalleryContents:
 def _place(bucket: int) -> slice:
     start = _COUNT + bucket * _WIDTH
     return slice(start, start + _WIDTH)
-
-
-def _encode_values(values: tuple[object, ...]) -> bytes:
-    """Encode values unambiguously, with SQLite's types."""
-    parts = list[bytes]()
-    for value in values:
-        if isinstance(value, bytes):
-            kind, body = b"b", value
-        elif isinstance(value, str):
-            kind, body = b"s", value.encode("utf-8", "surrogatepass")
-        elif isinstance(value, float):
-            kind, body = b"f", struct.pack(">d", value)
-        else:
-            kind, body = b"i", str(value).encode()  # an integer, or None
-        parts += (kind, len(body).to_bytes(4, "big"), body)
-    return b"".join(parts)

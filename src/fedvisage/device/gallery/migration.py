@@ -15,9 +15,9 @@ from pathlib import Path
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import PART, publish_file, sync_directory
 from fedvisage.device.gallery import file
-from fedvisage.device.gallery.authenticated import CHANGED
+from fedvisage.device.gallery.authenticated import CHANGED, open_secret
 from fedvisage.device.gallery.counter import CountedState, Counter
-from fedvisage.device.gallery.file import PATIENCE, NameTaken, WrongKey
+from fedvisage.device.gallery.file import PATIENCE, NameTaken
 from fedvisage.device.gallery.membership import Members, StoredCollection, StoredFace, StoredPerson
 from fedvisage.device.gallery.store import GalleryRecords, first_state
 
@@ -31,6 +31,12 @@ OLD_TABLES = (
     "CREATE TABLE faces (id TEXT PRIMARY KEY, person TEXT NOT NULL REFERENCES persons ON DELETE CASCADE,"
     " model INTEGER NOT NULL REFERENCES models, template BLOB NOT NULL, created TEXT NOT NULL, pad_score REAL)",
     "CREATE INDEX faces_of_persons ON faces (person)",
+)
+
+_OLD_PEOPLE = "SELECT id, tag, key, name, created FROM persons WHERE collection = ?"
+_OLD_FACES = (
+    "SELECT faces.rowid, faces.id, person, digest, template, created, pad_score FROM faces"
+    " JOIN models ON model = models.id WHERE person = ? ORDER BY faces.rowid"
 )
 
 
@@ -47,21 +53,13 @@ class MigratedGallery(GalleryRecords):
                 write.execute("INSERT INTO collections VALUES (?, ?, ?, ?, x'')", (number, name, created, seed))
                 collection = StoredCollection(number, name, created, seed, b"", Members(), changed=True)
                 self._now.collections[collection.name] = collection
-                self._take_people(old, collection)
-
-    def _take_people(self, old: sqlite3.Connection, collection: StoredCollection) -> None:
-        query = "SELECT id, tag, key, name, created FROM persons WHERE collection = ?"
-        for row in old.execute(query, (collection.id,)):
-            person = StoredPerson(*row)
-            if not isinstance(person.tag, bytes):
-                raise UserError(str(self.path), f"person {person.id} {CHANGED}")
-            self._put_person(collection, person)
-            query = (
-                "SELECT faces.rowid, faces.id, person, digest, template, created, pad_score FROM faces"
-                " JOIN models ON model = models.id WHERE person = ? ORDER BY faces.rowid"
-            )
-            for face in old.execute(query, (person.id,)):
-                self._put_face(collection, person, StoredFace(*face))
+                for row in old.execute(_OLD_PEOPLE, (number,)):
+                    person = StoredPerson(*row)
+                    if not isinstance(person.tag, bytes):
+                        raise UserError(str(self.path), f"person {person.id} {CHANGED}")
+                    self._put_person(collection, person)
+                    for face in old.execute(_OLD_FACES, (person.id,)):
+                        self._put_face(collection, person, StoredFace(*face))
 
 
 def migrate(path: Path, key: bytes, counters: Path) -> tuple[Path, int]:
@@ -70,53 +68,37 @@ def migrate(path: Path, key: bytes, counters: Path) -> tuple[Path, int]:
     old = file.open_file(path, schema=1, tables=OLD_TABLES)
     try:
         with file.errors_in_one_line(path):
-            old.execute("BEGIN EXCLUSIVE")
-            meta = dict(old.execute("SELECT name, value FROM meta"))
-            owned, counter = _open_old_gallery(path, key, meta, counters)
+            old.execute("BEGIN EXCLUSIVE")  # no other process writes until the new file is in place
+            secret = open_secret(old, path, key)
+            counter = Counter(counters, path, secret.counting, PATIENCE)
+            if (mark := counter.read()) is not None and mark.number > 0:
+                raise UserError(
+                    str(path),
+                    f"is an older copy: its counter {counter.path} shows that this gallery was already migrated; "
+                    "restore the newest copy",
+                )
             if backup.exists() and not filecmp.cmp(path, backup, shallow=False):
                 raise NameTaken(str(backup), "exists already, but the backup needs this name; move it elsewhere")
             temporary.unlink(missing_ok=True)
-            state = first_state(owned, meta["secret"])
+            state = first_state(secret.owned, secret.sealed)
+            meta = dict(old.execute("SELECT name, value FROM meta"))
             file.create_file(temporary, {**meta, "state": state.sealed})
             with MigratedGallery(temporary, key) as new:
                 new.take(old)
                 people = new.check()
             counter.begin(CountedState(0, state.digest))
-            _copy(path, backup)
+            part = backup.with_name(f".{backup.name}{PART}")
+            try:
+                shutil.copyfile(path, part)
+                part.chmod(0o600)
+                publish_file(part, backup)
+            except OSError as error:
+                raise UserError(str(backup), f"cannot be written ({error.strerror}); nothing was migrated") from None
+            finally:
+                part.unlink(missing_ok=True)
             os.replace(temporary, path)
             sync_directory(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
         old.close()
     return backup, people
-
-
-def _open_old_gallery(path: Path, key: bytes, meta: dict[str, bytes], counters: Path) -> tuple[file.OwnerKeys, Counter]:
-    """Check the key, and that this gallery was not migrated before."""
-    salt, secret = meta.get("salt"), meta.get("secret")
-    if not isinstance(salt, bytes) or not isinstance(secret, bytes):
-        raise UserError(str(path), CHANGED)
-    owned = file.OwnerKeys.of(key, salt)
-    inner = file.unseal(owned.wrapping, secret, "secret")
-    if inner is None:
-        raise WrongKey(str(path), "cannot be opened with this key; give the key that it was made with or rotated to")
-    counter = Counter(counters, path, file.derive_key(inner, salt, "counter"), PATIENCE)
-    if (mark := counter.read()) is not None and mark.number > 0:
-        raise UserError(
-            str(path),
-            f"is an older copy: its counter {counter.path} shows that this gallery was already migrated; restore "
-            "the newest copy",
-        )
-    return owned, counter
-
-
-def _copy(path: Path, backup: Path) -> None:
-    part = backup.with_name(f".{backup.name}{PART}")
-    try:
-        shutil.copyfile(path, part)
-        part.chmod(0o600)
-        publish_file(part, backup)
-    except OSError as error:
-        raise UserError(str(backup), f"cannot be written ({error.strerror}); nothing was migrated") from None
-    finally:
-        part.unlink(missing_ok=True)

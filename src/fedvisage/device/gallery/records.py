@@ -69,10 +69,7 @@ def checked_name(name: str, place: str) -> str:
     return name
 
 
-_LATIN = str.maketrans(
-    "аеорсухіјѕһкмнтвԁԛԝαβεζηικμνορτυχı",
-    "aeopcyxijshkmhtbdqwabezhikmnoptuxi",
-)
+_LATIN = str.maketrans("аеорсухіјѕһкмнтвԁԛԝαβεζηικμνορτυχı", "aeopcyxijshkmhtbdqwabezhikmnoptuxi")
 _SCRIPTS = frozenset({"LATIN", "CYRILLIC", "GREEK"})
 """Scripts with letters that look alike."""
 

@@ -70,7 +70,7 @@ class Index:
         if last == self._step * (len(self._blocks) - 1):
             self._blocks.pop()
 
-    def everybody(self) -> tuple[list[str], Features]:
+    def all_templates(self) -> tuple[list[str], Features]:
         """Return all people with their vectors, one per row, as a copy."""
         return list(self._ids), np.concatenate([np.zeros((0, self._size), np.float32), *self._blocks])[: len(self)]
 
@@ -86,7 +86,8 @@ class Index:
         rows: NDArray[np.int64] = np.zeros((len(faces), 0), np.int64)
         for number, block in enumerate(self._blocks):
             filled = min(self._step, len(self._ids) - number * self._step)
-            similarity = _product(faces, block[:filled])
+            # One pass over the block for a single face, without a copy of it in another order.
+            similarity = (block[:filled] @ faces[0])[None] if len(faces) == 1 else faces @ block[:filled].T
             if best.shape[1] == most and not (similarity.max(axis=1) > best.min(axis=1)).any():
                 continue
             columns = _highest(similarity, most)
@@ -99,12 +100,6 @@ class Index:
             [(self._ids[row], float(value)) for row, value in zip(people[ranks], values[ranks], strict=True)]
             for people, values, ranks in zip(rows, best, order, strict=True)
         ]
-
-
-def _product(faces: Features, block: Features) -> Features:
-    if len(faces) == 1:
-        return np.asarray((block @ faces[0])[None])  # one pass over the block, without a second copy in another order
-    return np.asarray(faces @ block.T)
 
 
 def _highest(values: Features, most: int) -> NDArray[np.int64]:
@@ -138,7 +133,7 @@ class LoadedCollection:
     people: list[list[str]] = field(default_factory=lambda: [[] for _ in range(BUCKETS)])
     names: dict[str, str] = field(default_factory=dict)
     others: dict[str, str] = field(default_factory=dict)
-    """Digests of other models, by the people who have templates of them."""
+    """Maps each person to the digest of another model that produced a template."""
 
 
 class Gallery(GalleryRecords):
@@ -153,6 +148,14 @@ class Gallery(GalleryRecords):
         """Close the file, and forget all faces."""
         super().close()
         self._loaded.clear()
+
+    def remove_collection(self, name: str) -> None:
+        """Remove a collection with all its people, and forget their faces."""
+        with self._lock:
+            super().remove_collection(name)
+            with self._reading():
+                kept = {collection.id for collection in self._now.collections.values()}
+            self._loaded = {key: loaded for key, loaded in self._loaded.items() if key[0] in kept}
 
     def search(
         self, collection: str, faces: Features, model: str, most: int = 5, *, partial: bool = False
@@ -218,9 +221,6 @@ class Gallery(GalleryRecords):
                 raise model_changed_error(named, len(loaded.others), collection, model)
             return loaded
 
-    def _forget_collection(self, collection: int) -> None:
-        self._loaded = {key: loaded for key, loaded in self._loaded.items() if key[0] != collection}
-
     def _renew(self, loaded: LoadedCollection, place: StoredCollection, buckets: range, model: str) -> None:
         """Read some buckets again, and remove people who are no longer in them."""
         for bucket, people in zip(buckets, self._people_of(place, buckets), strict=True):
@@ -230,18 +230,16 @@ class Gallery(GalleryRecords):
                 del loaded.names[removed]
             loaded.people[bucket] = [person.id for person in people if person.faces]
             for person in people:
-                if person.faces:
-                    self._take(loaded, person, model)
+                if not person.faces:
+                    continue
+                loaded.names[person.id] = self._open_person(person).name
+                if other_digest := _other_model(person, model):
+                    loaded.others[person.id] = other_digest
+                    loaded.index.drop(person.id)
+                else:
+                    loaded.others.pop(person.id, None)
+                    loaded.index.put(person.id, self._vector(person, loaded.form))
         loaded.members.take(place.members, buckets)
-
-    def _take(self, loaded: LoadedCollection, person: StoredPerson, model: str) -> None:
-        loaded.names[person.id] = self._open_person(person).name
-        if other_digest := _other_model(person, model):
-            loaded.others[person.id] = other_digest
-            loaded.index.drop(person.id)
-        else:
-            loaded.others.pop(person.id, None)
-            loaded.index.put(person.id, self._vector(person, loaded.form))
 
     def _vector(self, person: StoredPerson, form: Form) -> Features:
         templates = self._templates(person)

@@ -18,7 +18,7 @@ import numpy as np
 
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.device.gallery import file
-from fedvisage.device.gallery.authenticated import step_of
+from fedvisage.device.gallery.authenticated import AuthenticatedFile, now, step_of
 from fedvisage.device.gallery.counter import CountedState, Counter
 from fedvisage.device.gallery.file import NameTaken
 from fedvisage.device.gallery.membership import (
@@ -33,14 +33,13 @@ from fedvisage.device.gallery.membership import (
     whole_digest,
 )
 from fedvisage.device.gallery.records import COLLECTION, ID, Collection, Face, Person, checked_name, new_name
-from fedvisage.device.gallery.rows import GalleryRows, now
 from fedvisage.metrics.similarity import Features, normalise
 
 SIZES = range(2, 4097)
 """Allowed lengths of an embedding."""
 
 
-class GalleryRecords(GalleryRows):
+class GalleryRecords(AuthenticatedFile):
     """The open file of a gallery; threads may share it."""
 
     @classmethod
@@ -88,12 +87,10 @@ class GalleryRecords(GalleryRows):
 
     def remove_collection(self, name: str) -> None:
         """Remove a collection with all its people."""
-        with self._lock:
-            with self._writing() as write:
-                collection = self._collection(name)
-                write.execute("DELETE FROM collections WHERE id = ?", (collection.id,))
-                del self._now.collections[collection.name]
-            self._forget_collection(collection.id)
+        with self._writing() as write:
+            collection = self._collection(name)
+            write.execute("DELETE FROM collections WHERE id = ?", (collection.id,))
+            del self._now.collections[collection.name]
 
     def collections(self) -> list[Collection]:
         """Return all collections, sorted by name."""
@@ -250,9 +247,6 @@ class GalleryRecords(GalleryRows):
             self._catch_up()
             before.remove()
         return people
-
-    def _forget_collection(self, collection: int) -> None:
-        """Hook for subclasses: this object removed a collection."""
 
     def _turn(self, owned: file.OwnerKeys) -> int:
         """Seal and authenticate everything again, in the open transaction."""

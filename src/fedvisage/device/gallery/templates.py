@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +25,10 @@ from fedvisage.metrics.similarity import Features, normalise
 BITS = 1024
 
 
-def directions(seed: bytes, size: int, bits: int = BITS) -> Features:
-    """Return the directions (``size`` × ``bits``) drawn from a seed: orthonormal in groups of up to ``size``."""
+def directions(seed: bytes, size: int) -> Features:
+    """Return the directions (``size`` × ``BITS``) drawn from a seed: orthonormal in groups of up to ``size``."""
     rng = np.random.Generator(np.random.PCG64(int.from_bytes(seed, "big")))
-    groups, remaining = list[NDArray[np.float64]](), bits
+    groups, remaining = list[NDArray[np.float64]](), BITS
     while remaining > 0:
         turned, upper = np.linalg.qr(rng.standard_normal((size, size)))
         groups.append((turned * np.sign(np.diag(upper)))[:, : min(remaining, size)])
@@ -42,17 +41,15 @@ def protect(vector: Features, projection: Features) -> bytes:
     return np.packbits(vector @ projection > 0).tobytes()
 
 
-def as_vector(templates: Sequence[bytes], bits: int = BITS) -> Features:
+def as_vector(templates: Sequence[bytes]) -> Features:
     """Return a person's templates as one unit vector, whose product with another measures the agreement of signs.
 
     Each direction has the sign of the majority of templates; ties take the sign of the first template.
     """
-    rows = [
-        np.unpackbits(np.frombuffer(template, np.uint8), count=bits).astype(np.float32) * 2 - 1
-        for template in templates
-    ]
+    bits = [np.unpackbits(np.frombuffer(template, np.uint8), count=BITS) for template in templates]
+    rows = [row.astype(np.float32) * 2 - 1 for row in bits]
     signs = np.sign(np.sum(rows, axis=0) + rows[0] / 2)
-    return np.asarray(signs / np.float32(np.sqrt(bits)), np.float32)
+    return np.asarray(signs / np.float32(np.sqrt(BITS)), np.float32)
 
 
 def as_cosine(agreement: float) -> float:
@@ -60,35 +57,13 @@ def as_cosine(agreement: float) -> float:
     return float(np.sin(np.pi / 2 * np.clip(agreement, -1.0, 1.0)))
 
 
-class Form(Protocol):
-    """A storage form of faces."""
-
-    @property
-    def length(self) -> int:
-        """The bytes of a template."""
-
-    @property
-    def width(self) -> int:
-        """The length of a vector in the index."""
-
-    def make_template(self, embedding: Features) -> bytes:
-        """Return the template of a face (a unit embedding)."""
-
-    def make_vector(self, templates: Sequence[bytes]) -> Features:
-        """Return a person's unit vector from all of their templates."""
-
-    def make_query(self, embedding: Features) -> Features:
-        """Return the search vector of a face."""
-
-    def similarity(self, product: float) -> float:
-        """Return the cosine that a product of two vectors represents."""
-
-
 class Plain:
-    """The embedding itself; a person's vector is the mean of their embeddings, at unit length."""
+    """The embedding itself; a person's vector is the mean of their embeddings, at unit length.
+
+    ``length`` is the number of bytes of a template, ``width`` the length of a search vector.
+    """
 
     def __init__(self, size: int) -> None:
-        """Store the length of an embedding."""
         self.length, self.width = 4 * size, size
 
     def make_template(self, embedding: Features) -> bytes:
@@ -113,7 +88,6 @@ class Renewable:
     """Signs of a projection drawn from a seed; another seed gives other templates."""
 
     def __init__(self, size: int, seed: bytes) -> None:
-        """Draw the directions."""
         self.length, self.width = BITS // 8, BITS
         self._directions = directions(seed, size)
 
@@ -132,3 +106,7 @@ class Renewable:
     def similarity(self, product: float) -> float:
         """Return the cosine estimated by the agreement of signs."""
         return as_cosine(product)
+
+
+Form = Plain | Renewable
+"""A storage form of faces."""

@@ -1,4 +1,4 @@
-"""API keys with scopes, and the checks of a request's source, scope and intent.
+"""API keys with scopes, the checks of a request's source, scope and intent, and nonces for enrolment.
 
 A browser sends requests to a service on behalf of any page that it shows. Two headers reveal these: ``Host`` after DNS
 rebinding, and ``Origin`` of a page of another site. A service without keys also requires a header for each change that
@@ -10,6 +10,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+import secrets
+import threading
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -75,7 +79,6 @@ class KeyFile(Keys):
     """The keys of a file, which is read again after a change; ``log`` receives a line per change."""
 
     def __init__(self, path: Path, log: Callable[[str], None] = lambda line: None) -> None:
-        """Read the keys."""
         super().__init__(read_keys(path))
         self._path, self._log = path, log
         self._version = self._version_now()
@@ -146,7 +149,10 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 def check_source(headers: Headers, hosts: frozenset[str], scheme: str) -> None:
     """Refuse requests under a foreign host name (DNS rebinding) and requests of another site's page."""
     host = headers.get("host", "")
-    if not _is_own(host, hosts):
+    parts = _HOST.fullmatch(host.lower())
+    name = (parts["address"] or parts["name"]) if parts else ""
+    # Rebinding cannot change an address.
+    if not name or (name not in hosts and not is_address(name)):
         raise Fault(403, "foreign_host", "the service does not have this host name; start it with --host-name NAME")
     origin = headers.get("origin")
     if origin is not None and origin.lower() != f"{scheme}://{host}".lower():
@@ -154,14 +160,10 @@ def check_source(headers: Headers, hosts: frozenset[str], scheme: str) -> None:
         raise Fault(403, "foreign_origin", f"the service does not answer pages of other sites{remedy}")
 
 
-def _is_own(host: str, hosts: frozenset[str]) -> bool:
-    """Return whether a Host header has one of these names, or an address, which rebinding cannot change."""
-    parts = _HOST.fullmatch(host.lower())
-    if parts is None:
-        return False
-    name = parts["address"] or parts["name"]
+def is_address(text: str, *, loopback: bool = False) -> bool:
+    """Return whether a text is an IP address, or one of this machine alone."""
     try:
-        return name in hosts or bool(ip_address(name))
+        return ip_address(text).is_loopback or not loopback
     except ValueError:
         return False
 
@@ -185,5 +187,70 @@ def needs(scope: str) -> Any:
         changes = scope != CHECK and request.method not in ("GET", "HEAD")
         if caller is ANYONE and changes and not {INTENT, "x-api-key"} & set(request.headers):
             raise Fault(403, "no_intent", "a service without keys makes changes only with the header X-Fedvisage: 1")
+
+    return Depends(check)
+
+
+# Nonces for enrolment from other machines: each admits one request of one client, within a minute. A replayed enrolment
+# is therefore refused. A nonce does not show where a picture comes from.
+
+
+HEADER = "x-nonce"
+LIFETIME = 60.0
+"""Seconds for which a nonce is valid."""
+
+_NAMES = ("for", "host", "port", "proto", "server")
+FORWARDED = frozenset({"forwarded", "via", "x-client-ip", "x-real-ip", *(f"x-forwarded-{name}" for name in _NAMES)})
+"""Headers that proxies add; a request with one of them counts as one from another machine."""
+
+PENDING = 10_000
+"""Unused nonces that are kept; the oldest are dropped first."""
+
+
+class Nonces:
+    """The unused nonces of a service, each with the client who received it and the end of its validity."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, behind_proxy: bool = False) -> None:
+        """Start without any; behind a proxy, clients on this machine need nonces, too."""
+        self._clock, self._lock, self.behind_proxy = clock, threading.Lock(), behind_proxy
+        self._pending: OrderedDict[str, tuple[str, float]] = OrderedDict()
+
+    def issue(self, client: str) -> str:
+        """Return a new nonce for a client."""
+        nonce = secrets.token_urlsafe(24)
+        with self._lock:
+            self._pending[nonce] = client, self._clock() + LIFETIME
+            if len(self._pending) > PENDING:
+                self._pending.popitem(last=False)
+        return nonce
+
+    def use(self, nonce: str, client: str) -> None:
+        """Use a nonce up; refuse one that is not valid for this client."""
+        with self._lock:
+            owner, end = self._pending.pop(nonce, ("", 0.0))
+        if owner != client or self._clock() >= end:
+            raise Fault(403, "bad_nonce", f"request a nonce from POST /v1/nonces and send it once, as {HEADER}")
+
+
+def client_of(request: Request) -> str:
+    """Return the name of a caller's key, or else their address."""
+    return request.scope[CALLER].name or f"from {request.client.host if request.client else 'nobody'}"
+
+
+def needs_nonce(nonces: Nonces | None) -> Any:
+    """Return the dependency of a route that requires a nonce from clients on other machines; None requires none."""
+
+    async def check(request: Request) -> None:
+        if nonces is None:
+            return
+        # From this machine, under its name, and through no proxy that leaves a trace.
+        local = (
+            not FORWARDED & set(request.headers)
+            and request.url.hostname in LOOPBACK
+            and request.client is not None
+            and is_address(request.client.host, loopback=True)
+        )
+        if nonces.behind_proxy or not local:
+            nonces.use(request.headers.get(HEADER, ""), client_of(request))
 
     return Depends(check)

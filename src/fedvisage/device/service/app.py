@@ -6,13 +6,10 @@ import logging
 import socket
 import ssl
 from asyncio import TimerHandle, Transport
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
 from ipaddress import ip_network
 from pathlib import Path
-from threading import Thread
-from typing import Any
 
 import h11
 import uvicorn
@@ -26,72 +23,27 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from fedvisage.base.errors import BadFile, RunFailed, UserError
 from fedvisage.base.files import open_regular
 from fedvisage.base.version import VERSION
-from fedvisage.device import Checked, Exported, Pipeline, Settings
+from fedvisage.device import Pipeline, Settings
 from fedvisage.device.fused import Model
-from fedvisage.device.gallery.enrolment import EmbeddingModel, Engine, Image
+from fedvisage.device.gallery.enrolment import Engine
 from fedvisage.device.gallery.search import Gallery
 from fedvisage.device.service import compreface, routes
-from fedvisage.device.service.access import LOOPBACK, Keys
-from fedvisage.device.service.audit import AuditLog
-from fedvisage.device.service.guard import OPEN, REQUEST, RequestGuard, refuse
+from fedvisage.device.service.access import LOOPBACK, Keys, Nonces
+from fedvisage.device.service.guard import OPEN, REQUEST, AuditLog, RequestGuard, refuse
 from fedvisage.device.service.limits import Limits
-from fedvisage.device.service.nonces import Nonces
 from fedvisage.device.service.requests import Fault, ServiceContext, fault_of
 from fedvisage.device.web.site import HEADERS, START, PageFile
-from fedvisage.faces.detection import Face
-
-# The engine of the gallery, on a pipeline of exported models.
-
-
-class PipelineEngine:
-    """A pipeline as an engine: evaluates every face of a picture, and states the digests of its models."""
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        """Store the pipeline."""
-        self._pipeline = pipeline
-        self.detector_digest = f"sha256:{pipeline.detector_digest}"
-        self.pad_digest = None if pipeline.pad is None else f"sha256:{pipeline.pad.digest}"
-        self.model = None if pipeline.recognition is None else _model(pipeline.recognition)
-        opened = (model for model in (pipeline.pad, pipeline.recognition) if model is not None)
-        self.graph_digests: dict[str, str] = {model.task: f"sha256:{model.graph_digest}" for model in opened}
-
-    def detect(self, image: Image) -> Sequence[Face]:
-        """Return the faces of a picture, the largest first."""
-        return self._pipeline.detect(image)
-
-    def check(self, image: Image, *, report: bool = False, most: int | None = None, confidence: float = 0.0) -> Checked:
-        """Evaluate the ``most`` largest faces of this detector confidence; with ``report``, embed attacks as well."""
-        return self._pipeline.check(image, report=report, most=most, confidence=confidence)
 
 
 def open_engine(pad: Path | Model | None, recognition: Path | Model | None, threads: int = 1) -> Engine:
     """Open exported directories, or use open models, as one engine."""
-    return PipelineEngine(Pipeline(pad, recognition, settings=Settings(threads=threads, several=True)))
-
-
-def _model(exported: Exported) -> EmbeddingModel:
-    point = exported.threshold
-    if point is None:
-        raise UserError(str(exported.directory), "has no decision threshold; export a run whose sites chose one")
-    return EmbeddingModel(f"sha256:{exported.digest}", point.value, point.operating_point)
+    return Engine(Pipeline(pad, recognition, settings=Settings(threads=threads, several=True)))
 
 
 # The browser page at the root of the service. Its own files need no key; the models' files do, like all model outputs.
 
 
 Page = Mapping[str, PageFile]
-
-
-def open_paths(page: Page) -> frozenset[str]:
-    """Return the paths that need no key: they contain neither personal data nor trained weights."""
-    return frozenset(f"/{path}" for path, entry in page.items() if not entry.of_model)
-
-
-def add_page(app: FastAPI, page: Page, work: ServiceContext) -> None:
-    """Serve the page at / and its files below it."""
-    for path, entry in page.items():
-        app.router.routes.append(_route(f"/{path}", entry, work))
-    app.router.routes.append(_route("/", page[START], work))
 
 
 def _route(path: str, entry: PageFile, work: ServiceContext) -> Route:
@@ -149,7 +101,6 @@ class Server(uvicorn.Server):
     """A server that reports its port once it listens."""
 
     def __init__(self, config: uvicorn.Config, listening: Callable[[int], None]) -> None:
-        """Store the function that receives the port."""
         super().__init__(config)
         self._listening = listening
 
@@ -178,10 +129,22 @@ def server_of(
     if (certificate is None) != (key is None):
         raise UserError("--tls-cert", "needs --tls-key, and --tls-key needs it")
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it would log bytes of broken forms
-    if certificate is not None:
-        _check_certificate(certificate, key)
+    if certificate is not None and key is not None:
+        try:
+            for path in (certificate, key):
+                open(path, "rb", opener=open_regular).close()
+            # A key with a password would prompt for it on the terminal.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=str)
+        except (ssl.SSLError, ValueError) as error:
+            fault = f"is not a certificate for the key {key} ({error}); give PEM files"
+            raise UserError(str(certificate), fault) from None
+        except OSError as error:
+            raise UserError(str(certificate), f"or {key} cannot be read ({error.strerror})") from None
     for proxy in proxies:
-        _check_proxy(proxy)
+        try:
+            ip_network(proxy)
+        except ValueError:
+            raise UserError("--proxy", f"{proxy} is not an IP address or network; give the proxy's") from None
     return Server(
         uvicorn.Config(
             guard,
@@ -205,24 +168,6 @@ def server_of(
     )
 
 
-@contextmanager
-def serve_in_thread(server: uvicorn.Server, waiting: int = 128) -> Iterator[int]:
-    """Serve in a thread until the block ends, and yield the port, a free one on the loopback interface.
-
-    ``waiting`` is the number of connections that may wait to be accepted.
-    """
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(waiting)
-        thread = Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        try:
-            yield listening.getsockname()[1]
-        finally:
-            server.should_exit = True
-            thread.join()
-
-
 def check_open(host: str, keys: Keys, without: bool) -> None:
     """Refuse to serve without keys on an address that other machines can reach, unless ``without`` allows it."""
     if not keys and host not in LOOPBACK and not without:
@@ -231,28 +176,6 @@ def check_open(host: str, keys: Keys, without: bool) -> None:
             f"does not name a file, but {host} is reachable from other machines; name one, serve on 127.0.0.1, or "
             "give --without-keys",
         )
-
-
-def _check_proxy(address: str) -> None:
-    try:
-        ip_network(address)
-    except ValueError:
-        raise UserError("--proxy", f"{address} is not an IP address or network; give the proxy's") from None
-
-
-def _check_certificate(certificate: Path, key: Path | None) -> None:
-    try:
-        for path in (certificate, key):
-            if path is not None:
-                open(path, "rb", opener=open_regular).close()
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=_no_password)
-    except (ssl.SSLError, ValueError) as error:
-        raise UserError(str(certificate), f"is not a certificate for the key {key} ({error}); give PEM files") from None
-    except OSError as error:
-        raise UserError(str(certificate), f"or {key} cannot be read ({error.strerror})") from None
-
-
-_no_password: Callable[[], str] = lambda: ""  # noqa: E731  # a key with a password would prompt for it on the terminal
 
 
 _ERRORS = {
@@ -281,11 +204,10 @@ def build(
     app.include_router(routes.routes(work, nonces))
     app.include_router(compreface.routes(work, nonces))
     _add_pages(app, work, "/" if page is None else "/routes")
-    files = page or {}
-    if files:
-        add_page(app, files, work)
+    entries = {f"/{path}": entry for path, entry in (page or {}).items()}
+    start = {} if page is None else {"/": page[START]}
+    app.router.routes += [_route(path, entry, work) for path, entry in {**entries, **start}.items()]
     _add_refusals(app, work, log)
-    free = OPEN | open_paths(files)
     return RequestGuard(
         app,
         keys=keys or Keys(),
@@ -294,8 +216,9 @@ def build(
         log=log,
         hosts=frozenset({*LOOPBACK, *(host.lower() for host in hosts)}),
         audit=audit,
-        free=free,
-        files=frozenset(f"/{path}" for path in files),
+        # The page's own files contain neither personal data nor trained weights.
+        free=OPEN | {path for path, entry in entries.items() if not entry.of_model},
+        files=frozenset(entries),
     )
 
 
@@ -319,30 +242,22 @@ def _add_pages(app: FastAPI, work: ServiceContext, place: str) -> None:
 def _add_refusals(app: FastAPI, work: ServiceContext, log: Callable[[str], None]) -> None:
     gallery_path = None if work.gallery is None else work.gallery.path
 
-    async def answer_fault(request: Request, error: Exception) -> Response:
-        return refuse(_fault(error), request.scope[REQUEST])
-
-    def _fault(error: Exception) -> Fault:
+    async def answer(request: Request, error: Exception) -> Response:
+        fault = Fault(500, "internal", "internal error of the service")
         if isinstance(error, Fault):
-            return error
-        if isinstance(error, RequestValidationError):
+            fault = error
+        elif isinstance(error, RequestValidationError):
             first = error.errors()[0]
             field = ".".join(map(str, first["loc"][1:])) or "request"
-            return Fault(422, "invalid", f"{field}: {first['msg']}", field=field)
-        if isinstance(error, HTTPException):
-            refusal = Fault(error.status_code, *_ERRORS.get(error.status_code, ("refused", "the request was refused")))
-            refusal.headers.update(error.headers or {})
-            return refusal
-        assert isinstance(error, UserError | RunFailed | BadFile)
-        fault = fault_of(error, gallery_path)
-        if fault.status == 503:
-            log(f"failed: {error}")
-        return fault
+            fault = Fault(422, "invalid", f"{field}: {first['msg']}", field=field)
+        elif isinstance(error, HTTPException):
+            fault = Fault(error.status_code, *_ERRORS.get(error.status_code, ("refused", "the request was refused")))
+            fault.headers.update(error.headers or {})
+        elif isinstance(error, UserError | RunFailed | BadFile):
+            fault = fault_of(error, gallery_path)
+            if fault.status == 503:
+                log(f"failed: {error}")
+        return refuse(fault, request.scope[REQUEST])
 
-    async def answer_defect(request: Request, _: Exception) -> Response:
-        return refuse(Fault(500, "internal", "internal error of the service"), request.scope[REQUEST])
-
-    app.add_exception_handler(Exception, answer_defect)
-    kinds: tuple[Any, ...] = (Fault, RequestValidationError, HTTPException, UserError, RunFailed, BadFile)
-    for kind in kinds:
-        app.add_exception_handler(kind, answer_fault)
+    for kind in (Exception, Fault, RequestValidationError, HTTPException, UserError, RunFailed, BadFile):
+        app.add_exception_handler(kind, answer)

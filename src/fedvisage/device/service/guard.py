@@ -1,4 +1,4 @@
-"""Middleware before every route: request IDs, keys, rate and size limits, timeouts, and the log.
+"""Middleware before every route: request IDs, keys, rate and size limits, timeouts, the log and the audit log.
 
 A log line holds time, ID, method, route, status and duration. The route is logged as its pattern, without the names of
 people that may occur in a path or query; pictures, scores and keys are not logged either.
@@ -7,25 +7,30 @@ people that may occur in a path or query; pictures, scores and keys are not logg
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import threading
 import time
 import uuid
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 from starlette.datastructures import Headers
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fedvisage.base.errors import UserError, plain_line
+from fedvisage.base.files import json_line, open_regular
+from fedvisage.device.gallery.records import LONGEST
 from fedvisage.device.service.access import ANYONE, CALLER, Caller, Keys, check_source
-from fedvisage.device.service.audit import AuditLog
 from fedvisage.device.service.limits import Counts, Limits
-from fedvisage.device.service.requests import CHARGE, Fault, path_of
+from fedvisage.device.service.requests import CHARGE, Fault, path_of, slashes_of
 
 OPEN = frozenset({"/", "/routes", "/v1/health", "/openapi.json"})
 """Paths that need no key: they contain no personal data."""
@@ -58,7 +63,6 @@ class RateLimiter:
     """Token buckets, one per caller: requests drain them, and time refills them."""
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
-        """Store the rate and the size of the buckets."""
         self._limits, self._clock, self._lock = limits, clock, threading.Lock()
         self._tokens: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
@@ -93,7 +97,6 @@ class BodyBudget:
     """Bytes of requests that are not answered yet, in all and per caller; used by the event loop alone."""
 
     def __init__(self, limits: Limits) -> None:
-        """Start with none."""
         self._all = max(limits.bodies, limits.body)
         self._each = max(limits.bodies // 4, limits.body)
         self._held = Counter[str]()
@@ -118,6 +121,61 @@ class BodyBudget:
         finally:
             self._held[caller] -= held
             self._held += Counter()  # drops callers without any
+
+
+# The audit log: client and action of each request, without pictures, templates, scores, keys or names of people.
+
+
+_PERSON = "fedvisage.person"
+"""Key of the person's id, and that of the collection, in the ASGI scope."""
+_COLLECTION = "fedvisage.collection"
+
+
+def record_person(request: Request, collection: str, person: str) -> None:
+    """Record the id of the person that a request concerns."""
+    request.scope[_COLLECTION], request.scope[_PERSON] = collection, person
+
+
+class AuditLog:
+    """A file that receives one line per request; it is opened for each, so that it can be rotated."""
+
+    def __init__(self, path: Path, log: Callable[[str], None] = lambda line: None) -> None:
+        """Check that the file can be written; ``log`` receives a line when that fails later."""
+        self._path, self._log = path, log
+        try:
+            self._append(b"")
+        except OSError as error:
+            raise UserError(str(path), f"cannot be written ({error.strerror}); give another file") from None
+
+    def record(self, scope: Mapping[str, Any], *, key: str | None, route: str, status: int, request: str) -> None:
+        """Append the record of a request."""
+        collection = scope.get(_COLLECTION) or slashes_of(scope.get("path_params", {}).get("collection", ""))
+        values = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "request_id": request,
+            "key": key,
+            "method": scope["method"],
+            "route": route,
+            "collection": plain_line(collection, LONGEST) or None,
+            "person_id": scope.get(_PERSON),
+            "status": status,
+        }
+        try:
+            self._append(json_line(values).encode())
+        except (OSError, UserError) as error:
+            reason = error.message if isinstance(error, UserError) else error.strerror
+            self._log(f"{self._path}: a request was not recorded ({reason}): {request}")
+
+    def _append(self, content: bytes) -> None:
+        flags = os.O_WRONLY | os.O_APPEND
+        try:
+            handle = open_regular(str(self._path), flags)
+        except FileNotFoundError:
+            handle = os.open(self._path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.write(handle, content)
+        finally:
+            os.close(handle)
 
 
 class RequestGuard:
@@ -171,13 +229,26 @@ class RequestGuard:
                     limit.reschedule(asyncio.get_running_loop().time() + DOWNLOAD)
             await send(message)
 
-        note = ""
+        note, read, reserved = "", 0, 0
+
+        async def receiving() -> Message:
+            # Stop reading a request that is longer than allowed, and reserve what exceeds its announced length.
+            nonlocal read, reserved
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > self._limits.body:
+                raise too_large(self._limits)
+            if read > reserved:
+                reserve(read - reserved)
+                reserved = read
+            return message
+
         try:
-            payer, announced = self._admit(scope, headers)
+            payer, reserved = self._admit(scope, headers)
             with self._bodies.hold(payer) as reserve:
-                reserve(announced)
+                reserve(reserved)
                 async with limit:
-                    await self._app(scope, self._limit_length(receive, announced, reserve), sending)
+                    await self._app(scope, receiving, sending)
         except Fault as fault:
             await refuse(fault, request)(scope, receive, sending)
         except TimeoutError:
@@ -222,23 +293,6 @@ class RequestGuard:
         if not announced.isdecimal() or int(announced[:20]) > self._limits.body:
             raise too_large(self._limits)
         return payer, int(announced)
-
-    def _limit_length(self, receive: Receive, reserved: int, reserve: Callable[[int], None]) -> Receive:
-        """Stop reading a request that is longer than allowed; reserve what arrives beyond its announced length."""
-        read = 0
-
-        async def receiving() -> Message:
-            nonlocal read, reserved
-            message = await receive()
-            read += len(message.get("body", b""))
-            if read > self._limits.body:
-                raise too_large(self._limits)
-            if read > reserved:
-                reserve(read - reserved)
-                reserved = read
-            return message
-
-        return receiving
 
     def _note(self, scope: Scope, request: str, status: int, seconds: float, remark: str) -> None:
         route = str(getattr(scope.get("route"), "path", "none"))

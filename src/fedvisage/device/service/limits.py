@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fedvisage.base.errors import UserError
@@ -16,7 +15,6 @@ class Counts:
     """Requests by route and status, their durations, and decisions by type."""
 
     def __init__(self) -> None:
-        """Start all counts at zero."""
         self.requests: Counter[tuple[str, str, int]] = Counter()
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.decisions: Counter[str] = Counter()
@@ -40,20 +38,17 @@ class Counts:
 
     def text(self) -> str:
         """Return all counts in Prometheus' text format."""
-        return "".join(f"{line}\n" for line in self._lines())
-
-    def _lines(self) -> Iterator[str]:
-        yield "# TYPE fedvisage_requests_total counter"
+        lines = ["# TYPE fedvisage_requests_total counter"]
         for (method, route, status), count in sorted(self.requests.items()):
-            yield f'fedvisage_requests_total{{method="{method}",route="{route}",status="{status}"}} {count}'
-        yield "# TYPE fedvisage_request_seconds_total counter"
+            lines.append(f'fedvisage_requests_total{{method="{method}",route="{route}",status="{status}"}} {count}')
+        lines.append("# TYPE fedvisage_request_seconds_total counter")
         for route, seconds in sorted(self.seconds.items()):
-            yield f'fedvisage_request_seconds_total{{route="{route}"}} {seconds:.6f}'
-        yield "# TYPE fedvisage_decisions_total counter"
+            lines.append(f'fedvisage_request_seconds_total{{route="{route}"}} {seconds:.6f}')
+        lines.append("# TYPE fedvisage_decisions_total counter")
         for decision, count in sorted(self.decisions.items()):
-            yield f'fedvisage_decisions_total{{decision="{decision}"}} {count}'
-        yield "# TYPE fedvisage_waiting gauge"
-        yield f"fedvisage_waiting {self.waiting}"
+            lines.append(f'fedvisage_decisions_total{{decision="{decision}"}} {count}')
+        lines += ["# TYPE fedvisage_waiting gauge", f"fedvisage_waiting {self.waiting}"]
+        return "".join(f"{line}\n" for line in lines)
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,18 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import inspect
 import re
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-import numpy as np
-from numpy.typing import NDArray
+from fastapi import Depends
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
@@ -38,6 +39,7 @@ from fedvisage.device.gallery.file import (
 )
 from fedvisage.device.gallery.search import Gallery
 from fedvisage.device.service.limits import Counts, Limits
+from fedvisage.faces.align import Image
 from fedvisage.faces.pictures import TooLarge, read_reduced
 
 # Error responses: a status, a code for programs and one line, without file paths.
@@ -50,7 +52,6 @@ class Fault(Exception):
     """An error response."""
 
     def __init__(self, status: int, code: str, message: str, **details: Any) -> None:
-        """Store the content of the response."""
         super().__init__(message)
         self.status, self.code, self.details = status, code, details
         self.headers: dict[str, str] = {}
@@ -106,7 +107,6 @@ class ServiceContext:
     """
 
     def __init__(self, engine: Engine, gallery: Gallery | None, limits: Limits) -> None:
-        """Store the engine, the gallery and the limits."""
         self.engine, self.gallery, self.limits, self.counts = engine, gallery, limits, Counts()
         self._pool = ThreadPoolExecutor(limits.workers, "answering")
 
@@ -116,11 +116,19 @@ class ServiceContext:
             raise Fault(503, "busy", "too many requests are waiting; try again").again_in(1)
         self.counts.add_waiting(1)
         future = self._pool.submit(function)
-        future.add_done_callback(self._count_finished)
+        future.add_done_callback(lambda _: self.counts.add_waiting(-1))
         return await asyncio.wrap_future(future)
 
-    def _count_finished(self, _: Future[Result]) -> None:
-        self.counts.add_waiting(-1)
+    def in_thread(self, function: Callable[..., Result]) -> Callable[..., Awaitable[Result]]:
+        """Return a coroutine function with the same parameters that runs a function in a thread."""
+
+        async def answer(**arguments: Any) -> Result:
+            return await self.do(partial(function, **arguments))
+
+        # FastAPI reads the parameters of a route from its signature.
+        answer.__name__, answer.__doc__ = function.__name__, function.__doc__
+        answer.__signature__ = inspect.signature(function, eval_str=True)  # type: ignore[attr-defined]
+        return answer
 
     def people(self) -> Gallery:
         """Return the gallery."""
@@ -133,7 +141,6 @@ class StepTimes:
     """Durations of the steps of a response, in milliseconds."""
 
     def __init__(self) -> None:
-        """Start the clock."""
         self._last = time.perf_counter()
         self.values: dict[str, float] = {}
 
@@ -144,7 +151,6 @@ class StepTimes:
         self._last = now
 
 
-Image = NDArray[np.uint8]
 PARTS = 16
 """Maximum files, and maximum words, of a form."""
 
@@ -193,20 +199,40 @@ class RequestContent:
         return default
 
 
-async def read_content(request: Request, pictures: tuple[str, ...] = ("image",)) -> RequestContent:
-    """Read a request; ``pictures`` are the JSON keys of pictures."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind == "multipart/form-data":
-        return await _form(request)
-    body = await request.body()
-    if kind.startswith("image/") or kind == "application/octet-stream":
-        return RequestContent({pictures[0]: body}, {})
-    if kind == "application/json" or (not kind and not body):
-        return _json(body or b"{}", pictures)
-    raise Fault(415, "unsupported", "send a form (multipart/form-data), JSON, or a picture (image/…)")
+def content_of(*pictures: str) -> Any:
+    """Return the dependency of a route that reads a request; ``pictures`` are the JSON keys of pictures."""
+
+    async def read(request: Request) -> RequestContent:
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind == "multipart/form-data":
+            return await _read_form(request)
+        body = await request.body()
+        if kind.startswith("image/") or kind == "application/octet-stream":
+            return RequestContent({pictures[0]: body}, {})
+        if kind != "application/json" and (kind or body):
+            raise Fault(415, "unsupported", "send a form (multipart/form-data), JSON, or a picture (image/…)")
+        values = read_json(body or b"{}")
+        if not isinstance(values, dict):
+            raise Fault(400, "bad_json", "the body must be a JSON object")
+        files, words = dict[str, bytes](), dict[str, str]()
+        for name, word in values.items():
+            if name in pictures:
+                try:
+                    files[name] = base64.b64decode(word.rpartition(",")[2], validate=True)
+                except (AttributeError, binascii.Error, ValueError):
+                    raise Fault(422, "bad_image", f"{name} is not a picture in base64", field=name) from None
+            elif isinstance(word, bool):
+                words[name] = str(word).lower()
+            elif isinstance(word, str | int | float):
+                words[name] = str(word)
+            else:
+                raise Fault(422, "invalid", f"{name[:50]} must be a string or a number", field=name[:50])
+        return RequestContent(files, words)
+
+    return Depends(read)
 
 
-async def _form(request: Request) -> RequestContent:
+async def _read_form(request: Request) -> RequestContent:
     _, parameters = parse_options_header(request.headers["content-type"])
     if parameters.get(b"charset", b"utf-8").lower() not in (b"utf-8", b"utf8"):
         raise Fault(415, "unsupported", "send the words of a form in UTF-8")  # other codecs can take minutes
@@ -237,23 +263,6 @@ def read_json(body: bytes) -> Any:
         raise Fault(400, "bad_json", "the body is not valid JSON, or gives a key twice") from None
 
 
-def _json(body: bytes, pictures: tuple[str, ...]) -> RequestContent:
-    value = read_json(body)
-    if not isinstance(value, dict):
-        raise Fault(400, "bad_json", "the body must be a JSON object")
-    files, words = dict[str, bytes](), dict[str, str]()
-    for name, word in value.items():
-        if name in pictures:
-            files[name] = _decode_picture(name, word)
-        elif isinstance(word, bool):
-            words[name] = str(word).lower()
-        elif isinstance(word, str | int | float):
-            words[name] = str(word)
-        else:
-            raise Fault(422, "invalid", f"{name[:50]} must be a string or a number", field=name[:50])
-    return RequestContent(files, words)
-
-
 # Slashes in names. A server decodes %2F in a path before it is divided at its slashes, so that the name a/b would be
 # two segments; a character that no name may contain stands for %2F until the path has been divided.
 
@@ -269,12 +278,3 @@ def path_of(raw: bytes) -> str:
 def slashes_of(segment: str) -> str:
     """Return a segment of such a path with its slashes."""
     return segment.replace(_SLASH, "/")
-
-
-def _decode_picture(name: str, text: object) -> bytes:
-    try:
-        if isinstance(text, str):
-            return base64.b64decode(text.rpartition(",")[2], validate=True)
-    except (binascii.Error, ValueError):
-        pass
-    raise Fault(422, "bad_image", f"{name} is not a picture in base64", field=name)

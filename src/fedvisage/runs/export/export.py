@@ -37,7 +37,6 @@ from fedvisage.device.exported import (
     Config,
     Description,
     Exported,
-    as_values,
     check_free,
     point_of,
     write_export,
@@ -160,7 +159,7 @@ class ExportResult:
         """Return the result as plain values, for programs."""
         task = self.config.float32.description.task
         parity = parity_values(self.parity, self.compared_on, self.moved, task)
-        return {"directory": str(self.directory), **as_values(self.config), "parity": parity}
+        return {"directory": str(self.directory), **self.config.model_dump(mode="json"), "parity": parity}
 
     def lines(self) -> list[str]:
         """Return the result as lines of text, for people."""
@@ -220,6 +219,7 @@ def export(
     say("writing the graph")
     with replaced_when_complete(out) as directory:
         config = with_graph(directory, model, chosen, description)
+        description = config.float32.description
         exported = Exported.open(directory, threads=threads)
         say("comparing it with torch")
         parity = measure(exported.run, lambda part: reference(model, chosen, part), crops, model.task)
@@ -272,7 +272,8 @@ def with_graph(directory: Path, model: FinishedModel, chosen: ExportedWeights, d
     path = directory / GRAPH
     path.parent.mkdir()
     with disk_full_is_failure(path):
-        write_graph(Graph(model, chosen.weights), path, description.size)
+        norms = write_graph(Graph(model, chosen.weights), path, description.size)
+        description = description.model_copy(update={"batch_norms": norms})
         # The curves are those before adaptation.
         return write_export(directory, description, curves=model.saved.curves if description.adapted is None else None)
 

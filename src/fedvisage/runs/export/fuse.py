@@ -21,7 +21,6 @@ from fedvisage.device.exported import (
     INT8_GRAPH,
     Exported,
     OperatingPoint,
-    as_values,
     check_free,
     entry_of,
     is_export,
@@ -111,7 +110,7 @@ class FusionResult:
     def as_values(self) -> dict[str, Any]:
         """Return the result as plain values, for programs."""
         aucs = {entry: list(values) for entry, values in self.aucs.items()}
-        return {"directory": str(self.directory), **as_values(self.config), "auc": aucs}
+        return {"directory": str(self.directory), **self.config.model_dump(mode="json"), "auc": aucs}
 
     def lines(self) -> list[str]:
         """Return the result as lines, for people."""

@@ -20,11 +20,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.base.extensions import missing_extra
 from fedvisage.base.streams import torch_rng
-from fedvisage.device.exported import INPUT, OUTPUTS
+from fedvisage.device.exported import INPUT, OUTPUTS, FoldedNorm
 from fedvisage.federation.method import Member
 from fedvisage.federation.wire.message import Message, load_parts
 from fedvisage.methods.models.frozen_backbone import fold_adapters
@@ -141,8 +142,8 @@ class Graph(nn.Module):
         return torch.sigmoid(logit), logit
 
 
-def write_graph(graph: Graph, path: Path, size: int) -> None:
-    """Write the ONNX graph of a model, for any batch size, without metadata."""
+def write_graph(graph: Graph, path: Path, size: int) -> tuple[FoldedNorm, ...]:
+    """Write the ONNX graph of a model, for any batch size, without metadata; return its folded BatchNorm layers."""
     try:
         import onnxscript  # noqa: F401  (the exporter imports it only after tracing the whole model)
     except ImportError:
@@ -167,14 +168,38 @@ def write_graph(graph: Graph, path: Path, size: int) -> None:
         reason = " ".join(str(error).split())[:200]
         raise RunFailed(f"the network of {name} cannot be written as a graph: {reason}") from error
     assert program is not None
-    # The source locations of operations contain paths of this machine.
     model: Any = program.model
+    norms = _folded_norms(graph, model)
+    # The source locations of operations contain paths of this machine.
     model.graph.metadata_props.clear()
     for node in model.graph.all_nodes():
         for annotated in (node, *node.outputs):
             annotated.metadata_props.clear()
             annotated.doc_string = None
     program.save(path, external_data=False)
+    return norms
+
+
+def _folded_norms(graph: Graph, model: Any) -> tuple[FoldedNorm, ...]:
+    """Return the BatchNorm layers that the exporter folded into the preceding operation.
+
+    The resulting operation keeps the scope of the layer, which is the path of its module.
+    """
+    layers = {f"'{path}'": (path, module) for path, module in graph.named_modules() if isinstance(module, _BatchNorm)}
+    records = []
+    for node in model.graph.all_nodes():
+        scopes = node.metadata_props.get("pkg.torch.onnx.name_scopes", "")
+        path, layer = next((layers[scope] for scope in layers if scope in scopes), ("", None))
+        # Adaptation on a device scales the rows of the weight, which must be the layer's channels.
+        transposed = node.attributes.get("transB")
+        rows = node.op_type == "Conv" or (transposed is not None and transposed.as_int() == 1)
+        if layer is None or not rows:
+            continue
+        _, number, *parts = path.split(".")
+        prefix = f"member{int(number) + 1}/" if len(graph.members) > 1 else ""
+        name = ".".join(part[:-1] if keyword.iskeyword(part[:-1]) else part for part in parts)
+        records.append(FoldedNorm(node=node.name, layer=f"{prefix}{name}", epsilon=layer.eps))
+    return tuple(records)
 
 
 def _load_weights(model: FinishedModel, weights: Message) -> nn.ModuleDict:
