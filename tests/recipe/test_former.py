@@ -10,7 +10,7 @@ import fedvisage as fv
 from fedvisage.base.errors import UserError
 from fedvisage.methods import read_method
 from fedvisage.recipe import load, tree_of, validate
-from fedvisage.recipe.former import rename_in_metrics, rename_in_recipe, rename_places
+from fedvisage.recipe.former import rename_in_recipe, rename_places
 from fedvisage.studies.study import load_study
 
 FORMER: dict[str, Any] = {
@@ -92,11 +92,6 @@ def test_a_study_may_have_the_former_key(tmp_path: Path) -> None:
 
 
 def test_files_of_a_run_are_read_with_the_present_names() -> None:
-    assert rename_in_metrics({"method": "fedpad", "user": "U", "hter": 0.1}) == {
-        "method": "fedpad",
-        "target": "U",
-        "hter": 0.1,
-    }
     assert rename_places({"data.user": "abc", "data.sites.A": "d"}) == {"data.target": "abc", "data.sites.A": "d"}
     overlap = {"pictures": {"data.user": 3}, "shared": [{"place": "data.user", "with": "data.sites.A", "exact": 1}]}
     renamed = {"pictures": {"data.target": 3}, "shared": [{"place": "data.target", "with": "data.sites.A", "exact": 1}]}

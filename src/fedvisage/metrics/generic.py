@@ -65,7 +65,7 @@ def tar_by_impostors(whole: Histogram, groups: Sequence[Histogram], fars: Sequen
     rates below one pair are omitted. The thresholds are bin edges, so the actual rate never exceeds the requested one.
     """
     within = np.sum([counts[0] for counts in groups], axis=0)
-    kinds = {"within groups": within, "across groups": whole[0] - within}
+    kinds = {"within": within, "across": whole[0] - within}
     return {kind: _tar(np.stack([impostors, whole[1]]), fars) for kind, impostors in kinds.items()}
 
 

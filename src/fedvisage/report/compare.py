@@ -24,8 +24,9 @@ from fedvisage.base.errors import UserError
 from fedvisage.base.files import flatten, json_key, pieces_of
 from fedvisage.data.overlap import PUBLIC, SITE, TARGET
 from fedvisage.data.selection import split_entry
+from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.metrics.scores import LARGEST
-from fedvisage.recipe.former import rename_in_metrics, rename_in_recipe, rename_places
+from fedvisage.recipe.former import rename_in_recipe, rename_places
 from fedvisage.report.run_files import Row, damaged_files_are_errors, read_mapping
 from fedvisage.tasks.seal import check_seal
 
@@ -34,10 +35,6 @@ from fedvisage.tasks.seal import check_seal
 
 ATTACKS = {"hter": "HTER %", "eer": "EER %", "auc": "AUC %", "tpr_at_fpr_1pct": "TPR at FPR 1 %", "acer": "ACER %"}
 MODELS = {"generic": "the generic model", "personal": "the sites' own models"}
-PLACES = {"generic": "generic", "personal": "personalised"}
-TABLES = {"tar": "tar_at_far", "tpir": "tpir_at_fpir"}
-"""Keys of metrics.json that hold recognition rates, by their short names."""
-
 _TITLES = {"tar": "TAR % at FAR", "tpir": "TPIR % at FPIR"}
 _ACCURACY = {"ten-folds": "ten folds %", "list": "listed pairs %"}
 
@@ -47,14 +44,15 @@ ERRORS = frozenset({"hter", "eer", "acer", "bpcer", "apcer_pooled", "hter_target
 Columns = dict[str, str]
 
 
-def figures_of(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return the compared figures that a run's metrics.json holds."""
-    figures = (
-        _of_recognition(metrics)
-        if metrics.get("task") == "recognition"
-        else {name: metrics.get(name) for name in ATTACKS}
-    )
-    return {name: float(value) for name, value in figures.items() if isinstance(value, int | float)}
+def figures_of(metrics: Metrics) -> dict[str, float]:
+    """Return the compared figures of a run."""
+    names = {name: name for name in ATTACKS}
+    if metrics.get("task") == "recognition":
+        starts = tuple(f"{model}.{kind}@" for model in MODELS for kind in _TITLES)
+        names = {name: name for name in metrics if name.startswith(starts)}
+        names |= {"generic.ten-folds": "generic.accuracy", "generic.list": "generic.listed_pairs.accuracy"}
+    values = {figure: metrics.number(name) for figure, name in names.items()}
+    return {figure: float(value) for figure, value in values.items() if value is not None}
 
 
 def lower_is_better(figure: str) -> bool:
@@ -68,20 +66,6 @@ def tables_by_model(names: Iterable[str]) -> list[tuple[str, Columns]]:
     if not any("." in name for name in available):
         return [("", ATTACKS)]
     return [(model, columns) for place, model in MODELS.items() if (columns := _columns(place, available))]
-
-
-def _of_recognition(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    figures: dict[str, Any] = {}
-    for place, section in PLACES.items():
-        table = metrics.get(section) or {}
-        for short, kind in TABLES.items():
-            figures |= {f"{place}.{short}@{rate}": value for rate, value in (table.get(kind) or {}).items()}
-    generic = metrics.get("generic") or {}
-    listed = generic.get("listed_pairs") or {}
-    return figures | {
-        "generic.ten-folds": generic.get("accuracy_on_ten_folds"),
-        "generic.list": listed.get("accuracy"),
-    }
 
 
 def _columns(place: str, metrics: set[str]) -> Columns:
@@ -182,7 +166,7 @@ def read_compared_run(path: Path) -> ComparedRun:
 
 
 def _read_figures(path: Path) -> ComparedRun:
-    metrics = rename_in_metrics(read_mapping(path / "metrics.json"))
+    metrics = read_metrics(path / "metrics.json") if (path / "metrics.json").exists() else Metrics()
     recipe = rename_in_recipe(read_mapping(path / "recipe.yaml"))
     digests = rename_places(read_mapping(path / "data.json"))
     figures = figures_of(metrics)
@@ -191,7 +175,7 @@ def _read_figures(path: Path) -> ComparedRun:
     method = str(metrics.get("method"))
     settings = tuple((key, value) for key, value in flatten(recipe) if _is_setting(key)) or (("method.name", method),)
     settings += _source(path)
-    sites = tuple(sorted(str(digests.get(f"{SITE}{name}") or name) for name in metrics.get("sites") or []))
+    sites = tuple(sorted(str(digests.get(f"{SITE}{name}") or name) for name in metrics.get("sites", ())))
     seed, target, people = int(metrics.get("seed") or 0), _target(metrics, recipe, digests), _people(metrics, digests)
     content_key = json_key([settings, sites, seed, target.digest, people.digest, sorted(figures.items())])
     content = _digest(content_key, path / "scores.csv")
@@ -224,7 +208,7 @@ def names_of(data_sets: Iterable[EvaluationData]) -> dict[EvaluationData, str]:
     }
 
 
-def _target(metrics: Row, recipe: Row, digests: Row) -> EvaluationData:
+def _target(metrics: Metrics, recipe: Row, digests: Row) -> EvaluationData:
     """Identify the target data: the digest of its set, and the selection, split and pairs in use."""
     digest, name = digests.get(TARGET), str(metrics.get("target"))
     if digest is None:
@@ -236,9 +220,9 @@ def _target(metrics: Row, recipe: Row, digests: Row) -> EvaluationData:
     return EvaluationData(name, f"{digest} {hashlib.sha256(json_key(parts).encode()).hexdigest()}", str(digest))
 
 
-def _people(metrics: Row, digests: Row) -> EvaluationData:
+def _people(metrics: Metrics, digests: Row) -> EvaluationData:
     """Identify the sites' own people: the digests of their sets, and of the public set with the impostors."""
-    sites = [str(name) for name in metrics.get("sites") or []]
+    sites = [str(name) for name in metrics.get("sites", ())]
     site_digests = [digests.get(f"{SITE}{name}") for name in sites]
     if not site_digests or None in site_digests:
         return EvaluationData("the sites", "")

@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from fedvisage.base.streams import numpy_rng
 from fedvisage.metrics.intervals import Band, band
+from fedvisage.metrics.recorded import Metrics
 from fedvisage.metrics.scores import Scores, by_video
 from fedvisage.report import curves
+from fedvisage.report.content import threshold_of
 from fedvisage.report.curves import INK, canvas, colour, figure_style, key, svg
 from fedvisage.report.run_files import Features, Row, RunFiles
 from fedvisage.report.tsne import tsne
@@ -127,7 +129,6 @@ Figure = tuple[str, str, str]
 MOST_MODELS = 6  # curves per figure, and histograms per page
 RESAMPLES = 300  # of a band: a drawing needs fewer than printed intervals
 PRIVILEGE = "Only in a simulation: a federation does not see its target. Nothing was chosen by these metrics."
-KINDS = (("TAR", "tar_at_far"), ("TPIR", "tpir_at_fpir"))
 SCALE = "Only neighbourhoods matter; distances have no unit, and distant groups may in fact be close to each other."
 
 
@@ -149,11 +150,12 @@ def figures(run: RunFiles) -> list[Figure]:
     return drawings + _features(run)
 
 
-def by_round(metrics: Row) -> dict[str, dict[str, list[tuple[float, float]]]]:
+def by_round(metrics: Metrics) -> dict[str, dict[str, list[tuple[float, float]]]]:
     """Return the target's figures of evaluated rounds, in per cent, by kind and name."""
     by_kind: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for row in metrics.get("by_round") or ():
-        tables = {kind: (row.get("generic") or {}).get(key) or {} for kind, key in KINDS}
+    for row in map(Metrics, metrics.get("by_round", ())):
+        generic = row.part("generic")
+        tables = {kind: generic.rates(kind.lower()) for kind in ("TAR", "TPIR")}
         tables |= {"errors": {"EER": row.get("eer"), "AUC": row.get("auc")}}
         for kind, table in tables.items():
             for name, value in table.items():
@@ -172,13 +174,10 @@ def curve_groups(scores: Scores, level: str = "frame") -> dict[str, Scores]:
     return dict(sorted(groups.items(), key=lambda entry: entry[0] != f"{level}s"))
 
 
-def thresholds_of(metrics: Row, groups: Mapping[str, Scores]) -> dict[str, float]:
+def thresholds_of(metrics: Metrics, groups: Mapping[str, Scores]) -> dict[str, float]:
     """Return the threshold of each line: the run's, or that of the line's own model."""
-    members = metrics.get("members") or {}
-    thresholds = {
-        name: (members.get(str(scores.model[0])) or metrics).get("threshold") for name, scores in groups.items()
-    }
-    return {name: float(value) for name, value in thresholds.items() if value is not None}
+    thresholds = {name: threshold_of(metrics, str(scores.model[0])) for name, scores in groups.items()}
+    return {name: value for name, value in thresholds.items() if value is not None}
 
 
 def _error_curves(run: RunFiles) -> list[Figure]:
@@ -195,7 +194,7 @@ def _error_curves(run: RunFiles) -> list[Figure]:
         drawings.append(("DET", explanation + note, curves.det(groups, thresholds, shade)))
     sites = {name: counts for name, counts in run.heldout.items() if (counts.sum(axis=1) > 0).all()}
     if sites and run.metrics.get("task") != "recognition":
-        subjects = "training images" if "sites_training" in run.metrics else "held-out subjects"
+        subjects = "training images" if run.metrics.part("sites_training") else "held-out subjects"
         explanation = f"The finished model on the sites' own {subjects}, from their histograms."
         drawings.append(("ROC by site", explanation, curves.roc_by_site(sites)))
     return drawings
@@ -203,19 +202,19 @@ def _error_curves(run: RunFiles) -> list[Figure]:
 
 def _band(run: RunFiles, groups: Mapping[str, Scores]) -> Band | None:
     """Return the confidence band of the headline's line; bands of several models would hide each other."""
-    if run.metrics.get("members"):
+    if run.metrics.part("members"):
         return None
     name, scores = next(iter(groups.items()))
     return band(scores, RESAMPLES, numpy_rng(int(run.metrics.get("seed") or 0), "bootstrap", "band", name))
 
 
 def _histograms(run: RunFiles) -> list[Figure]:
-    scores, members = run.target_scores, run.metrics.get("members") or {}
+    scores = run.target_scores
     if scores is None or len(scores) == 0:
         return []
     drawings = []
     for index, name in enumerate(sorted(set(scores.model.tolist()))[:MOST_MODELS]):
-        threshold, own_scores = (members.get(name) or run.metrics).get("threshold"), scores.where(scores.model == name)
+        threshold, own_scores = threshold_of(run.metrics, name), scores.where(scores.model == name)
         drawing = curves.score_histograms(own_scores, threshold, f"histogram{index}")
         beyond = curves.beyond(own_scores.live, curves.span(own_scores.live, threshold))
         note = f" {beyond} of {len(own_scores)} lie beyond the axis and are counted at its ends." if beyond else ""

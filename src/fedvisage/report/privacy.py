@@ -12,6 +12,7 @@ from typing import Any
 
 from fedvisage.data.overlap import TARGET, Overlap
 from fedvisage.federation.privacy.accountant import PROTECTED_UNIT
+from fedvisage.metrics.recorded import Metrics
 from fedvisage.report.run_files import AUDIT, Row, RunFiles
 from fedvisage.report.tables import Table, size, table
 
@@ -92,10 +93,10 @@ def sentences(run: RunFiles) -> list[str]:
 SIMULATED = "The noise is derived from the run's seed and can be repeated: this is a simulation, which protects nobody."
 
 
-def promises(metrics: Row, recipe: Row) -> list[str]:
+def promises(metrics: Metrics, recipe: Row) -> list[str]:
     """Return a sentence for each protection of the run."""
     federation = recipe.get("federation") or {}
-    return [*_of_noise(metrics.get("privacy") or {}), *_of_the_sum(federation)]
+    return [*_of_noise(metrics.get("privacy", {})), *_of_the_sum(federation)]
 
 
 def _of_noise(privacy: Row) -> Iterator[str]:
@@ -208,7 +209,7 @@ def _sentences(run: RunFiles, lines: list[Row]) -> Iterator[str]:
 
 def _joint(run: RunFiles) -> Row | None:
     """Return the joint account of noise on the models and of releases, if the run has both."""
-    account: Row = run.metrics.get("privacy") or {}
+    account: Row = run.metrics.get("privacy", {})
     return account if "models" in account else None
 
 
@@ -252,7 +253,7 @@ def _of_the_budget(run: RunFiles) -> Iterator[str]:
         f"A site's budget for the whole run was ε {budget['epsilon']:g} at δ {budget['delta']:g}, by "
         f"{counted}; each release was charged before its noise was drawn, and its noise was never drawn twice."
     )
-    if (run.metrics.get("ended") or {}).get("cause") == "budget":
+    if run.metrics.get("ended", {}).get("cause") == "budget":
         done, planned = run.metrics.get("rounds"), (run.recipe.get("training") or {}).get("rounds")
         yield f"The run ended after round {done} of {planned}, because another release would have exceeded the budget."
 

@@ -13,10 +13,11 @@ from fedvisage.base.errors import UserError
 from fedvisage.base.files import parse_json, read_arrays, read_json
 from fedvisage.data.overlap import OVERLAP
 from fedvisage.federation.record.ledger import LEDGER, REPEATED, ROUNDS, stream_lines
+from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.metrics.scores import Scores, read_scores
 from fedvisage.metrics.threshold import BINS
 from fedvisage.recipe import plain_yaml
-from fedvisage.recipe.former import rename_in_metrics, rename_in_recipe, rename_places
+from fedvisage.recipe.former import rename_in_recipe, rename_places
 from fedvisage.tasks.heldout_counts import read_counts
 from fedvisage.tasks.seal import SEAL, chain_of, check_seal
 
@@ -67,7 +68,7 @@ class RunFiles:
     """A run directory in memory; files that a run may lack are empty or None."""
 
     path: Path
-    metrics: Row
+    metrics: Metrics
     recipe: Row
     environment: Row
     rounds: list[Row]
@@ -104,7 +105,7 @@ def read_run(path: Path) -> RunFiles:
             raise UserError(str(path), "contains no run; give the directory of a run")
         raise UserError(str(path), "has no metrics.json: the run is not finished; continue it with --resume")
     lacking = [] if check_seal(path) else [UNSEALED]  # a broken seal raises; a missing one is only reported
-    metrics = rename_in_metrics(read_mapping(path / "metrics.json"))
+    metrics = read_metrics(path / "metrics.json")
     if not isinstance(metrics.get("method"), str):
         raise UserError(
             str(path / "metrics.json"),

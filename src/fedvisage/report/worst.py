@@ -21,6 +21,7 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import split_entry
 from fedvisage.datasets.sources import existing_set
 from fedvisage.metrics.scores import Scores
+from fedvisage.report.content import threshold_of
 from fedvisage.report.run_files import Row, RunFiles
 
 EACH = 4
@@ -62,7 +63,7 @@ def images_of(run: RunFiles, cache: Path, wanted: bool | None = None) -> WorstIm
         return None
     model = str(np.unique(scores.model)[0])
     model_scores = scores.where(scores.model == model)
-    threshold = ((run.metrics.get("members") or {}).get(model) or run.metrics).get("threshold")
+    threshold = threshold_of(run.metrics, model)
     kinds = tuple(
         (name, pictures)
         for name, kind_scores in _kinds(model_scores)

@@ -35,9 +35,10 @@ from fedvisage.data.overlap import OVERLAP
 from fedvisage.federation.record.releases import CHARGES
 from fedvisage.federation.record.store import CHECKPOINTS, Owner, recipe_digest
 from fedvisage.federation.wire.message import digest_of
+from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.nn.compute import LAYOUTS, Compute
 from fedvisage.recipe import Recipe
-from fedvisage.recipe.former import rename_in_metrics, rename_places
+from fedvisage.recipe.former import rename_places
 
 # The environment record: everything besides the recipe that the bytes of a result depend on.
 
@@ -116,7 +117,7 @@ NAME = "federation.json"
 EVALUATE_AGAIN = "delete it and continue with --resume, which evaluates the model again"
 
 
-def finished_metrics(out: Path, recipe: Recipe, resume: bool) -> dict[str, Any] | None:
+def finished_metrics(out: Path, recipe: Recipe, resume: bool) -> Metrics | None:
     """Return a finished run's metrics, or None for a new or unfinished run; refuse a directory of anything else."""
     if not out.exists() or (out.is_dir() and not _visible_entries(out)):
         return None  # a run that was killed before it wrote its recipe leaves hidden files only
@@ -129,7 +130,7 @@ def finished_metrics(out: Path, recipe: Recipe, resume: bool) -> dict[str, Any] 
     if not _contains_recipe(out, recipe):
         raise UserError(str(out), "was started with another recipe; resume with that recipe, or give another --out")
     path = out / METRICS
-    return rename_in_metrics(read_json(path, EVALUATE_AGAIN)) if path.exists() else None
+    return read_metrics(path, EVALUATE_AGAIN) if path.exists() else None
 
 
 def with_recorded_values(recipe: Recipe, out: Path) -> Recipe:

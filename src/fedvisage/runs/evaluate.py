@@ -17,6 +17,7 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import select, split_entry, splits_of
 from fedvisage.datasets.sources import existing_set, resolve, without_part
 from fedvisage.methods import read_method
+from fedvisage.metrics.recorded import Metrics
 from fedvisage.nn.compute import report_nondeterminism
 from fedvisage.recipe import load
 from fedvisage.runs.directory import DATA, METRICS, RECIPE, close_settings, recorded_settings
@@ -33,7 +34,7 @@ EXACT = "training.statistics=exact"
 """The recipe change that a recount makes."""
 
 
-def recount(trained: Path, out: Path, cache: Path, reporter: Reporter) -> dict[str, Any]:
+def recount(trained: Path, out: Path, cache: Path, reporter: Reporter) -> Metrics:
     """Adopt the model of a finished run, compute exact BatchNorm statistics over the sites' images, and evaluate it.
 
     Nothing is trained; thresholds and metrics are new.
@@ -97,12 +98,13 @@ def evaluate(
     target = _open_target(data, evaluation) if data is not None or not benchmark_sets else None
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-    metrics: dict[str, Any] = {"method": model.recipe.method.name, "target": None, "seed": model.recipe.runtime.seed}
+    sections: dict[str, Any] = {"method": model.recipe.method.name, "target": None, "seed": model.recipe.runtime.seed}
     if target is not None:
-        metrics["target"] = target.name
-        metrics |= task.evaluate_saved(model.scorer, model.saved, target.view, target.name, out)
+        sections["target"] = target.name
+        sections |= task.evaluate_saved(model.scorer, model.saved, target.view, target.name, out)
     if benchmark_sets:
-        metrics |= task.evaluate_benchmarks(model.scorer, model.saved, benchmark_sets)
+        sections |= task.evaluate_benchmarks(model.scorer, model.saved, benchmark_sets)
+    metrics = Metrics.of(sections)
     if out is not None:
         digests = {f"{PLACE}{name}": benchmark.digest for name, benchmark in benchmark_sets.items()}
         write_json(out / DATA, digests if target is None else {**digests, TARGET: target.digest})

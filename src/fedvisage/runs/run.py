@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fedvisage.base.files import read_json
 from fedvisage.base.imports import pause_garbage_collection
 from fedvisage.base.processes import use_threads
 from fedvisage.base.progress import Reporter, Say
@@ -19,6 +18,7 @@ from fedvisage.federation.record.attendance import Attendance, absences, attenda
 from fedvisage.federation.record.ledger import LEDGER, REPEATED, ROUNDS, LedgerTotals, stream_lines, totals_of
 from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.methods.origin import origin_of
+from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.nn.compute import report_nondeterminism
 from fedvisage.report.tracking.reporting import report_to_trackers
 from fedvisage.runs import directory
@@ -44,7 +44,7 @@ from fedvisage.tasks.seal import write_sealed
 from fedvisage.tasks.task import TrainingResult
 
 
-def run(request: Request, reporter: Reporter) -> dict[str, Any]:
+def run(request: Request, reporter: Reporter) -> Metrics:
     """Train and evaluate a model by a recipe, write all files of the run into its directory, and return the metrics.
 
     A finished run is not repeated: its metrics are returned.
@@ -117,19 +117,20 @@ def train_model(request: Request, setup: Setup, data: RunData, pool: WorkerPool,
 
 def evaluate(
     request: Request, setup: Setup, data: RunData, trained: TrainingResult, pool: WorkerPool, say: Say
-) -> dict[str, Any]:
+) -> Metrics:
     """Evaluate the model on the target, write and return the metrics, and report the sites that were absent."""
     totals = totals_of(stream_lines(request.out / LEDGER))
-    metrics = {
+    sections = {
         **_training_metrics(setup, data, trained, totals, attendance_of(stream_lines(request.out / ROUNDS))),
         **setup.task.evaluate(setup.scorer(), trained, data, request.out),
         **snapshot_metrics(setup, request.out, trained, data),
         **_costs(totals, sum(row["seconds"] for row in stream_lines(request.out / ROUNDS)), pool),
     }
+    metrics = Metrics.of(sections)
     write_sealed(request.out, metrics)
     for sentence in absences(metrics):
         say(f"note: {sentence}")
-    return read_json(request.out / METRICS)
+    return read_metrics(request.out / METRICS)
 
 
 def _environment(setup: Setup, pool: WorkerPool) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from fedvisage.device.exported import check_free
 from fedvisage.device.fused import Model, members_of
 from fedvisage.metrics import pad
 from fedvisage.metrics.intervals import intervals
+from fedvisage.metrics.recorded import Metrics
 from fedvisage.metrics.scores import FloatArray, by_video, write_scores
 from fedvisage.recipe import Evaluation
 from fedvisage.runs.directory import DATA
@@ -89,7 +90,7 @@ def _batches(indices: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
 
 def evaluate_export(
     model: Model, data: str, cache: Path, out: Path | None = None, *, checks: Checks = USUAL, say: Say = discard
-) -> dict[str, Any]:
+) -> Metrics:
     """Evaluate an exported or fused detector on a prepared set; with ``out``, write metrics and scores there."""
     if model.task != "pad" or model.threshold is None:
         raise UserError(str(model.directory), "is no detector with a threshold; evaluate the run that it came from")
@@ -99,7 +100,7 @@ def evaluate_export(
     check_set(model, named.prepared, data, allow_mixed_crops=checks.allow_mixed_crops)
     name, threshold = named.prepared.name, model.threshold
     scores = as_scores(score_set(model, named.view), named.view, name, "")
-    metrics: dict[str, Any] = {
+    sections = {
         "method": model.method,
         "target": name,
         "model_sha256": model.digest,
@@ -116,6 +117,7 @@ def evaluate_export(
             for level, scored in (("frame", scores), ("video", by_video(scores)))
         },
     }
+    metrics = Metrics.of(sections)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         write_scores(out / SCORES, scores)

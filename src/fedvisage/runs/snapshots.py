@@ -12,6 +12,7 @@ from fedvisage.base.files import read_tensors, tensor_bytes, write_atomically
 from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message, plain
 from fedvisage.methods.models.frozen_backbone import constant_weights
+from fedvisage.metrics.recorded import Metrics
 from fedvisage.recipe import Recipe
 from fedvisage.runs.directory import SNAPSHOTS
 from fedvisage.tasks.catalogue import Setup
@@ -69,7 +70,7 @@ def snapshot_metrics(setup: Setup, out: Path, trained: TrainingResult, data: Run
     figures = []
     for number, path in _saved_rounds(out, every, trained.rounds):
         saved = replace(trained.saved, finished=read_tensors(path)[0])
-        figures.append({"round": number, **setup.task.evaluate_snapshot(scorer, saved, data)})
+        figures.append(Metrics.of({"round": number, **setup.task.evaluate_snapshot(scorer, saved, data)}))
     return {BY_ROUND: figures} if figures else {}
 
 

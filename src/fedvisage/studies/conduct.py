@@ -17,6 +17,7 @@ from fedvisage.base.progress import Reporter, Say, discard
 from fedvisage.data.selection import ONLY, split_entry
 from fedvisage.datasets.sources import SYNTHETIC, resolve, without_part
 from fedvisage.methods import find, read_method
+from fedvisage.metrics.recorded import Metrics
 from fedvisage.recipe import tree_of as recipe_tree
 from fedvisage.recipe import validate
 from fedvisage.recipe.former import present_key
@@ -222,9 +223,16 @@ def run_study(
     results: list[dict[str, Any]] = []
     for cell, metrics in _finished_cells(groups, cache, workers, checks, say):
         figures = {name: value_of(metrics, name) for name in study.figures}
-        if blind:
-            metrics = {name: value for name, value in metrics.items() if name != "members"}  # on the target
-        results.append({**metrics, **figures, "row": cell.row, "target": cell.target, "seed": cell.seed})
+        members = {} if blind else metrics.parts("members")  # their figures are on the target
+        results.append(
+            figures
+            | {"row": cell.row, "target": cell.target, "seed": cell.seed, "sites": metrics["sites"]}
+            | {
+                "members": {
+                    member: {name: value_of(part, name) for name in study.figures} for member, part in members.items()
+                }
+            }
+        )
         say(_progress(study, results, len(cells)))
     # Groups finish in any order; sorting makes the table independent of it.
     results.sort(key=lambda result: (result["seed"], result["target"]))
@@ -278,7 +286,7 @@ def _progress(study: Study, results: Sequence[dict[str, Any]], total: int) -> st
 
 def _finished_cells(
     groups: list[list[Cell]], cache: Path, workers: int, checks: Checks, say: Say
-) -> Iterator[tuple[Cell, dict[str, Any]]]:
+) -> Iterator[tuple[Cell, Metrics]]:
     """Run groups of cells and yield the cells as they finish.
 
     Cells of a group run in order, because a row may evaluate the model of an earlier one.
@@ -303,7 +311,7 @@ def _check_data(cell: Cell, remedy: str) -> None:
         raise UserError(f"{cell.row}, target {cell.target}: {error.place}", f"{error.message}{remedy}") from error
 
 
-def _run_group(group: list[Cell], cache: Path, checks: Checks) -> list[tuple[Cell, dict[str, Any]]]:
+def _run_group(group: list[Cell], cache: Path, checks: Checks) -> list[tuple[Cell, Metrics]]:
     """Run a group in a worker process; its sites get no workers, because the groups already use all cores."""
     return [(cell, _run_cell(_without_workers(cell), cache, checks)) for cell in group]
 
@@ -313,7 +321,7 @@ def _without_workers(cell: Cell) -> Cell:
     return replace(cell, resolved={**cell.resolved, "runtime": runtime})
 
 
-def _run_cell(cell: Cell, cache: Path, checks: Checks, say: Say = discard) -> dict[str, Any]:
+def _run_cell(cell: Cell, cache: Path, checks: Checks, say: Say = discard) -> Metrics:
     recipe, training = cell.recipe, None
     if cell.trained is not None:
         # The rule may choose otherwise on this machine, but adopting a model does not train it again.

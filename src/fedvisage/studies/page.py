@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedvisage.base.files import read_json
+from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.metrics.scores import Scores, by_video, read_scores
 from fedvisage.metrics.threshold import Histogram
 from fedvisage.report import curves
@@ -33,6 +33,7 @@ from fedvisage.tasks.seal import SIMILARITIES
 # curve: this reproduces the figures of papers that no table prints. All other rows are drawn below each other, with a
 # point per target, which shows a mean that depends on a single target.
 
+RUN_AGAIN = "run the cell again"
 MOST_LINES = 8
 """Most methods in one panel; larger studies show the first ones."""
 FEWEST_POINTS = 3
@@ -54,7 +55,7 @@ def curves_over_rounds(study: Study, cells: Sequence[Cell]) -> list[Figure]:
     drawings = []
     for target in study.targets:
         rounds_by_row = {
-            cell.row: read_json(cell.out / METRICS, "run the cell again").get("by_round") or []
+            cell.row: read_metrics(cell.out / METRICS, RUN_AGAIN).get("by_round", [])
             for cell in cells
             if (cell.target, cell.seed) == (target, study.seeds[0])
         }
@@ -69,7 +70,7 @@ def curves_over_rounds(study: Study, cells: Sequence[Cell]) -> list[Figure]:
 
 def round_figures(rounds: Sequence[Mapping[str, Any]], figure: str) -> list[tuple[float, float]]:
     """Return a figure of the evaluated rounds, in per cent."""
-    values = [(float(row["round"]), value_of(row, figure)) for row in rounds]
+    values = [(float(row["round"]), value_of(Metrics(row), figure)) for row in rounds]
     return [(number, scale(figure) * value) for number, value in values if value is not None]
 
 
@@ -89,7 +90,7 @@ def rocs(study: Study, cells: Sequence[Cell]) -> list[Figure]:
         for cell in cells:
             if (cell.target, cell.seed) != (target, study.seeds[0]):
                 continue
-            metrics = read_json(cell.out / METRICS, "run the cell again")
+            metrics = read_metrics(cell.out / METRICS, RUN_AGAIN)
             if (scores := _scores(cell, metrics)) is not None:
                 groups[cell.row], thresholds[cell.row] = scores, float(metrics["threshold"])
         plotted = dict(list(groups.items())[:MOST_LINES])
@@ -112,7 +113,7 @@ def _roc_of_pairs(study: Study, cells: Sequence[Cell], target: str) -> list[Figu
     return [(f"ROC at target {target}", explanation, roc_of_pairs(plotted, None))] if len(plotted) > 1 else []
 
 
-def _scores(cell: Cell, metrics: Mapping[str, Any]) -> Scores | None:
+def _scores(cell: Cell, metrics: Metrics) -> Scores | None:
     """Return the scores of an attack-detection cell at the recipe's level; None with several models or a single class.
 
     Recognition keeps pairs of faces under the same file name.

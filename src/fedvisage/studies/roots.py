@@ -18,7 +18,6 @@ from pathlib import Path
 from statistics import fmean
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.files import read_json
 from fedvisage.base.progress import Say, duration_in_words, format_count
 from fedvisage.data.prepared import DEPTH_SIZE, POINT_COUNT, Manifest
 from fedvisage.datasets.catalogue import LAYOUTS, SCANNERS, dataset_of
@@ -30,6 +29,7 @@ from fedvisage.datasets.importing import import_dataset
 from fedvisage.datasets.pad.item import Item
 from fedvisage.datasets.sources import SYNTHETIC
 from fedvisage.datasets.tree import walk
+from fedvisage.metrics.recorded import read_metrics
 from fedvisage.recipe.data import named_weights
 from fedvisage.runs.directory import METRICS
 from fedvisage.studies.grid import Cell, SizedSet, source_of, with_paths
@@ -139,8 +139,7 @@ def _mean(values: Iterable[float]) -> float:
 def _seconds(path: Path) -> float | None:
     if not path.exists():
         return None
-    seconds = read_json(path, "run the cell again").get("seconds")
-    return float(seconds) if isinstance(seconds, int | float) else None
+    return read_metrics(path, "run the cell again").number("seconds")
 
 
 FEW = 200

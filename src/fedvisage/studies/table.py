@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedvisage.report.tables import Table
-from fedvisage.studies.study import COSTS, Study, heading, printing_errors, quoted_figures, quoted_mean, scale, value_of
+from fedvisage.studies.study import COSTS, Study, heading, printing_errors, quoted_figures, quoted_mean, scale
 
 # CSV and LaTeX are made from the rows of the Markdown table, so that all forms agree.
 
@@ -54,18 +54,12 @@ def summarise(study: Study, results: Sequence[Result]) -> dict[str, Any]:
     return table
 
 
-def _figures(study: Study, metrics: dict[str, Any]) -> Result:
-    """Return the study's figures of one member model."""
-    return {figure: value_of(metrics, figure) for figure in study.figures}
-
-
 def _at_target(study: Study, results: Sequence[Result]) -> dict[str, Any]:
     """Return a row's figures on one target, and its sites in the study's order."""
-    of_sites = results[0].get("members", {})
     members = {
-        site: _spread(study, [[_figures(study, result["members"][site])] for result in results])
+        site: _spread(study, [[result["members"][site]] for result in results])
         for site in study.sets
-        if site in of_sites
+        if site in results[0]["members"]
     }
     figures = {
         "sites": [site for site in study.sets if site in results[0]["sites"]],

@@ -11,6 +11,7 @@ from fedvisage.base.processes import use_threads
 from fedvisage.federation.method import Method, Upload
 from fedvisage.federation.site_worker import Workspace
 from fedvisage.methods.models.frozen_backbone import load_constant
+from fedvisage.metrics.recorded import Metrics
 from fedvisage.nn.compute import Compute, Layout, choose_algorithms, resolve_compute
 from fedvisage.recipe import Recipe
 from fedvisage.tasks import scoring
@@ -27,9 +28,9 @@ def task_of(method: Method) -> Task:
     return TASKS[method.task]
 
 
-def summary(figures: Mapping[str, Any]) -> list[str]:
+def summary(metrics: Metrics) -> list[str]:
     """Return a run's headline metrics as lines; files that are older than the second task do not name theirs."""
-    return TASKS[figures.get("task", "pad")].summarise(figures)
+    return TASKS[metrics.get("task", "pad")].summarise(metrics)
 
 
 # Descriptions for ``fedvisage methods``: the fields that leave a site, and the server's view.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.record.ledger import LEDGER, read_lines
 from fedvisage.methods import METHODS
+from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.nn.compute import resolve_compute
 from fedvisage.recipe import tree_of
 from fedvisage.report.page import write_report
@@ -42,15 +42,16 @@ def runs(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
     return {wanted: root / f"{wanted}" for wanted in (False, True)}
 
 
-def metrics_of(run: Path) -> dict[str, Any]:
-    return json.loads((run / "metrics.json").read_text())  # type: ignore[no-any-return]
+def metrics_of(run: Path) -> Metrics:
+    return read_metrics(run / "metrics.json")
 
 
 def test_nothing_else_of_a_run_changes(runs: dict[bool, Path]) -> None:
     for file in ("model.safetensors", "scores.csv"):
         assert (runs[True] / file).read_bytes() == (runs[False] / file).read_bytes()
     with_them, without = metrics_of(runs[True]), metrics_of(runs[False])
-    assert "published" not in without
+    assert with_them.part("published")
+    assert not without.part("published")
     for key in ("threshold", "threshold_rule", "hter", "eer", "auc", "tpr_at_fpr_1pct"):
         assert with_them[key] == without[key]
     assert "published" not in tree_of(recipe_of(load(runs[False]).recipe))["evaluation"]
@@ -67,7 +68,7 @@ def test_the_threshold_of_training_is_where_errors_on_all_training_images_are_eq
     levels = np.arange(live.min() - STEP, live.max() + STEP, STEP / 4)
     gaps = [abs(np.mean(live[label == 0] >= at) - np.mean(live[label == 1] < at)) for at in levels]
     least = levels[np.isclose(gaps, min(gaps))]
-    found = metrics_of(runs[True])["published"]
+    found = metrics_of(runs[True]).part("published")
     assert least.min() - STEP <= found["threshold_train_eer"] <= least.max() + STEP
     frames = scores_of(runs[True])[""]
     taken, is_live = frames["logit"] >= found["threshold_train_eer"], frames["label"] == 1
@@ -86,15 +87,15 @@ def test_a_finished_model_is_judged_again_by_the_same_thresholds(
     runs: dict[bool, Path], sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     again = evaluate(open_model(runs[True]), None, tmp_path)
-    assert again["published"] == metrics_of(runs[True])["published"]
+    assert again.part("published") == metrics_of(runs[True]).part("published")
 
 
 def test_each_members_figures_are_its_own_and_are_averaged(sets: Mapping[str, Path], tmp_path: Path) -> None:
     metrics = run_toy(content(sets, "single", evaluation__published=True), tmp_path / "run")
-    own = [metrics["members"][name]["published"] for name in SITES]
+    own = [metrics.part(f"members.{name}.published") for name in SITES]
     assert len({found["threshold_train_eer"] for found in own}) > 1
     for key in ("hter_train_eer", "hter_target_eer", "tpr_bona_fide_1pct"):
-        assert metrics["published"][key] == pytest.approx(np.mean([found[key] for found in own]))
+        assert metrics[f"published.{key}"] == pytest.approx(np.mean([found[key] for found in own]))
 
 
 def test_recognition_is_told_where_its_published_figures_stand(sets: Mapping[str, Path]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from tests.toy import SITES, open_run_data, recipe_of, run_toy, scores_of, tree
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.methods import METHODS
+from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.metrics.threshold import BINS, EDGES
 from fedvisage.nn.compute import resolve_compute
 from fedvisage.tasks.asking import source_summary
@@ -33,8 +33,8 @@ def run(request: pytest.FixtureRequest, sets: Mapping[str, Path], tmp_path_facto
 
 
 def test_figures_follow_from_the_scores_and_the_threshold(run: Path) -> None:
-    metrics = json.loads((run / "metrics.json").read_text())
-    members = metrics.get("members", {"": metrics})
+    metrics = read_metrics(run / "metrics.json")
+    members = metrics.parts("members") or {"": metrics}
     assert set(scores_of(run)) == set(members)
     for name, found in scores_of(run).items():
         live, label, threshold = found["logit"], found["label"], members[name]["threshold"]
@@ -44,17 +44,17 @@ def test_figures_follow_from_the_scores_and_the_threshold(run: Path) -> None:
 
 
 def test_the_summary_has_numbers_of_images_intervals_and_the_errors_of_the_threshold(run: Path) -> None:
-    metrics = json.loads((run / "metrics.json").read_text())
+    metrics = read_metrics(run / "metrics.json")
     labels = next(iter(scores_of(run).values()))["label"]
     text = "\n".join(summarise(metrics))
     assert f"{(labels == 1).sum()} live and {(labels == 0).sum()} attacks (frames)" in text
-    if "members" not in metrics:
-        low, high = metrics["intervals"]["frame"]["auc"]
+    if not metrics.part("members"):
+        low, high = metrics["intervals.frame.auc"]
         assert f"AUC {100 * low:.2f} to {100 * high:.2f} %" in text
-    assert f"accepts {metrics['threshold_source']['far']:.2%} of held-out attacks" in text
-    assert ("mean of the sites' EERs" in text) == ("members" not in metrics)
-    assert "warning" in "\n".join(summarise({**metrics, "count": {"bona_fide": 30, "attack": 29}}))
-    assert "warning" not in "\n".join(summarise({**metrics, "count": {"bona_fide": 30, "attack": 30}}))
+    assert f"accepts {metrics['threshold_source.far']:.2%} of held-out attacks" in text
+    assert ("mean of the sites' EERs" in text) != bool(metrics.part("members"))
+    assert "warning" in "\n".join(summarise(Metrics({**metrics, "count.bona_fide": 30, "count.attack": 29})))
+    assert "warning" not in "\n".join(summarise(Metrics({**metrics, "count.bona_fide": 30, "count.attack": 30})))
 
 
 def test_sites_that_were_merged_stay_apart_in_the_figure_of_features(sets: Mapping[str, Path], tmp_path: Path) -> None:
@@ -68,16 +68,16 @@ def test_sites_that_were_merged_stay_apart_in_the_figure_of_features(sets: Mappi
 
 
 def test_the_headline_of_several_members_is_their_mean(run: Path) -> None:
-    metrics = json.loads((run / "metrics.json").read_text())
-    members = list(metrics.get("members", {"": metrics}).values())
+    metrics = read_metrics(run / "metrics.json")
+    members = list((metrics.parts("members") or {"": metrics}).values())
     assert len(members) == (len(SITES) if metrics["method"] == "single" else 1)
     for key in ("hter", "eer", "auc", "bpcer", "threshold"):
         assert metrics[key] == pytest.approx(np.mean([member[key] for member in members]))
 
 
 def test_thresholds_are_a_rule_of_the_sites_and_saved_with_the_model(run: Path) -> None:
-    metrics, saved = json.loads((run / "metrics.json").read_text()), load(run)
-    members = metrics.get("members", {"": metrics})
+    metrics, saved = read_metrics(run / "metrics.json"), load(run)
+    members = metrics.parts("members") or {"": metrics}
     assert {name: threshold.value for name, threshold in saved.thresholds.items()} == {
         name: member["threshold"] for name, member in members.items()
     }

@@ -19,6 +19,7 @@ from fedvisage.data.batches import View
 from fedvisage.data.lists import TemplateLists, write_lists
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.metrics.identification import nearest_tar
+from fedvisage.metrics.recorded import read_metrics
 from fedvisage.report.page import write_report
 from fedvisage.runs.evaluate import evaluate
 from fedvisage.tasks.finished_model import FinishedModel, open_model
@@ -61,8 +62,8 @@ def test_a_run_judges_on_all_as_a_finished_model_does_and_nothing_else_changes(
 ) -> None:
     metrics = run_toy(content(sets, benchmarks=as_text(benchmarks)), tmp_path / "run")
     again = evaluate(model, None, tmp_path, tmp_path / "again", benchmarks=as_text(benchmarks))
-    assert metrics["benchmarks"] == again["benchmarks"]
-    assert "generic" not in again, "only what was asked for is judged"
+    assert metrics.part("benchmarks") == again.part("benchmarks")
+    assert not again.part("generic"), "only what was asked for is judged"
     assert json.loads((tmp_path / "again" / "data.json").read_text()).keys() == {
         "data.benchmarks.ijb",
         "data.benchmarks.rfw",
@@ -71,8 +72,7 @@ def test_a_run_judges_on_all_as_a_finished_model_does_and_nothing_else_changes(
         same = (tmp_path / "run" / name).read_bytes() == (finished / name).read_bytes()
         assert same == (name not in ("recipe.yaml", "model.json")), name
     assert "benchmarks" not in (finished / "recipe.yaml").read_text()
-    plain = json.loads((finished / "metrics.json").read_text())
-    assert plain["generic"] == metrics["generic"]
+    assert read_metrics(finished / "metrics.json").part("generic") == metrics.part("generic")
     page = write_report(tmp_path / "run").read_text()
     for words in ("lists of pairs", "skewed error ratio", "conservative", "rank 1"):
         assert words in page
@@ -108,10 +108,10 @@ def test_templates_are_compared_in_both_readings(
     model: FinishedModel, benchmarks: dict[str, Path], tmp_path: Path, portion: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(benchmark_module, "PORTION", portion)
-    found = evaluate(model, None, tmp_path, benchmarks=as_text(benchmarks))["benchmarks"]["ijb"]
+    found = evaluate(model, None, tmp_path, benchmarks=as_text(benchmarks)).part("benchmarks.ijb")
     counts = {name: found[name] for name in ("templates", "pairs", "genuine_pairs", "pairs_left_out", "probes")}
     assert counts == {"templates": 16, "pairs": 64, "genuine_pairs": 8, "pairs_left_out": 0, "probes": 8}
-    assert (found["galleries"], found["searches_left_out"]) == ({"g1": 4, "g2": 4}, 0)
+    assert (found.part("galleries"), found["searches_left_out"]) == ({"g1": 4, "g2": 4}, 0)
     for reading in ("published", "conservative"):
         own = by_hand(model, benchmarks["ijb"], reading == "published")
         matrix = np.array([[own[2 * one] @ own[2 * other + 1] for other in range(8)] for one in range(8)])
@@ -121,12 +121,12 @@ def test_templates_are_compared_in_both_readings(
         else:
             lines = [line for line in [*matrix.ravel(), 9.0] if (matrix[~same] >= line).mean() <= FAR]
             tar = max((matrix[same] >= line).mean() for line in lines)
-        assert found["readings"][reading]["tar_at_far"] == {"1e-1": pytest.approx(tar)}
+        assert found.part(f"readings.{reading}").rates("tar") == {"1e-1": pytest.approx(tar)}
         parts = [range(8)] if reading == "published" else [range(0, 8, 2), range(1, 8, 2)]
         firsts = [
             np.mean([matrix[one, one] == max(matrix[other, one] for other in part) for one in part]) for part in parts
         ]
-        assert found["readings"][reading]["rank"]["1"] == pytest.approx(np.mean(firsts))
+        assert found[f"readings.{reading}.rank@1"] == pytest.approx(np.mean(firsts))
 
 
 def test_what_templates_lack_is_left_out_and_counted(model: FinishedModel, tmp_path: Path) -> None:
@@ -135,35 +135,36 @@ def test_what_templates_lack_is_left_out_and_counted(model: FinishedModel, tmp_p
     for name, line in extra.items():
         with path.with_name(f"ijb-templates-{name}.txt").open("a") as file:
             file.write(line)
-    found = evaluate(model, None, tmp_path, benchmarks={"I": str(path)})["benchmarks"]["I"]
+    found = evaluate(model, None, tmp_path, benchmarks={"I": str(path)}).part("benchmarks.I")
     assert (found["pairs"], found["pairs_left_out"], found["searches_left_out"]) == (64, 1, 2)
     for name in ("gallery-g1", "gallery-g2", "probes"):
         path.with_name(f"ijb-templates-{name}.txt").unlink()
-    alone = evaluate(model, None, tmp_path, benchmarks={"I": str(path)})["benchmarks"]["I"]
-    assert alone["readings"]["conservative"]["tar_at_far"] == found["readings"]["conservative"]["tar_at_far"]
-    assert alone["readings"]["conservative"]["rank"] == {}
+    alone = evaluate(model, None, tmp_path, benchmarks={"I": str(path)}).part("benchmarks.I")
+    assert alone["readings.conservative.tar@1e-1"] == found["readings.conservative.tar@1e-1"]
+    assert alone.part("readings.conservative").rates("rank") == {}
     assert "probes" not in alone
 
 
 def test_lists_of_groups_have_a_spread(model: FinishedModel, benchmarks: dict[str, Path], tmp_path: Path) -> None:
-    found = evaluate(model, None, tmp_path, benchmarks=as_text(benchmarks))["benchmarks"]["rfw"]
-    assert {name: (one["pairs"], one["folds"]) for name, one in found["lists"].items()} == dict.fromkeys(RACES, (8, 4))
-    north, south = (found["lists"][race]["accuracy"] for race in RACES)
-    assert found["spread"]["mean"] == pytest.approx((north + south) / 2)
-    assert found["spread"]["std"] == pytest.approx(abs(north - south) / 2**0.5)
+    found = evaluate(model, None, tmp_path, benchmarks=as_text(benchmarks)).part("benchmarks.rfw")
+    lists = found.parts("lists")
+    assert {name: (one["pairs"], one["folds"]) for name, one in lists.items()} == dict.fromkeys(RACES, (8, 4))
+    north, south = (lists[race]["accuracy"] for race in RACES)
+    assert found["spread.mean"] == pytest.approx((north + south) / 2)
+    assert found["spread.std"] == pytest.approx(abs(north - south) / 2**0.5)
     alone = evaluate(model, str(benchmarks["rfw"]), tmp_path)
     listed = open_model(model.directory, pairs=benchmarks["rfw"].with_name("listed-pairs-north.txt"))
-    once = evaluate(listed, str(benchmarks["rfw"]), tmp_path)["generic"]["listed_pairs"]
-    assert found["lists"]["north"] == once, "as with --data and --pairs"
-    assert "benchmarks" not in alone
+    once = evaluate(listed, str(benchmarks["rfw"]), tmp_path).part("generic.listed_pairs")
+    assert lists["north"] == once, "as with --data and --pairs"
+    assert not alone.part("benchmarks")
 
 
 def test_a_set_without_lists_is_judged_as_a_target_is(model: FinishedModel, tmp_path: Path) -> None:
     people = write_set(
         tmp_path / "plain", [f"{n}.png" for n in range(8)], [f"who{n // 2}" for n in range(8)], ["g"] * 8
     )
-    found = evaluate(model, None, tmp_path, benchmarks={"plain": str(people)})["benchmarks"]["plain"]
-    assert found["generic"] == evaluate(model, str(people), tmp_path)["generic"]
+    found = evaluate(model, None, tmp_path, benchmarks={"plain": str(people)})
+    assert found.part("benchmarks.plain.generic") == evaluate(model, str(people), tmp_path).part("generic")
 
 
 def test_benchmarks_that_are_trained_on_or_ask_about_others_are_refused_before_training(
@@ -221,4 +222,4 @@ def test_the_command_line_judges_on_several_sets(finished: Path, benchmarks: dic
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
     assert "races: north, 8 pairs" in result.output
-    assert json.loads((tmp_path / "out" / "metrics.json").read_text())["benchmarks"].keys() == {"ijb", "races"}
+    assert read_metrics(tmp_path / "out" / "metrics.json").parts("benchmarks").keys() == {"ijb", "races"}

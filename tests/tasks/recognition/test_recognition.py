@@ -21,6 +21,7 @@ from fedvisage.data.writer import Writer
 from fedvisage.device.predict import InputPictures, list_input_pictures, picture_at
 from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.server import NoQuorum
+from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.metrics.threshold import Threshold
 from fedvisage.report.page import write_report
 from fedvisage.report.recognition import left_out_table
@@ -89,24 +90,24 @@ def test_without_public_people_there_are_no_personal_figures_and_it_says_so(
     content = tree(sets, "fedavg", training__rounds=1, training__pretrain=None)
     content["data"] |= {"public": None, "public_identities": None}
     metrics = run_toy(content, tmp_path / "run")
-    assert metrics["personalised"] is None
-    assert metrics["generic"]["tar_at_far"]
+    assert not metrics.part("personal")
+    assert metrics.part("generic").rates("tar")
 
 
 def test_figures_stand_by_model_site_and_group(finished: Path) -> None:
-    metrics = json.loads((finished / "metrics.json").read_text())
-    personal = metrics["personalised"]
-    assert list(personal["models"]) == ["generic", "local", "own"]
+    metrics = read_metrics(finished / "metrics.json")
+    personal = metrics.part("personal")
+    assert list(personal.parts("models")) == ["generic", "local", "own"]
     assert (personal["model"], personal["impostors"]) == ("own", "public")
-    assert list(personal["sites"]) == ["A", "B", "C"]
-    rates = [site["tar_at_far"]["1e-1"] for site in personal["sites"].values()]
-    assert personal["tar_at_far"]["1e-1"] == pytest.approx(np.mean(rates))
-    assert personal["sites_measured"] == {"1e-6": 0, "1e-5": 0, "1e-4": 0, "1e-3": 0, "1e-2": 0, "1e-1": 3}
-    assert set(metrics["generic"]["groups"]) == {"group-0"}, "the other group has one person, hence no impostors"
-    kinds = metrics["generic"]["tar_by_impostors"]
-    assert set(kinds) == {"within groups", "across groups"}
-    assert 0 <= kinds["across groups"]["1e-1"] <= 1
-    assert metrics["threshold_source"]["fmr"] <= 0.05
+    assert list(personal.parts("sites")) == ["A", "B", "C"]
+    rates = [site["tar@1e-1"] for site in personal.parts("sites").values()]
+    assert personal["tar@1e-1"] == pytest.approx(np.mean(rates))
+    measured = {"1e-6": 0, "1e-5": 0, "1e-4": 0, "1e-3": 0, "1e-2": 0, "1e-1": 3}
+    assert personal.part("sites_measured").rates("tar") == measured
+    assert set(metrics.parts("generic.groups")) == {"group-0"}, "the other group has one person, hence no impostors"
+    assert set(metrics.parts("generic.impostors")) == {"within", "across"}
+    assert 0 <= metrics["generic.impostors.across.tar@1e-1"] <= 1
+    assert metrics["threshold_source.fmr"] <= 0.05
     lines = (finished / "scores.csv").read_text().splitlines()
     assert lines[0] == "first,second,same,similarity"
 
@@ -119,13 +120,13 @@ def test_the_page_shows_what_was_measured(finished: Path) -> None:
 
 
 def test_a_finished_model_is_judged_on_other_people(finished: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
-    recorded = json.loads((finished / "metrics.json").read_text())["generic"]
+    recorded = read_metrics(finished / "metrics.json").part("generic")
     again = evaluate(open_model(finished), None, tmp_path, tmp_path / "again")
-    assert again["generic"] == recorded
+    assert again.part("generic") == recorded
     others = make_people(tmp_path / "others", "X", 77, identities=4)
     elsewhere = evaluate(open_model(finished), str(others), tmp_path)
-    assert elsewhere["generic"]["identities"] == 4
-    assert elsewhere["threshold"] == json.loads((finished / "metrics.json").read_text())["threshold"]
+    assert elsewhere["generic.identities"] == 4
+    assert elsewhere["threshold"] == read_metrics(finished / "metrics.json")["threshold"]
     with refused("U", "identity set"):
         evaluate(open_model(finished), str(sets["U"]), tmp_path)
     with refused("--adapt", "attack"):
@@ -135,18 +136,17 @@ def test_a_finished_model_is_judged_on_other_people(finished: Path, sets: Mappin
 def test_a_finished_run_is_judged_in_another_way_with_its_sites_own_models(
     finished: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    def judged(out: Path, how: dict[str, Any], training: Training | None = None) -> dict[str, Any]:
+    def judged(out: Path, how: dict[str, Any], training: Training | None = None) -> Metrics:
         recipe = recipe_of(tree(sets, "fedfr", training__rounds=2, evaluation__recognition=how))
         return run(Request(recipe, out, tmp_path / "cache", training=training), quiet_reporter())
 
     other = {"fmr": 0.05, "impostors": "pooled", "flip": True}
     again = judged(tmp_path / "again", other, adoption(finished))
     anew = judged(tmp_path / "anew", other)
-    assert again["personalised"] == anew["personalised"]
-    assert again["generic"] == anew["generic"]
-    assert (
-        judged(tmp_path / "same", {"fmr": 0.05}, adoption(finished))["personalised"]
-        == (json.loads((finished / "metrics.json").read_text())["personalised"])
+    assert again.part("personal") == anew.part("personal")
+    assert again.part("generic") == anew.part("generic")
+    assert judged(tmp_path / "same", {"fmr": 0.05}, adoption(finished)).part("personal") == (
+        read_metrics(finished / "metrics.json").part("personal")
     )
     shutil.copytree(finished, tmp_path / "without", ignore=shutil.ignore_patterns("checkpoints"))
     with refused("without", "checkpoint"):
@@ -189,7 +189,7 @@ def test_a_model_is_judged_on_a_list_of_pairs(finished: Path, tmp_path: Path) ->
     (tmp_path / "pairs.txt").write_text("\n".join([*lines, *lines]))
     listed = open_model(finished, pairs=tmp_path / "pairs.txt")
     figures = evaluate(listed, str(tmp_path / "set"), tmp_path, tmp_path / "out")
-    found = figures["generic"]["listed_pairs"]
+    found = figures.part("generic.listed_pairs")
     assert (found["pairs"], found["left_out"], found["folds"]) == (14, 2, 2)
     assert 0 <= found["accuracy"] <= 1
     assert "14 pairs of pairs.txt (2 left out: no such image)" in "\n".join(listed.setup.task.summarise(figures))
@@ -218,10 +218,9 @@ def test_people_of_the_benchmark_with_too_few_images_are_counted_and_told(finish
                 item=names,
                 group=["all"] * images,
             )
-    found = evaluate(open_model(finished), str(tmp_path / "set"), tmp_path)["generic"]
-    assert (found["identities_without_pairs"], found["identities_not_searched"]) == (1, 2)
-    metrics = json.loads((finished / "metrics.json").read_text())
-    table = left_out_table({**metrics, "generic": found})
+    found = evaluate(open_model(finished), str(tmp_path / "set"), tmp_path)
+    assert (found["generic.identities_without_pairs"], found["generic.identities_not_searched"]) == (1, 2)
+    table = left_out_table(Metrics(read_metrics(finished / "metrics.json") | found))
     assert table is not None
     assert ("people of the benchmark with one image, so no genuine pair", "1") in table.rows
 
@@ -301,5 +300,5 @@ def test_a_model_of_attacks_compares_no_faces(sets: Mapping[str, Path], tmp_path
 
 def test_people_whose_data_were_merged_are_judged_site_by_site(sets: Mapping[str, Path], tmp_path: Path) -> None:
     metrics = run_toy(tree(sets, "centralised", training__rounds=1), tmp_path / "run")
-    assert list(metrics["personalised"]["sites"]) == ["A", "B", "C"]
-    assert metrics["personalised"]["model"] == "generic"
+    assert list(metrics.parts("personal.sites")) == ["A", "B", "C"]
+    assert metrics["personal.model"] == "generic"

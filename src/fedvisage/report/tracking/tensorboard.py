@@ -9,7 +9,8 @@ from typing import Any
 from tensorboardX import SummaryWriter
 
 from fedvisage.federation.record.ledger import ROUNDS, read_lines
-from fedvisage.report.run_files import damaged_files_are_errors, read_mapping
+from fedvisage.metrics.recorded import Metrics, read_metrics
+from fedvisage.report.run_files import damaged_files_are_errors
 from fedvisage.report.tracking.tracker import End, TrackedRun, round_scalars, target_scalars
 
 DIRECTORY = "tensorboard"
@@ -48,7 +49,9 @@ class TensorBoard:
 def write_events(run: Path) -> Path:
     """Rewrite the event files of a run in its directory `tensorboard`, and return that directory."""
     path = run / ROUNDS
-    rounds, metrics = read_lines(path) if path.exists() else [], read_mapping(run / "metrics.json")
+    rounds, metrics = read_lines(path) if path.exists() else [], Metrics()
+    if (run / "metrics.json").exists():
+        metrics = read_metrics(run / "metrics.json")
     board = TensorBoard()
     board.begin(run, anew=True)
     try:
@@ -59,7 +62,7 @@ def write_events(run: Path) -> Path:
     return run / DIRECTORY
 
 
-def _write(board: TensorBoard, path: Path, rounds: list[dict[str, Any]], metrics: dict[str, Any]) -> None:
+def _write(board: TensorBoard, path: Path, rounds: list[dict[str, Any]], metrics: Metrics) -> None:
     clock = _start(path, rounds)
     for row in rounds:
         clock += float(row.get("seconds") or 0)

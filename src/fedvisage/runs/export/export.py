@@ -17,7 +17,6 @@ from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.files import (
     disk_full_is_failure,
     json_key,
-    read_json,
     replaced_when_complete,
     write_json,
     write_tensors,
@@ -47,10 +46,10 @@ from fedvisage.faces.cropping import record_of
 from fedvisage.federation.method import Member
 from fedvisage.federation.server import join_members, members_of
 from fedvisage.federation.wire.message import Message, digest_of, load_parts
+from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.metrics.threshold import Threshold
 from fedvisage.nn.inputs import prepare
 from fedvisage.recipe import Adapt
-from fedvisage.recipe.former import rename_in_metrics
 from fedvisage.runs.export.card import card, write_card
 from fedvisage.runs.export.graph import (
     COSINE,
@@ -325,9 +324,9 @@ def _notices(model: FinishedModel, description: Description) -> list[str]:
     return notices
 
 
-def _figures(model: FinishedModel) -> dict[str, Any]:
+def _figures(model: FinishedModel) -> Metrics:
     path = model.directory / METRICS
-    return rename_in_metrics(read_json(path)) if path.exists() else {}
+    return read_metrics(path) if path.exists() else Metrics()
 
 
 # Adaptation before export. Exported models cannot learn, so this step runs where torch is installed.

@@ -54,7 +54,7 @@ from fedvisage.metrics.verification import FARS, FoldAccuracies, accuracy_by_fol
 from fedvisage.recipe import Recipe, Recognition
 from fedvisage.tasks.checks import Checks
 from fedvisage.tasks.opened import Benchmark, check_for_model, open_set
-from fedvisage.tasks.recognition.heldout import has_directions, mean_of, name_rates, rates_of
+from fedvisage.tasks.recognition.heldout import has_directions, mean_of, rates_of
 from fedvisage.tasks.scoring import Scorer
 
 # Published lists of pairs, with LFW's protocol: accuracy on the list's folds, and TAR@FAR.
@@ -161,10 +161,8 @@ def evaluate_generic(
         **results[0].figures,
         "members": {name: result.figures for name, result in zip(models, results, strict=True)},
     }
-    for kind in ("tar_at_far", "tpir_at_fpir"):
-        figures[kind] = {
-            rate: mean_of([result.figures[kind][rate] for result in results]) for rate in results[0].figures[kind]
-        }
+    for rate in [name for name in figures if "@" in name]:
+        figures[rate] = mean_of([result.figures[rate] for result in results])
     return GenericResult(figures, results[0].pairs, results[0].items, results[0].counts)
 
 
@@ -183,15 +181,15 @@ def _evaluate_faces(faces: Faces, view: View, threshold: Threshold | None, recip
             counts[group] = within_counts(members)
             group_rates = generic.verification(members, ())
             by_group[group] = {
-                "tar_at_far": name_rates(group_rates.tar) if group_rates else {},
-                "accuracy_on_ten_folds": _accuracy(members, settings),
+                **rates_of(group_rates.tar if group_rates else {}),
+                "accuracy": _accuracy(members, settings),
                 "identities": len(np.unique(members.identity)),
                 "images": len(members),
                 **_decision_errors(counts[group], threshold),
             }
     figures: dict[str, Any] = {
         **rates_of(verified.tar if verified else {}, identified),
-        "accuracy_on_ten_folds": pairs.folds.mean if pairs.folds else None,
+        "accuracy": pairs.folds.mean if pairs.folds else None,
         "accuracy_std": pairs.folds.std if pairs.folds else None,
         "identities": len(np.unique(faces.identity)),
         "images": len(faces),
@@ -205,14 +203,14 @@ def _evaluate_faces(faces: Faces, view: View, threshold: Threshold | None, recip
     if by_group and len(np.unique(view.groups)) > 1:
         inside = [counts[group] for group in by_group]
         kinds = tar_by_impostors(counts[""], inside, sorted(verified.tar if verified else ()))
-        figures["tar_by_impostors"] = {kind: name_rates(rates) for kind, rates in kinds.items()}
+        figures["impostors"] = {kind: rates_of(rates) for kind, rates in kinds.items()}
     if pair_results is not None:
         figures["listed_pairs"] = listed_figures(str(settings.pairs), pair_results)
     return GenericResult(figures, pairs, view.items.tolist(), counts, pair_results)
 
 
 def listed_figures(path: str, listed: PairResults) -> dict[str, Any]:
-    """Return the entry of a list of pairs in metrics.json: its name, the numbers of pairs, and the metrics."""
+    """Return the name of a list of pairs, the numbers of pairs, and the metrics."""
     return {
         "list": Path(path).name,
         "pairs": len(listed.pairs),
@@ -220,7 +218,7 @@ def listed_figures(path: str, listed: PairResults) -> dict[str, Any]:
         "folds": len(listed.folds.accuracy) if listed.folds else 0,
         "accuracy": listed.folds.mean if listed.folds else None,
         "accuracy_std": listed.folds.std if listed.folds else None,
-        "tar_at_far": name_rates(listed.tar),
+        **rates_of(listed.tar),
     }
 
 
@@ -323,7 +321,7 @@ def evaluate_templates(scorer: Scorer, view: View, lists: TemplateLists, place: 
             enrolled = [_of_people(faces[reading], table) for table in galleries.values()]
             probe_faces = _of_people(faces[reading], probes)
             tpir, rank = ijb_identification(enrolled, probe_faces, reading, settings.fpir)
-        readings[reading] = {**rates_of(tar, tpir), "rank": {str(depth): value for depth, value in rank.items()}}
+        readings[reading] = rates_of(tar, tpir) | {f"rank@{depth}": value for depth, value in rank.items()}
     return {**figures, "readings": readings}
 
 
@@ -445,7 +443,7 @@ def check_unseen(
 def evaluate_benchmarks(
     scorer: Scorer, finished: Message, benchmarks: Mapping[str, Benchmark], thresholds: Mapping[str, Threshold]
 ) -> dict[str, Any]:
-    """Return the entry of each benchmark in metrics.json."""
+    """Return the metrics of each benchmark."""
     return {
         name: _evaluate_benchmark(scorer, finished, benchmark, thresholds)
         for name, benchmark in sorted(benchmarks.items())

@@ -24,13 +24,10 @@ from fedvisage.metrics.verification import FARS
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.opened import RunData
 from fedvisage.tasks.recognition.benchmarks import GenericResult, PairResults, evaluate_benchmarks, evaluate_generic
-from fedvisage.tasks.recognition.heldout import PEOPLE, name_rates, personal_figures, personal_of_merged
+from fedvisage.tasks.recognition.heldout import PEOPLE, personal_figures, personal_of_merged, rates_of
 from fedvisage.tasks.scoring import Scorer
 from fedvisage.tasks.seal import PAIRS, SIMILARITIES
 from fedvisage.tasks.task import TrainingResult
-
-RATES = ("tar_at_far", "tpir_at_fpir")
-"""The tables of a generic model's rates, which do not depend on a decision threshold."""
 
 
 def heldout_table(histograms: Mapping[str, Histogram]) -> dict[str, Any]:
@@ -47,7 +44,7 @@ def unseen_table(histograms: Mapping[str, Histogram]) -> dict[str, Any]:
     for name, counts in histograms.items():
         thresholds = {far: threshold_at_fmr([counts], far) for far in FARS}
         tar = {far: 1 - at.frr for far, at in thresholds.items() if at is not None and at.frr is not None}
-        rows[name]["tar_at_far"] = name_rates(tar)
+        rows[name] |= rates_of(tar)
     return rows
 
 
@@ -85,7 +82,7 @@ def evaluate_run(scorer: Scorer, trained: TrainingResult, data: RunData, out: Pa
     return {
         **threshold_figures(recipe, saved.thresholds),
         **figures,
-        "personalised": personal_figures(recipe, personal),
+        "personal": personal_figures(recipe, personal),
         "steps_per_epoch": _steps_per_epoch(out, recipe),
         "sites_heldout": trained.heldout,
         "counted": data.people.counted if data.people else {},
@@ -136,14 +133,10 @@ def _listed_as_csv(items: list[str], listed: PairResults) -> str:
 
 
 def threshold_figures(recipe: Recipe, thresholds: Mapping[str, Threshold]) -> dict[str, Any]:
-    """Return the entries of the decision threshold in metrics.json."""
+    """Return the decision threshold with its rule and its errors at the sites."""
     threshold = thresholds.get("") or next(iter(thresholds.values()), None)
     if threshold is None:
-        return {
-            "threshold_rule": f"source-fmr {recipe.evaluation.people.fmr:g}",
-            "threshold": None,
-            "threshold_source": None,
-        }
+        return {"threshold_rule": f"source-fmr {recipe.evaluation.people.fmr:g}", "threshold": None}
     return {
         "threshold_rule": threshold.rule,
         "threshold": threshold.value,
