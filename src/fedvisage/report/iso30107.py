@@ -9,7 +9,7 @@ import numpy as np
 
 from fedvisage.metrics.presentations import Point, Presentations, figures
 from fedvisage.metrics.scores import Scores, from_columns
-from fedvisage.report.curves import canvas, colour, dash, det, figure_style, key, mark_threshold, svg
+from fedvisage.report.curves import canvas, colour, curve_of_scores, dash, det, figure_style, key, mark_threshold, svg
 from fedvisage.report.page import apply_theme, colours, environment
 from fedvisage.report.run_files import Row
 from fedvisage.report.tables import MISSING, Table, table
@@ -190,8 +190,9 @@ def _drawings(values: Row, presentations: Presentations, at: Point) -> Iterator[
         explanation = (
             "Errors of attack detection at every threshold, one line per species; below and to the left is better."
         )
-        thresholds = dict.fromkeys(groups, at.pad)
-        yield "DET of attack detection", explanation, det(groups, thresholds, attacks="APCER of the species")
+        lines = {name: curve_of_scores(scores, at.pad) for name, scores in groups.items()}
+        labels = ("attacks accepted, APCER of the species (%)", "bona fide rejected, BPCER (%)")
+        yield "DET of attack detection", explanation, det(lines, labels)
     if at.recognition is not None and np.isfinite(presentations.similarity).any():
         explanation = "Rates at other similarity thresholds, with the pipeline's attack detection unchanged."
         yield "Acceptance at every similarity", explanation, over_similarity(presentations, at)

@@ -5,31 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.artist import Artist
-from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from fedvisage.metrics.pad import curve_eer
 from fedvisage.metrics.recorded import Metrics
-from fedvisage.metrics.scores import FloatArray
 from fedvisage.metrics.threshold import BINS, Histogram
-from fedvisage.report.curves import (
-    AIR,
-    EQUAL,
-    OPERATING,
-    QUIET,
-    canvas,
-    colour,
-    dash,
-    deviate,
-    figure_style,
-    key,
-    mark,
-    mark_names,
-    mark_threshold,
-    marks,
-    svg,
-    visible,
-)
+from fedvisage.report import curves
 from fedvisage.report.figures import Figure
 from fedvisage.report.run_files import Row, RunFiles
 from fedvisage.report.tables import MISSING, Table, percent, table
@@ -120,10 +99,7 @@ def _benchmark_titles(rows: list[Row]) -> dict[str, str]:
 # Figures, from the counts of pairs by similarity.
 
 SHOWN_BINS = 50  # between the ends of the axis
-LEAST_FAR = 1e-6
 MANY = 8
-DET_TICKS = (0.0001, 0.001, 0.01, 0.05, 0.2, 0.5, 0.8)
-DET_ENDS = (0.00005, 0.98)
 WHOLE = "all"
 
 
@@ -132,113 +108,54 @@ def figures(run: RunFiles) -> list[Figure]:
     counts, threshold = run.similarities, run.metrics.number("threshold")
     drawings: list[Figure] = []
     if counts:
+        edge = None if threshold is None else edge_of(threshold)
+        groups = {
+            "all pairs" if name == WHOLE else name: curves.curve_of_counts([pairs], edge, marked=name == WHOLE)
+            for name, pairs in list(counts.items())[:MANY]
+            if (pairs.sum(axis=1) > 0).all()
+        }
         note = "Counts of pairs do not record the people, so there is no interval by person here."
         explanation = "Every threshold at once; FAR on a logarithmic axis. Up is better."
-        drawings.append(("ROC", f"{explanation} {note}", roc(counts, threshold)))
+        drawings.append(("ROC", f"{explanation} {note}", curves.roc_of_pairs(groups, impostors_of(counts))))
         explanation = "The same, on axes that magnify small errors; down is better."
-        drawings.append(("DET", explanation, det(counts, threshold)))
+        drawings.append(("DET", explanation, curves.det(groups, curves.DET_OF_PAIRS, 1e-4)))
     if (all_pairs := counts.get(WHOLE)) is not None:
-        outside = beyond(all_pairs, threshold)
+        first, last, _ = ends(all_pairs, threshold)
+        outside = int(all_pairs.sum() - all_pairs[:, first:last].sum())
         excess = f" {outside:,} of {int(all_pairs.sum()):,} lie beyond the axis." if outside else ""
         explanation = f"Pairs right of the threshold are taken as one person.{excess}"
         drawings.append(("Similarities", explanation, similarities(all_pairs, threshold)))
     sites = {name: pairs for name, pairs in run.heldout.items() if (pairs.sum(axis=1) > 0).all()}
     if sites:
         explanation = "The finished model on each site's own people and impostors, from the site's histogram."
-        drawings.append(("ROC by site", explanation, roc(sites, None, "roc-sites")))
+        drawn = {name: curves.curve_of_counts([pairs]) for name, pairs in list(sites.items())[:MANY]}
+        if len(sites) > MANY:
+            last_name, last_curve = drawn.popitem()
+            drawn[f"{last_name} (of {len(sites)})"] = last_curve
+        drawings.append(("ROC by site", explanation, curves.roc_of_pairs(drawn, impostors_of(sites), "roc-sites")))
     return drawings
 
 
-def roc(counts: Mapping[str, Histogram], threshold: float | None, name: str = "roc") -> str:
-    """Draw TAR against FAR, one line for all pairs and one per group or site; only the line of all pairs is marked."""
-    with figure_style():
-        figure, axes = canvas()
-        handles: list[Artist] = []
-        for index, histogram in enumerate(list(counts.values())[:MANY]):
-            far, frr = rates(histogram)
-            visible_part = far >= LEAST_FAR
-            handles += axes.plot(
-                far[visible_part], 100 * (1 - frr[visible_part]), color=colour(index), linestyle=dash(index)
-            )
-        has_all_pairs = WHOLE in counts
-        for x, y, marker in points(counts[WHOLE], threshold) if has_all_pairs else ():
-            if x >= LEAST_FAR:
-                mark(axes, x, 100 * (1 - y), marker, 0)
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(
-            FuncFormatter(lambda value, _: "1" if value == 1 else f"1e{np.log10(value):.0f}")
-        )
-        pairs = max(int(histogram[0].sum()) for histogram in counts.values())
-        axes.set_xlim(max(LEAST_FAR, 0.5 / max(1, pairs)), 1)
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set(ylim=(0, 101), xlabel="impostor pairs accepted, FAR", ylabel="genuine pairs accepted, TAR (%)")
-        operating = threshold is not None
-        extra = (marks(operating), mark_names(operating)) if has_all_pairs else ([], [])
-        key(figure, [*handles, *extra[0]], [*_names(counts), *extra[1]])
-        return svg(figure, name)
+def impostors_of(counts: Mapping[str, Histogram]) -> int:
+    """Return the largest number of impostor pairs of a histogram."""
+    return max(int(histogram[0].sum()) for histogram in counts.values())
 
 
-def det(counts: Mapping[str, Histogram], threshold: float | None) -> str:
-    """Draw missed genuine pairs against accepted impostor pairs, on normal-deviate axes."""
-    with figure_style():
-        figure, axes = canvas()
-        handles: list[Artist] = []
-        for index, histogram in enumerate(list(counts.values())[:MANY]):
-            far, frr = visible(*rates(histogram))
-            style = {"color": colour(index), "linestyle": dash(index)}
-            handles += axes.plot(deviate(far), deviate(frr), **style)  # type: ignore[arg-type]
-        ticks, labels = deviate(np.asarray(DET_TICKS)), [f"{100 * tick:g}" for tick in DET_TICKS]
-        axes.set_xticks(ticks, labels)
-        axes.set_yticks(ticks, labels)
-        low, high = (float(end) for end in deviate(np.asarray(DET_ENDS)))
-        axes.plot([low, high], [low, high], color=QUIET, linewidth=0.8)
-        has_all_pairs = WHOLE in counts
-        for x, y, marker in points(counts[WHOLE], threshold) if has_all_pairs else ():
-            across, up = (float(np.clip(value, low, high)) for value in deviate(np.asarray([x, y])))
-            mark(axes, across, up, marker, 0)
-        axes.set(xlim=(low, high), ylim=(low, high))
-        axes.set(xlabel="impostor pairs accepted, FAR (%)", ylabel="genuine pairs missed, FRR (%)")
-        operating = threshold is not None
-        extra = (marks(operating), mark_names(operating)) if has_all_pairs else ([], [])
-        key(figure, [*handles, *extra[0]], [*_names(counts), *extra[1]])
-        return svg(figure, "det")
+def edge_of(threshold: float) -> int:
+    """Return the position of a similarity among the edges of the bins."""
+    return round((threshold + 1) * BINS / 2)
 
 
 def similarities(counts: Histogram, threshold: float | None) -> str:
-    """Draw the similarities of genuine (filled) and of impostor pairs, with the threshold."""
+    """Draw the similarities of genuine and of impostor pairs."""
     first, last, width = ends(counts, threshold)
     edges = np.linspace(-1, 1, BINS + 1)[first : last + 1 : width]
-    with figure_style():
-        figure, axes = canvas()
-        handles: list[Artist] = []
-        for index, (row, fill) in enumerate(((counts[1], True), (counts[0], False))):
-            share = 100 * row[first:last].reshape(-1, width).sum(axis=1) / max(1, row.sum())
-            if fill:
-                axes.stairs(share, edges, fill=True, color=colour(index), alpha=0.25)
-            handles.append(axes.stairs(share, edges, color=colour(index), linestyle=dash(index), linewidth=1.5))
-        span = (float(edges[0]), float(edges[-1]))
-        if threshold is not None:
-            mark_threshold(axes, threshold, span)
-        axes.set(xlim=span, xlabel="similarity (cosine)", ylabel="share of the pairs (%)", ylim=(0, None))
-        key(figure, handles, ["one person", "two people"])
-        return svg(figure, "similarities")
-
-
-def rates(counts: Histogram) -> tuple[FloatArray, FloatArray]:
-    """Return FAR and FRR at each lower edge of the bins, starting where every pair is rejected."""
-    accepted = [np.concatenate([[0.0], np.cumsum(row[::-1]) / max(1, row.sum())]) for row in counts]
-    return accepted[0], 1 - accepted[1]
-
-
-def points(counts: Histogram, threshold: float | None) -> list[tuple[float, float, str]]:
-    """Return the marked points: equal errors, and the errors at the threshold."""
-    far, frr = rates(counts)
-    equal = float(curve_eer(far[::-1], frr[::-1]))
-    marked = [(equal, equal, EQUAL)]
-    if threshold is not None:
-        above = BINS - round((threshold + 1) * BINS / 2)
-        marked.append((float(far[above]), float(frr[above]), OPERATING))
-    return marked
+    shares = {
+        name: 100 * row[first:last].reshape(-1, width).sum(axis=1) / max(1, row.sum())
+        for name, row in (("one person", counts[1]), ("two people", counts[0]))
+    }
+    labels = ("similarity (cosine)", "share of the pairs (%)")
+    return curves.histogram(shares, edges, threshold, labels, "similarities")
 
 
 def ends(counts: Histogram, threshold: float | None) -> tuple[int, int, int]:
@@ -249,9 +166,9 @@ def ends(counts: Histogram, threshold: float | None) -> tuple[int, int, int]:
     shares = [np.cumsum(row) / row.sum() for row in counts if row.sum()]
     places = [int(np.searchsorted(share, part)) for share in shares for part in (0.01, 0.99)] or [0, BINS - 1]
     if threshold is not None:
-        places.append(min(BINS - 1, round((threshold + 1) * BINS / 2)))
+        places.append(min(BINS - 1, edge_of(threshold)))
     low, high = min(places), max(places) + 1
-    air = max(1, round(AIR * (high - low)))
+    air = max(1, round(curves.AIR * (high - low)))
     low, high = max(0, low - air), min(BINS, high + air)
     width = max(1, -(-(high - low) // SHOWN_BINS))
     bars = min(BINS // width, -(-(high - low) // width))
@@ -259,16 +176,7 @@ def ends(counts: Histogram, threshold: float | None) -> tuple[int, int, int]:
     return low, low + bars * width, width
 
 
-def beyond(counts: Histogram, threshold: float | None) -> int:
-    """Count the pairs outside the axis."""
-    first, last, _ = ends(counts, threshold)
-    return int(counts.sum() - counts[:, first:last].sum())
-
-
-def _names(counts: Mapping[str, Histogram]) -> list[str]:
-    names = ["all pairs" if name == WHOLE else name for name in counts]
-    return names if len(names) <= MANY else [*names[: MANY - 1], f"{names[MANY - 1]} (of {len(names)})"]
-
+# Tables of the target and of the sites' own people.
 
 IMPOSTORS = {
     "public": "Impostors are held-out public people.",

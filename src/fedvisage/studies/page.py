@@ -17,8 +17,7 @@ from fedvisage.report.compare_tables import counts_of, difference_cell, explain_
 from fedvisage.report.figures import PRIVILEGE, Figure
 from fedvisage.report.page import NAME as REPORT
 from fedvisage.report.page import apply_theme, colours, environment
-from fedvisage.report.recognition import WHOLE
-from fedvisage.report.recognition import roc as roc_of_pairs
+from fedvisage.report.recognition import WHOLE, impostors_of
 from fedvisage.report.run_files import read_similarities
 from fedvisage.report.tables import Table, table
 from fedvisage.runs.directory import METRICS
@@ -96,8 +95,8 @@ def rocs(study: Study, cells: Sequence[Cell]) -> list[Figure]:
         plotted = dict(list(groups.items())[:MOST_LINES])
         if len(plotted) > 1:
             explanation = f"Seed {study.seeds[0]}; filled points: at the threshold, hollow points: at the EER."
-            operating = {name: thresholds[name] for name in plotted}
-            drawings.append((f"ROC at target {target}", explanation, curves.roc(plotted, operating)))
+            lines = {name: curves.curve_of_scores(scores, thresholds[name]) for name, scores in plotted.items()}
+            drawings.append((f"ROC at target {target}", explanation, curves.roc(lines)))
     return drawings
 
 
@@ -107,10 +106,14 @@ def _roc_of_pairs(study: Study, cells: Sequence[Cell], target: str) -> list[Figu
     for cell in cells:
         if (cell.target, cell.seed) == (target, study.seeds[0]):
             all_pairs = read_similarities(cell.out / SIMILARITIES).get(WHOLE)
-            counts |= {} if all_pairs is None else {cell.row: all_pairs}
+            if all_pairs is not None and all_pairs.sum(axis=1).all():
+                counts[cell.row] = all_pairs
     plotted = dict(list(counts.items())[:MOST_LINES])
+    if len(plotted) < 2:
+        return []
     explanation = f"Seed {study.seeds[0]}; all pairs of the target's people, FAR on a logarithmic axis."
-    return [(f"ROC at target {target}", explanation, roc_of_pairs(plotted, None))] if len(plotted) > 1 else []
+    lines = {name: curves.curve_of_counts([pairs]) for name, pairs in plotted.items()}
+    return [(f"ROC at target {target}", explanation, curves.roc_of_pairs(lines, impostors_of(plotted)))]
 
 
 def _scores(cell: Cell, metrics: Metrics) -> Scores | None:
