@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedvisage.base.progress import format_count
 from fedvisage.federation.record.attendance import failures_of
 from fedvisage.metrics.recorded import Metrics
-from fedvisage.metrics.scores import Scores, by_video
+from fedvisage.metrics.scores import by_video
 from fedvisage.metrics.threshold import BINS
 from fedvisage.metrics.threshold import RATES as RATES_OF_PAPERS
 from fedvisage.report.run_files import Row, RunFiles, Uploads
@@ -33,8 +32,15 @@ def _on_faces(run: RunFiles) -> Table | None:
     limits = {name: limit for name in names if (limit := threshold_of(metrics, name)) is not None}
     if len(limits) < len(names):
         return None
-    live = scores.live >= np.array([limits[name] for name in scores.model.tolist()])
-    rows = [_faces(name, scores, live, rows_of_kind) for name, rows_of_kind in _kinds(scores)]
+    live, attack = scores.live >= np.array([limits[name] for name in scores.model.tolist()]), scores.label == 0
+    species = np.unique(scores.species[attack]).tolist()
+    kinds = {"bona fide": ~attack, **{name or "attack": attack & (scores.species == name) for name in species}}
+    kinds |= {"all attacks": attack} if len(species) > 1 else {}
+    rows = []
+    for name, mask in kinds.items():
+        accepted, count = int((live & mask).sum()), int(mask.sum())
+        shares = {"live": _share(accepted, count), "attack": _share(count - accepted, count)}
+        rows += [{"what": name, **shares, "count": count}] if count else []
     columns = {"what": f"{level}s of", "live": "accepted as live", "attack": "rejected as attack", "count": "total"}
     of_members = " Decisions of all members, each at its own threshold." if len(limits) > 1 else ""
     note = f"BPCER: rejected bona fide {level}s. APCER: accepted attacks.{of_members}"
@@ -47,34 +53,20 @@ def threshold_of(metrics: Metrics, member: str) -> float | None:
     return metrics.number("threshold") if own is None else own
 
 
-def _kinds(scores: Scores) -> list[tuple[str, NDArray[np.bool_]]]:
-    """Return the rows: bona fide, each species, and all attacks if there are several species."""
-    attack = scores.label == 0
-    species = np.unique(scores.species[attack]).tolist()
-    kinds = [("bona fide", ~attack), *((name or "attack", attack & (scores.species == name)) for name in species)]
-    return [kind for kind in [*kinds, *([("all attacks", attack)] if len(species) > 1 else [])] if kind[1].any()]
-
-
-def _faces(name: str, scores: Scores, live: NDArray[np.bool_], here: NDArray[np.bool_]) -> Row:
-    taken, count = int((live & here).sum()), int(here.sum())
-    return {"what": name, "live": _share(taken, count), "attack": _share(count - taken, count), "count": count}
-
-
 def _on_pairs(run: RunFiles) -> Table | None:
     """Count the decisions on genuine pairs and on impostor pairs."""
     counts, threshold = run.similarities.get(ALL_PAIRS), run.metrics.number("threshold")
     if counts is None or threshold is None:
         return None
     edge = round((threshold + 1) * BINS / 2)
-    rows = [_pairs("one person", counts[1], edge), _pairs("two people", counts[0], edge)]
+    rows = []
+    for name, kind in (("one person", counts[1]), ("two people", counts[0])):
+        accepted, count = int(kind[edge:].sum()), int(kind.sum())
+        shares = {"one": _share(accepted, count), "two": _share(count - accepted, count)}
+        rows += [{"what": name, **shares, "count": count}] if count else []
     columns = {"what": "pairs of", "one": "accepted as one person", "two": "rejected as two", "count": "total"}
     note = "On the benchmark. False matches: accepted pairs of two people; false non-matches: rejected pairs of one."
-    return table("Decisions at the threshold", [row for row in rows if row["count"]], columns, note=note)
-
-
-def _pairs(name: str, counts: NDArray[np.int64], edge: int) -> Row:
-    as_genuine, count = int(counts[edge:].sum()), int(counts.sum())
-    return {"what": name, "one": _share(as_genuine, count), "two": _share(count - as_genuine, count), "count": count}
+    return table("Decisions at the threshold", rows, columns, note=note)
 
 
 def _share(part: int, count: int) -> str:
@@ -153,7 +145,9 @@ def target_table(metrics: Metrics) -> Table | None:
     for name, share in (("10pct", "10 %"), ("5pct", "5 %"), ("1pct", "1 %")):
         row = {level: percent(figures.get(f"bpcer_at_apcer.{name}")) for level, figures in by_level.items()}
         rows.append({"figure": f"BPCER at APCER {share}"} | row)
-    rows.append({"figure": "bona fide + attacks"} | {level: _counts(figures) for level, figures in by_level.items()})
+    counts = {level: figures.part("count").values() for level, figures in by_level.items()}
+    amounts = {level: " + ".join(f"{count:.0f}" for count in of_level) for level, of_level in counts.items()}
+    rows.append({"figure": "bona fide + attacks"} | amounts)
     note = "In brackets: 95 % intervals, bootstrapped by subject." if metrics.part("intervals") else ""
     columns = {"figure": "in per cent"} | {level: f"{level}s" for level in by_level}
     return table("At the target", rows, columns, note=note)
@@ -263,19 +257,11 @@ def uploads_table(uploads: Uploads) -> Table | None:
     ]
     titles = {"field": "field", "kind": "kind", "guarantee": "what is declared of it", "sites": "sites"}
     titles |= {"messages": "messages", "each": "largest", "all": "total"}
-    return table("What left the sites", rows, titles, names=3, note=_repetition(uploads)) if rows else None
-
-
-def _repetition(uploads: Uploads) -> str:
-    """Report how many of the uploads belong to rounds that were repeated after an interruption."""
-    sizes = uploads.repeated
-    if not sizes:
-        return ""
-    return (
-        f"{format_count(len(sizes), 'message')} of these ({size(sum(sizes))}) left the sites before an "
-        "interruption, and "
-        "again when the run was resumed. All of them count here."
+    note = (
+        f"{format_count(len(uploads.repeated), 'message')} of these ({size(sum(uploads.repeated))}) left the sites "
+        "before an interruption, and again when the run was resumed. All of them count here."
     )
+    return table("What left the sites", rows, titles, names=3, note=note if uploads.repeated else "") if rows else None
 
 
 def site_uploads_table(uploads: Uploads) -> Table | None:
@@ -304,8 +290,3 @@ def failures_table(rounds: list[Row]) -> Table | None:
     ]
     columns = {"round": "round", "site": "site", "reason": "reason"}
     return table("Failures of sites", rows[:MOST_SITE_ROWS], columns, names=3) if rows else None
-
-
-def _counts(figures: Metrics) -> str | None:
-    count = figures.part("count")
-    return " + ".join(f"{count[kind]:.0f}" for kind in ("bona_fide", "attack")) if len(count) == 2 else None

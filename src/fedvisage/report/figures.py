@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from fedvisage.base.streams import numpy_rng
-from fedvisage.metrics.intervals import Band, band
+from fedvisage.metrics.intervals import band
 from fedvisage.metrics.recorded import Metrics
 from fedvisage.metrics.scores import Scores, by_video
 from fedvisage.report import curves
 from fedvisage.report.content import threshold_of
 from fedvisage.report.curves import INK, MANY_SITES, canvas, colour, figure_style, key, svg
-from fedvisage.report.run_files import Features, Row, RunFiles
+from fedvisage.report.run_files import Features, RunFiles
 
 # The papers' t-SNE figure: colours show the site, markers the label (N. Alkhunaizi et al., "FedSIS", 2023, Fig. 3). A
 # linear support vector machine separates each set's bona fide images from its attacks in the plane. One linear head
@@ -132,7 +132,11 @@ def figures(run: RunFiles) -> list[Figure]:
     }
     drawings += _rounds("Training loss", "Mean training loss at each site.", loss, "loss")
     heldout = {
-        name: [(row["round"], 100 * row["heldout"][key]) for row in run.rounds if _number(_heldout(row).get(key))]
+        name: [
+            (row["round"], 100 * row["heldout"][key])
+            for row in run.rounds
+            if isinstance(row.get("heldout"), dict) and _number(row["heldout"].get(key))
+        ]
         for key, name in (("auc", "AUC"), ("eer", "EER"))
     }
     drawings += _rounds("Held-out subjects of the sites", "Mean over the sites, by round.", heldout, "per cent")
@@ -170,8 +174,11 @@ def _error_curves(run: RunFiles) -> list[Figure]:
     drawings: list[Figure] = []
     if scores is not None and 0 < scores.label.sum() < len(scores):
         groups = curve_groups(scores, str(run.metrics.get("level", "frame")))
-        shade = _band(run, groups)
-        note = f" Shaded: 95 % band over subjects (bootstrap), of {next(iter(groups))}." if shade else ""
+        name, headline = next(iter(groups.items()))
+        shade = None
+        if not run.metrics.part("members"):  # bands of several models would hide each other
+            shade = band(headline, RESAMPLES, numpy_rng(int(run.metrics.get("seed") or 0), "bootstrap", "band", name))
+        note = f" Shaded: 95 % band over subjects (bootstrap), of {name}." if shade else ""
         explanation = "Every threshold at once; up and to the left is better."
         lines = {
             name: curves.curve_of_scores(rows, threshold_of(run.metrics, str(rows.model[0])))
@@ -192,14 +199,6 @@ def _error_curves(run: RunFiles) -> list[Figure]:
             lines["their mean"] = curves.curve_of_counts(list(sites.values()))
         drawings.append(("ROC by site", explanation, curves.roc(lines, name="roc-sites", mean=many)))
     return drawings
-
-
-def _band(run: RunFiles, groups: Mapping[str, Scores]) -> Band | None:
-    """Return the confidence band of the headline's line; bands of several models would hide each other."""
-    if run.metrics.part("members"):
-        return None
-    name, scores = next(iter(groups.items()))
-    return band(scores, RESAMPLES, numpy_rng(int(run.metrics.get("seed") or 0), "bootstrap", "band", name))
 
 
 def _histograms(run: RunFiles) -> list[Figure]:
@@ -237,11 +236,6 @@ def _features(run: RunFiles) -> list[Figure]:
 def _rounds(title: str, meaning: str, series: Mapping[str, list[tuple[float, float]]], label: str) -> list[Figure]:
     drawn = {name: points for name, points in series.items() if points}
     return [(title, meaning, curves.over_rounds(drawn, label, title))] if drawn else []
-
-
-def _heldout(row: Row) -> Row:
-    heldout = row.get("heldout")
-    return heldout if isinstance(heldout, dict) else {}
 
 
 def _number(value: Any) -> bool:

@@ -205,14 +205,10 @@ def _uploads(path: Path, lacking: list[str]) -> Uploads:
     """Add up the lines of a ledger; refuse one that is not a ledger entry."""
     uploads = Uploads()
     for number, row in enumerate(_lines(path, lacking), 1):
-        if not _is_entry(row):
+        # An incomplete line would hide an upload.
+        bytes_sent, names = row.get("bytes"), [row.get(name) for name in ("site", "field", "kind")]
+        counted = isinstance(bytes_sent, int) and not isinstance(bytes_sent, bool) and bytes_sent >= 0
+        if not (counted and row.get("direction") in ("up", "down") and all(isinstance(name, str) for name in names)):
             raise UserError(str(path), f"line {number} is not a ledger entry; restore the original file")
         uploads.add(row)
     return uploads
-
-
-def _is_entry(row: Row) -> bool:
-    """Check that a ledger line names direction, site, field, kind and size; an incomplete line would hide an upload."""
-    size, names = row.get("bytes"), ("site", "field", "kind")
-    counted = isinstance(size, int) and not isinstance(size, bool) and size >= 0
-    return counted and row.get("direction") in ("up", "down") and all(isinstance(row.get(name), str) for name in names)

@@ -59,24 +59,18 @@ def curves_over_rounds(study: Study, cells: Sequence[Cell]) -> list[Figure]:
             if (cell.target, cell.seed) == (target, study.seeds[0])
         }
         for figure in study.figures:
-            series = {row: points for row, rounds in rounds_by_row.items() if (points := round_figures(rounds, figure))}
-            for number, part in enumerate(parts_of(series)):
+            series = {}
+            for row, rounds in rounds_by_row.items():
+                values = [(float(metrics["round"]), value_of(Metrics(metrics), figure)) for metrics in rounds]
+                points = [(number, scale(figure) * value) for number, value in values if value is not None]
+                series |= {row: points} if points else {}
+            rows = list(series.items())  # more lines than a reader can distinguish go to several panels
+            parts = [dict(rows[first : first + MOST_LINES]) for first in range(0, len(rows), MOST_LINES)]
+            for number, part in enumerate(parts):
                 title = f"{heading(figure)} at target {target}, round by round"
                 drawing = curves.over_rounds(part, f"{heading(figure)} (%)", f"rounds-{figure}-{target}-{number}")
                 drawings.append((title, f"Seed {study.seeds[0]}. {PRIVILEGE}", drawing))
     return drawings
-
-
-def round_figures(rounds: Sequence[Mapping[str, Any]], figure: str) -> list[tuple[float, float]]:
-    """Return a figure of the evaluated rounds, in per cent."""
-    values = [(float(row["round"]), value_of(Metrics(row), figure)) for row in rounds]
-    return [(number, scale(figure) * value) for number, value in values if value is not None]
-
-
-def parts_of(series: Mapping[str, Points]) -> list[dict[str, Points]]:
-    """Split the lines of a panel into several panels if there are too many to distinguish."""
-    rows = list(series.items())
-    return [dict(rows[first : first + MOST_LINES]) for first in range(0, len(rows), MOST_LINES)]
 
 
 def rocs(study: Study, cells: Sequence[Cell]) -> list[Figure]:
@@ -207,6 +201,11 @@ def render(
     drawn = [
         (title, meaning, apply_theme(drawing, title)) for title, meaning, drawing in figures(study, cells, summary)
     ]
+    links = []
+    for cell in cells:  # to its report, or to its metrics if it has none
+        report = cell.out / REPORT
+        link = Path(os.path.relpath(report if report.exists() else cell.out / METRICS, out)).as_posix()
+        links.append((f"{cell.row}, target {cell.target}, seed {cell.seed}", link))
     return (
         environment()
         .get_template("study.html.jinja")
@@ -218,7 +217,7 @@ def render(
             notes=notes_of(text),
             differences=gaps,
             figures=drawn,
-            cells=[(f"{cell.row}, target {cell.target}, seed {cell.seed}", _link(cell, out)) for cell in cells],
+            cells=links,
         )
     )
 
@@ -264,9 +263,3 @@ def _paired_differences(
         if gap is not None:
             by_figure[figure] = gap
     return by_figure
-
-
-def _link(cell: Cell, out: Path) -> str:
-    """Return the path of a cell's report, or of its metrics if it has no report."""
-    page = cell.out / REPORT
-    return Path(os.path.relpath(page if page.exists() else cell.out / METRICS, out)).as_posix()

@@ -195,7 +195,7 @@ def quoted_figures(tables: Sequence[PrintedTable], row: str, target: str, site: 
         if entry is not None:
             sites = _sites(entry)
             chosen = list(sites.values()) if site is None else [sites[site]] if site in sites else []
-            return _column_means(table, chosen)
+            return dict(zip(table.columns, np.mean(chosen, axis=0).tolist(), strict=True)) if chosen else {}
     return {}
 
 
@@ -230,10 +230,6 @@ def _printed_targets(tables: Sequence[PrintedTable], row: str) -> set[str]:
 
 def _sites(entry: Values | dict[str, Values]) -> dict[str, Values]:
     return entry if isinstance(entry, dict) else {"": entry}
-
-
-def _column_means(table: PrintedTable, lines: Sequence[Values]) -> dict[str, float]:
-    return dict(zip(table.columns, np.mean(lines, axis=0).tolist(), strict=True)) if lines else {}
 
 
 Tree = dict[str, Any]
@@ -358,7 +354,7 @@ def _expand_protocol(tree: Tree) -> Tree:
 
 def load_study(path: Path, say: Say = discard) -> Study:
     """Read and validate a study file and all files that it names; ``say`` takes lines about former names of keys."""
-    study = _validate_study(path, say)
+    study = read_section(Study, _read_inherited(path, say), f"{path}: ")
     places: dict[str, str] = {}
     # Rows: only an earlier row can have trained a model, and each row needs a directory of its own.
     for number, (name, row) in enumerate(study.rows.items()):
@@ -415,10 +411,6 @@ def _check_names(names: list[str], study: Study, place: str) -> None:
             raise UserError(place, f"{name!r} is not among the study's sets{choice_hint(name, study.sets)}")
 
 
-def _validate_study(path: Path, say: Say) -> Study:
-    return read_section(Study, _read_inherited(path, say), f"{path}: ")
-
-
 def _read_inherited(path: Path, say: Say, above: tuple[Path, ...] = ()) -> Tree:
     """Read a file with its inherited keys, and with the content of the files that it names."""
     tree: Tree = {}
@@ -426,7 +418,11 @@ def _read_inherited(path: Path, say: Say, above: tuple[Path, ...] = ()) -> Tree:
         recipes.read_tree(path), {"users": "targets"}, f"{path}: ", lambda line: say(f"note: {path}: {line}")
     )
     above = (*above, path.resolve())
-    for name in _likes(content.pop("like", []), path):
+    like = content.pop("like", [])
+    names = [like] if isinstance(like, str) else like
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UserError(f"{path}: like", "must be the name of a study, or a list of names")
+    for name in names:
         inherited = locate(name, path.parent)
         if inherited.resolve() in above:
             raise UserError(f"{path}: like", f"{name} inherits from a study that inherits from it")
@@ -438,14 +434,6 @@ def _read_inherited(path: Path, say: Say, above: tuple[Path, ...] = ()) -> Tree:
     if isinstance(content.get("paper"), list):
         content["paper"] = [_read_named(entry, path) for entry in content["paper"]]
     return tree | content
-
-
-def _likes(like: Any, path: Path) -> list[str]:
-    """Return the names of the files from which a file inherits."""
-    names = [like] if isinstance(like, str) else like
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise UserError(f"{path}: like", "must be the name of a study, or a list of names")
-    return names
 
 
 def _read_named(entry: Any, path: Path) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from tensorboardX import SummaryWriter
 
@@ -56,21 +55,13 @@ def write_events(run: Path) -> Path:
     board.begin(run, anew=True)
     try:
         with damaged_files_are_errors(run):
-            _write(board, path, rounds, metrics)
+            # Times are computed from the files, so that repeated calls give the same ones.
+            seconds = [float(row.get("seconds") or 0) for row in rounds]
+            clock = (path.stat().st_mtime if path.exists() else 0.0) - sum(seconds)
+            for row, duration in zip(rounds, seconds, strict=True):
+                clock += duration
+                board.log(int(row["round"]), round_scalars(row), clock)
+            board.log(int(metrics.get("rounds") or 0), target_scalars(metrics), clock)
     finally:
         board.end("finished")
     return run / DIRECTORY
-
-
-def _write(board: TensorBoard, path: Path, rounds: list[dict[str, Any]], metrics: Metrics) -> None:
-    clock = _start(path, rounds)
-    for row in rounds:
-        clock += float(row.get("seconds") or 0)
-        board.log(int(row["round"]), round_scalars(row), clock)
-    board.log(int(metrics.get("rounds") or 0), target_scalars(metrics), clock)
-
-
-def _start(path: Path, rounds: list[dict[str, Any]]) -> float:
-    """Return the run's start time, computed from its files, so that repeated calls give the same times."""
-    end = path.stat().st_mtime if path.exists() else 0.0
-    return end - sum(float(row.get("seconds") or 0) for row in rounds)

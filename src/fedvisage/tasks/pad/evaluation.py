@@ -150,7 +150,12 @@ def evaluate_pad(scorer: Scorer, saved: SavedModel, view: View, target: str) -> 
         if not np.isfinite(logits).all():
             raise RunFailed(NO_NUMBER)
         scores = as_scores(logits, view, target, name)
-        threshold = _threshold_of(name, saved.thresholds, scores, scorer.recipe)
+        if name in saved.thresholds:
+            threshold = saved.thresholds[name]
+        elif scorer.recipe.evaluation.threshold == "target-eer":  # only the oracle rule uses the target's labels
+            threshold = threshold_from_target(scores)
+        else:
+            raise RunFailed(f"site {name} sent no histogram of held-out scores, so its model has no threshold")
         members[name] = figures_of(scores, threshold, scorer.recipe)
         if scorer.recipe.evaluation.published:
             members[name]["published"] = published_figures(scores, name, saved, scorer.recipe)
@@ -177,22 +182,10 @@ def sources_of(method: Method, saved: SavedModel) -> dict[str, AdaptationSource]
     scatter = float(np.median(list(saved.scatter.values()))) if saved.scatter else 0.0
     if method.members == "each":
         return {
-            name: AdaptationSource(logits.get(name, 0.0), saved.scatter.get(name, scatter)) for name in _names(saved)
+            name: AdaptationSource(logits.get(name, 0.0), saved.scatter.get(name, scatter))
+            for name in sorted(members_of(saved.finished))
         }
     return {"": AdaptationSource(logits.get("", 0.0), scatter)}
-
-
-def _names(saved: SavedModel) -> list[str]:
-    return sorted(members_of(saved.finished))
-
-
-def _threshold_of(name: str, thresholds: Mapping[str, Threshold], scores: Scores, recipe: Recipe) -> Threshold:
-    """Return a member's threshold; only the oracle rule chooses it by the target's labels."""
-    if recipe.evaluation.threshold == "target-eer" and name not in thresholds:
-        return threshold_from_target(scores)
-    if name not in thresholds:
-        raise RunFailed(f"site {name} sent no histogram of held-out scores, so its model has no threshold")
-    return thresholds[name]
 
 
 def as_scores(logits: Logits, view: View, site: str, model: str) -> Scores:

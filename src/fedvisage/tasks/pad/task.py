@@ -47,24 +47,20 @@ def open_data(recipe: Recipe, method: Method, cache: Path, say: Say) -> RunData:
             opened[source] = open_set(source, place, recipe, cache, say)
         digests[place], crops[place] = opened[source].digest, opened[source].crop
         sites[name] = _split_site(opened[source], place, selection, recipe.evaluation.threshold)
-    target = _open_target(recipe, opened, cache, say)
-    if target is not None:
+    target = None
+    if recipe.data.target is not None:
+        source, selection = split_entry(recipe.data.target)
+        prepared = opened.get(source) or open_set(source, TARGET, recipe, cache, say)
+        split = recipe.data.target_split
+        target = select(View.of(prepared, None if split == "all" else split), selection, TARGET)
+        if len(target) == 0:
+            raise UserError("data.target_split", f"the target's data has no images in split {split!r}")
         target_set = target.slices[0].set
         digests[TARGET], crops[TARGET] = target_set.digest, target_set.crop
-    places = _places(sites, target)
+    places: Places = {f"{SITE}{name}": (site.train,) for name, site in sites.items()}
+    places |= {f"{SITE}{name}{HELD_OUT}": (site.heldout,) for name, site in sites.items() if not site.all_trains}
+    places |= {} if target is None else {TARGET: (target,)}
     return RunData(merge_sites(sites) if method.pooled else sites, target, digests, crops=crops, places=places)
-
-
-def _open_target(recipe: Recipe, opened: Mapping[str, PreparedSet], cache: Path, say: Say) -> View | None:
-    if recipe.data.target is None:
-        return None
-    source, selection = split_entry(recipe.data.target)
-    prepared = opened.get(source) or open_set(source, TARGET, recipe, cache, say)
-    target = View.of(prepared, None if recipe.data.target_split == "all" else recipe.data.target_split)
-    target = select(target, selection, TARGET)
-    if len(target) == 0:
-        raise UserError("data.target_split", f"the target's data has no images in split {recipe.data.target_split!r}")
-    return target
 
 
 def _split_site(prepared: PreparedSet, place: str, selection: Selection, rule: str) -> SiteData:
@@ -80,12 +76,6 @@ def _split_site(prepared: PreparedSet, place: str, selection: Selection, rule: s
         )
     check_view(heldout, f"{place}{HELD_OUT}")
     return SiteData(train, heldout)
-
-
-def _places(sites: dict[str, SiteData], target: View | None) -> Places:
-    places = {f"{SITE}{name}": (site.train,) for name, site in sites.items()}
-    places |= {f"{SITE}{name}{HELD_OUT}": (site.heldout,) for name, site in sites.items() if not site.all_trains}
-    return places if target is None else {**places, TARGET: (target,)}
 
 
 def summarise(metrics: Metrics) -> list[str]:
