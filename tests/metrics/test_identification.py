@@ -29,7 +29,8 @@ def scene(seed: int) -> tuple[Faces, Faces, Faces]:
 
 def published(gallery: Faces, probes: Faces, fpir: float) -> float:
     matrix = all_similarities(probes, gallery)
-    mates, others = [], []
+    mates: list[float] = []
+    others: list[float] = []
     for row, whose in zip(matrix, probes.identity, strict=True):
         for value, name in zip(row, gallery.identity, strict=True):
             (mates if name == whose else others).append(value)

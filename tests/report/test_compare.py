@@ -161,7 +161,8 @@ def test_parts_of_one_set_are_one_target(tmp_path: Path) -> None:
             (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
             runs.append(run)
     hter = compare(runs)[1].differences["hter"]
-    assert (hter.mean, hter.targets, hter.low) == (pytest.approx(0.05), 1, None)
+    assert hter.mean == pytest.approx(0.05)
+    assert (hter.targets, hter.low) == (1, None)
 
 
 def small_recognition_run(path: Path, method: str, seed: int, gain: float, public: str = "p") -> Path:
@@ -340,7 +341,8 @@ def test_three_seeds_of_one_target_give_an_interval_over_seeds_without_a_verdict
 def test_two_seeds_of_one_target_give_neither_interval_nor_verdict(tmp_path: Path) -> None:
     rows = compare_on_one_target(tmp_path, 2)
     hter = rows[1].differences["hter"]
-    assert (hter.mean, hter.low, hter.high, hter.verdict) == (pytest.approx(0.09), None, None, None)
+    assert hter.mean == pytest.approx(0.09)
+    assert (hter.low, hter.high, hter.verdict) == (None, None, None)
     assert "| fused | 1 | 2 | +9.00 |" in as_text(rows)
     assert "fewer than 3 seeds" in as_text(rows)
     (shown,) = (table for table in narrow(rows, 80) if table.caption.startswith("Difference"))

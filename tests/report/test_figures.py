@@ -152,7 +152,8 @@ def test_large_sets_are_sampled_deterministically() -> None:
 def events_of(directory: Path) -> dict[tuple[str, int], float]:
     """Read the scalars of the one event file in a directory, record by record."""
     (path,) = directory.glob("events.out.tfevents.*")
-    data, position, scalars = path.read_bytes(), 0, {}
+    data, position = path.read_bytes(), 0
+    scalars: dict[tuple[str, int], float] = {}
     while position < len(data):
         length = int.from_bytes(data[position : position + 8], "little")
         event = Event.FromString(data[position + 12 : position + 12 + length])

@@ -1,4 +1,4 @@
-"""A finished model is read back whole, or refused."""
+"""Finished models are read completely or refused."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ def saved(recipe: dict[str, Any], tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_model_comes_back_as_it_was_saved(saved: Path, recipe: dict[str, Any]) -> None:
-    found = saved_model.load(saved)
-    assert {name: value.tolist() for name, value in found.finished.items()} == {
+def test_saved_model_is_read_unchanged(saved: Path, recipe: dict[str, Any]) -> None:
+    result = saved_model.load(saved)
+    assert {name: value.tolist() for name, value in result.finished.items()} == {
         name: value.tolist() for name, value in FINISHED.items()
     }
-    assert found.thresholds == THRESHOLDS
-    assert found.scatter == SCATTER
-    assert found.recipe == recipe
+    assert result.thresholds == THRESHOLDS
+    assert result.scatter == SCATTER
+    assert result.recipe == recipe
 
 
-def test_the_settings_say_what_a_program_in_another_language_must_know(saved: Path) -> None:
+def test_settings_describe_the_model_for_other_programs(saved: Path) -> None:
     settings = json.loads((saved / "model.json").read_text())
     assert settings["input"]["size"] == SIZE
     assert settings["input"]["colour_order"] == "RGB"
     assert settings["thresholds"][""] == {"logit": 0.25, "rule": "source-eer", "far": 0.1, "frr": None}
 
 
-def test_every_flipped_byte_of_the_weights_is_noticed(saved: Path) -> None:
+def test_flipped_bytes_of_the_weights_are_refused(saved: Path) -> None:
     path = saved / "model.safetensors"
     whole = path.read_bytes()
     for position in range(len(whole)):
@@ -59,7 +59,7 @@ def test_every_flipped_byte_of_the_weights_is_noticed(saved: Path) -> None:
             saved_model.load(saved)
 
 
-def test_weights_of_another_model_are_noticed(saved: Path, recipe: dict[str, Any], tmp_path: Path) -> None:
+def test_weights_of_another_model_are_refused(saved: Path, recipe: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other = saved_model.SavedModel(recipe, {"model.w": torch.zeros(3, 2)}, THRESHOLDS, SCATTER)
     saved_model.save(tmp_path / "other", other)
@@ -68,7 +68,7 @@ def test_weights_of_another_model_are_noticed(saved: Path, recipe: dict[str, Any
         saved_model.load(saved)
 
 
-def test_a_model_of_another_format_is_refused_by_its_number(saved: Path) -> None:
+def test_model_of_another_format_is_refused_by_number(saved: Path) -> None:
     settings = json.loads((saved / "model.json").read_text())
     (saved / "model.json").write_text(json.dumps({**settings, "format": 1}))
     with refused("model.json", "format 1", "3"):
@@ -85,13 +85,13 @@ def test_a_model_of_another_format_is_refused_by_its_number(saved: Path) -> None
         ('{"format": 3}', "'recipe'"),
     ],
 )
-def test_settings_that_are_none_are_refused(text: str, keyword: str, saved: Path) -> None:
+def test_malformed_settings_are_refused(text: str, keyword: str, saved: Path) -> None:
     (saved / "model.json").write_text(text)
     with refused(saved / "model.json", keyword):
         saved_model.load(saved)
 
 
-def test_a_directory_without_a_model_is_named(tmp_path: Path) -> None:
+def test_directory_without_a_model_is_named(tmp_path: Path) -> None:
     with refused("model.json", "exist"):
         saved_model.load(tmp_path)
     with refused("nowhere", "directory not found"):

@@ -108,10 +108,10 @@ def test_a_federation_can_refuse_curves_which_changes_neither_model_nor_scores(
 def test_a_curve_of_single_sites_is_refused_before_training(
     many: Mapping[str, Path], tmp_path: Path, method: str, left_out: tuple[str, ...], keywords: tuple[str, ...]
 ) -> None:
-    wanted = tree(many, method, federation__rates="curve")
-    wanted["data"]["sites"] = {name: path for name, path in wanted["data"]["sites"].items() if name not in left_out}
+    settings = tree(many, method, federation__rates="curve")
+    settings["data"]["sites"] = {name: path for name, path in settings["data"]["sites"].items() if name not in left_out}
     with refused("recipe.federation.rates", *keywords):
-        run_toy(wanted, tmp_path / "run")
+        run_toy(settings, tmp_path / "run")
 
 
 def test_python_command_line_and_export_decide_at_the_same_point(run: Path, exported: Path, crops: Path) -> None:
@@ -180,9 +180,9 @@ def test_points_without_support_are_refused_with_the_rate_that_has_it(run: Path,
 
 
 def test_a_model_without_curves_is_refused_with_its_directory(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    wanted = tree(sets, training__rounds=1)
-    wanted["data"]["sites"].pop("C")
-    run_toy(wanted, tmp_path / "run")
+    settings = tree(sets, training__rounds=1)
+    settings["data"]["sites"].pop("C")
+    run_toy(settings, tmp_path / "run")
     for words in (("threshold", tmp_path / "run"), ("predict", tmp_path / "run", tmp_path, "--at", "eer")):
         Image.new("RGB", (SIZE, SIZE)).save(tmp_path / "one.png")
         check_output(f"fedvisage: {refusal(*words)}", "run", "federation.rates")
