@@ -411,7 +411,14 @@ def over_seeds(group: Sequence[ComparedRun], figure: str) -> Figure | None:
 
 def paired_difference(first: Sequence[ComparedRun], other: Sequence[ComparedRun], figure: str) -> Difference | None:
     """Return the difference other − first over their common targets, from their common seeds on each target."""
-    base, compared = _by_pair(first, figure), _by_pair(other, figure)
+    groups = []
+    for group in (first, other):
+        values: dict[Pair, list[float]] = {}
+        for member in group:
+            if figure in member.figures and member.data_of(figure).digest:
+                values.setdefault(member.pair(figure), []).append(member.figures[figure])
+        groups.append({pair: fmean(figures) for pair, figures in values.items()})  # runs with the same key are averaged
+    base, compared = groups
     gaps = [(pair.target, pair.seed, compared[pair] - base[pair]) for pair in sorted(compared.keys() & base.keys())]
     return difference(gaps, lower_is_better=lower_is_better(figure))
 
@@ -443,15 +450,6 @@ def difference(gaps: Iterable[tuple[str, int, float]], *, lower_is_better: bool 
         better = HOLDS if (high < 0) == lower_is_better else OTHER_WAY
         verdict = NOT_SHOWN if low <= CLOSE and high >= -CLOSE else better
     return Difference(mean, low, high, verdict, targets, seeds, over)
-
-
-def _by_pair(group: Sequence[ComparedRun], figure: str) -> dict[Pair, float]:
-    """Return a figure by pairing key; runs of a group with the same key are averaged."""
-    values: dict[Pair, list[float]] = {}
-    for member in group:
-        if figure in member.figures and member.data_of(figure).digest:
-            values.setdefault(member.pair(figure), []).append(member.figures[figure])
-    return {pair: fmean(figures) for pair, figures in values.items()}
 
 
 def as_values(rows: Sequence[Comparison]) -> list[dict[str, Any]]:

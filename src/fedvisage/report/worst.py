@@ -107,17 +107,14 @@ def _pictures(prepared: PreparedSet, scores: Scores, threshold: float | None) ->
         place, score = places.get(str(scores.item[index])), float(scores.live[index])
         if place is not None:
             wrong = threshold is not None and (score >= threshold) != (scores.label[index] == 1)
-            pictures.append(WorstImage(_address(np.array(prepared.images[place])), f"{score:+.2f}", bool(wrong)))
+            image = Image.fromarray(np.array(prepared.images[place]))
+            if max(image.size) > SIDE:
+                image = image.resize((SIDE, SIDE), Image.Resampling.BOX)
+            file = io.BytesIO()
+            image.save(file, format="PNG", optimize=True)
+            address = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
+            pictures.append(WorstImage(address, f"{score:+.2f}", bool(wrong)))
     return tuple(pictures)
-
-
-def _address(pixels: np.ndarray) -> str:
-    image = Image.fromarray(pixels)
-    if max(image.size) > SIDE:
-        image = image.resize((SIDE, SIDE), Image.Resampling.BOX)
-    file = io.BytesIO()
-    image.save(file, format="PNG", optimize=True)
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
 
 
 def _describe_source(prepared: PreparedSet, recipe: Row, model: str) -> str:

@@ -86,23 +86,18 @@ def copy_out(requested: str, destination: Path | None) -> Path:
     name = find(requested)
     file_name = Path(f"{posixpath.basename(name)}{ENDING}")
     path = file_name if destination is None else destination / file_name if destination.is_dir() else destination
+
+    def rename(match: re.Match[str]) -> str:
+        other = posixpath.normpath(posixpath.join(posixpath.dirname(name), match[0])).removesuffix(ENDING)
+        return other if other in names() else match[0]
+
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(with_shipped_names(file_of(name).read_text(encoding="utf-8"), posixpath.dirname(name)))
+            file.write(_FILE.sub(rename, file_of(name).read_text(encoding="utf-8")))
     except FileExistsError as error:
         raise UserError(str(path), "exists already; give another path, or remove it first") from error
     return path
-
-
-def with_shipped_names(text: str, folder: str) -> str:
-    """Return the text of a file in this folder with shipped names in place of relative paths."""
-
-    def rename(match: re.Match[str]) -> str:
-        name = posixpath.normpath(posixpath.join(folder, match[0])).removesuffix(ENDING)
-        return name if name in names() else match[0]
-
-    return _FILE.sub(rename, text)
 
 
 # The list of ``fedvisage recipes``. Files without a title are parts of studies, such as printed tables: they can be

@@ -86,7 +86,10 @@ def markdown(study: Study, table: dict[str, Any]) -> str:
     """Return the table as Markdown, with the papers' figures where the study quotes them."""
     columns = ["method", "sites", "target", *map(heading, study.figures)]
     columns += [f"{heading(name)} (paper)" for name in _quoted_figures(study)]
-    lines = [f"# {study.title}", "", _caption(study), "", _row(columns), "|---" * len(columns) + "|"]
+    seeds = len(study.seeds)
+    over = f"mean ± standard deviation over {seeds} seeds." if seeds > 1 else "one seed."
+    costs = " (costs in their own units)" if COSTS.keys() & set(study.figures) else ""
+    lines = [f"# {study.title}", "", f"Percent{costs}, {over}", "", _row(columns), "|---" * len(columns) + "|"]
     for row, figures in table["rows"].items():
         for target in study.targets:
             lines += _lines(study, row, target, figures["targets"][target])
@@ -137,9 +140,3 @@ def _row(cells: Sequence[str]) -> str:
 
 def _printed_name(study: Study, row: str) -> str:
     return study.rows[row].quotes or row
-
-
-def _caption(study: Study) -> str:
-    many = len(study.seeds) > 1
-    over = f"mean ± standard deviation over {len(study.seeds)} seeds." if many else "one seed."
-    return f"Percent{' (costs in their own units)' if COSTS.keys() & set(study.figures) else ''}, {over}"

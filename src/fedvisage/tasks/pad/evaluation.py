@@ -158,7 +158,10 @@ def evaluate_pad(scorer: Scorer, saved: SavedModel, view: View, target: str) -> 
             raise RunFailed(f"site {name} sent no histogram of held-out scores, so its model has no threshold")
         members[name] = figures_of(scores, threshold, scorer.recipe)
         if scorer.recipe.evaluation.published:
-            members[name]["published"] = published_figures(scores, name, saved, scorer.recipe)
+            evaluation = scorer.recipe.evaluation
+            trained = (saved.thresholds if evaluation.threshold == ON_TRAINING else saved.on_training).get(name)
+            at_level = scores if evaluation.level == "frame" else by_video(scores)
+            members[name]["published"] = figures_as_published(at_level, trained)
         parts.append(scores)
     # One model, or one mean score of all members, is the headline itself; otherwise members' metrics are averaged.
     headline = next(iter(members.values())) if list(members) == [""] else mean_figures(list(members.values()))
@@ -223,14 +226,6 @@ def figures_of(scores: Scores, threshold: Threshold, recipe: Recipe) -> dict[str
             for level, scored in levels.items()
         }
     return figures
-
-
-def published_figures(scores: Scores, name: str, saved: SavedModel, recipe: Recipe) -> dict[str, float]:
-    """Return a member's metrics by the rules of the papers, at the recipe's level."""
-    thresholds = saved.thresholds if recipe.evaluation.threshold == ON_TRAINING else saved.on_training
-    return figures_as_published(
-        scores if recipe.evaluation.level == "frame" else by_video(scores), thresholds.get(name)
-    )
 
 
 def mean_figures(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ from fedvisage.metrics.similarity import (
 )
 from fedvisage.metrics.threshold import Histogram, Threshold
 from fedvisage.metrics.verification import FARS, FoldAccuracies, accuracy_by_fold, verify_pairs
-from fedvisage.recipe import Recipe, Recognition
+from fedvisage.recipe import Recipe
 from fedvisage.tasks.checks import Checks
 from fedvisage.tasks.opened import Benchmark, check_for_model, open_set
 from fedvisage.tasks.recognition.heldout import has_directions, mean_of, rates_of
@@ -180,9 +180,10 @@ def _evaluate_faces(faces: Faces, view: View, threshold: Threshold | None, recip
         if len(np.unique(members.identity)) >= LEAST_GROUP:
             counts[group] = within_counts(members)
             group_rates = generic.verification(members, ())
+            folds = generic.on_fixed_pairs(members, settings.folds_of).folds  # RFW reports these for each group
             by_group[group] = {
                 **rates_of(group_rates.tar if group_rates else {}),
-                "accuracy": _accuracy(members, settings),
+                "accuracy": folds.mean if folds else None,
                 "identities": len(np.unique(members.identity)),
                 "images": len(members),
                 **_decision_errors(counts[group], threshold),
@@ -220,12 +221,6 @@ def listed_figures(path: str, listed: PairResults) -> dict[str, Any]:
         "accuracy_std": listed.folds.std if listed.folds else None,
         **rates_of(listed.tar),
     }
-
-
-def _accuracy(faces: Faces, settings: Recognition) -> float | None:
-    """Return the accuracy on ten folds of fixed pairs, which RFW reports for each group."""
-    folds = generic.on_fixed_pairs(faces, settings.folds_of).folds
-    return folds.mean if folds else None
 
 
 def _decision_errors(counts: Histogram, threshold: Threshold | None) -> dict[str, float | None]:
@@ -314,7 +309,11 @@ def evaluate_templates(scorer: Scorer, view: View, lists: TemplateLists, place: 
         }
     readings = {}
     for reading in READINGS:
-        tar = {} if pairs is None else _verification_rates(faces[reading], pairs, settings, reading)
+        tar: Mapping[float, float] = {}
+        if pairs is not None:
+            first, second = (np.searchsorted(names, pairs[:, column]) for column in (0, 1))
+            similarity = pair_similarity(faces[reading].features, first, second)
+            tar = ijb_verification(similarity, pairs[:, 2] == 1, reading, settings.far)
         tpir: Mapping[float, float] = {}
         rank: Mapping[int, float] = {}
         if galleries and probes is not None and all(map(len, galleries.values())) and len(probes):
@@ -373,12 +372,6 @@ def _has_templates(table: Table, names: Numbers, columns: int) -> NDArray[np.boo
     """Return a mask of the list's lines whose templates all exist."""
     existing: NDArray[np.bool_] = np.logical_and.reduce(np.isin(table[:, :columns], names), axis=1)
     return existing
-
-
-def _verification_rates(faces: Faces, pairs: Table, settings: Recognition, reading: str) -> dict[float, float]:
-    places = [np.searchsorted(faces.identity, pairs[:, column]) for column in (0, 1)]
-    similarity, same = pair_similarity(faces.features, places[0], places[1]), pairs[:, 2] == 1
-    return ijb_verification(similarity, same, reading, settings.far)
 
 
 def _of_people(faces: Faces, table: Table) -> Faces:
