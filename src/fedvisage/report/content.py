@@ -146,7 +146,7 @@ def target_table(metrics: Metrics) -> Table | None:
         row = {level: percent(figures.get(f"bpcer_at_apcer.{name}")) for level, figures in by_level.items()}
         rows.append({"figure": f"BPCER at APCER {share}"} | row)
     counts = {level: figures.part("count").values() for level, figures in by_level.items()}
-    amounts = {level: " + ".join(f"{count:.0f}" for count in of_level) for level, of_level in counts.items()}
+    amounts = {level: " + ".join(f"{count:.0f}" for count in of_level) or None for level, of_level in counts.items()}
     rows.append({"figure": "bona fide + attacks"} | amounts)
     note = "In brackets: 95 % intervals, bootstrapped by subject." if metrics.part("intervals") else ""
     columns = {"figure": "in per cent"} | {level: f"{level}s" for level in by_level}
