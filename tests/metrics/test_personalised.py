@@ -7,14 +7,14 @@ from tests.refusals import refused
 from fedvisage.metrics.identification import enrol_means, figures_of_site, identify, identify_site
 from fedvisage.metrics.similarity import Faces, label_features
 
-TRAINING = label_features([[1, 0], [0.8, 0.6], [0, 1]], [5, 5, 2])
+TRAINING = label_features([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]], [5, 5, 2])
 
 
 def test_the_gallery_is_the_mean_training_feature_of_each_identity() -> None:
     gallery = enrol_means(TRAINING)
     assert gallery.identity.tolist() == [2, 5]
     length = np.hypot(0.9, 0.3)
-    np.testing.assert_allclose(gallery.features, [[0, 1], [0.9 / length, 0.3 / length]], atol=1e-6)
+    np.testing.assert_allclose(gallery.features, np.array([[0.0, 1.0], [0.9 / length, 0.3 / length]]), atol=1e-6)
     np.testing.assert_allclose(enrol_means(TRAINING, unit_length=False).features, [[0, 1], [0.9, 0.3]], atol=1e-6)
 
 

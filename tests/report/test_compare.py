@@ -5,6 +5,7 @@ import io
 import json
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 import pytest
 import yaml
@@ -380,8 +381,8 @@ def test_runs_of_one_pair_are_averaged_before_they_are_paired(tmp_path: Path) ->
 
 
 def test_long_differences_are_in_a_legend(tmp_path: Path) -> None:
-    short = {"optimizer": {"name": "sgd", "lr": 0.1}, "rounds": 5, "batch": {"default": 8}}
-    other = {"optimizer": {"name": "adam", "lr": 0.01}, "rounds": 10, "batch": {"default": 16}}
+    short: dict[str, Any] = {"optimizer": {"name": "sgd", "lr": 0.1}, "rounds": 5, "batch": {"default": 8}}
+    other: dict[str, Any] = {"optimizer": {"name": "adam", "lr": 0.01}, "rounds": 10, "batch": {"default": 16}}
     rows = compare(
         [
             small_run(tmp_path / name, "fedpad", "M", 0, 0.1, **training)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.toy import remove_seal, run_toy, tree
 
+from fedvisage.metrics.recorded import Metrics
 from fedvisage.report.page import render
 from fedvisage.report.privacy import page, promises
 from fedvisage.report.run_files import read_run
@@ -98,5 +99,5 @@ def test_page_of_a_private_run_with_secure_sums_states_both(sets: Mapping[str, P
     ],
 )
 def test_each_protection_has_a_sentence(metrics: Any, federation: Any, expected: list[str]) -> None:
-    lines = promises({"privacy": metrics} if metrics else {}, {"federation": federation})
+    lines = promises(Metrics({"privacy": metrics} if metrics else {}), {"federation": federation})
     assert [line.startswith(start) for line, start in zip(lines, expected, strict=True)] == [True] * len(expected)

@@ -70,8 +70,8 @@ def in_one_batch(
         )
     with torch.no_grad():
         METHODS[method].prediction.predict(Member(net, shown, torch.Generator(), recipe))
-    for layer, size in sizes.items():
-        layer.get_buffer("running_var").mul_((size - 1) / size)  # torch stores the corrected variance
+    for counted, size in sizes.items():
+        counted.get_buffer("running_var").mul_((size - 1) / size)  # torch stores the corrected variance
     return net
 
 

@@ -189,8 +189,8 @@ def roc(curves: Mapping[str, Curve], shade: Band | None = None, *, name: str = "
             lines[title] = 100 * far, 100 * (1 - frr)
         handles = _plot_lines(axes, lines, mean)
         axes.plot([0, 100], [0, 100], color=QUIET, linewidth=0.8)
-        for index, (far, frr, marker) in _points(curves):
-            mark(axes, 100 * far, 100 * (1 - frr), marker, index)
+        for index, (accepted, rejected, marker) in _points(curves):
+            mark(axes, 100 * accepted, 100 * (1 - rejected), marker, index)
         axes.set(xlim=(-1, 100), ylim=(0, 101), xlabel="attacks accepted, pooled APCER (%)")
         axes.set_ylabel("bona fide accepted (%)")
         _key_of_curves(figure, handles, curves, mean)
@@ -239,8 +239,8 @@ def det(curves: Mapping[str, Curve], labels: Labels, least: float = 1e-3, shade:
         axes.set_yticks(ticks, names)
         low, high = (float(end) for end in deviate(np.asarray((least / 2, 0.95))))
         axes.plot([low, high], [low, high], color=QUIET, linewidth=0.8)
-        for index, (far, frr, marker) in _points(curves):
-            across, up = (float(np.clip(value, low, high)) for value in deviate(np.asarray([far, frr])))
+        for index, (accepted, rejected, marker) in _points(curves):
+            across, up = (float(np.clip(value, low, high)) for value in deviate(np.asarray([accepted, rejected])))
             mark(axes, across, up, marker, index)
         axes.set(xlim=(low, high), ylim=(low, high), xlabel=labels[0], ylabel=labels[1])
         _key_of_curves(figure, handles, curves)

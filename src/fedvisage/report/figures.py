@@ -154,7 +154,7 @@ def by_round(metrics: Metrics) -> dict[str, dict[str, list[tuple[float, float]]]
         tables |= {"errors": {"EER": row.get("eer"), "AUC": row.get("auc")}}
         for kind, table in tables.items():
             for name, value in table.items():
-                if _number(value):
+                if value is not None and _number(value):
                     by_kind.setdefault(kind, {}).setdefault(name, []).append((row["round"], 100 * value))
     return by_kind
 

@@ -82,7 +82,7 @@ def evaluate(
     checks: Checks = USUAL,
     say: Say = discard,
     course: Say = discard,
-) -> dict[str, Any]:
+) -> Metrics:
     """Evaluate a model on a set, by default the run's target; with ``out``, write metrics and scores there.
 
     ``benchmarks`` maps names to data entries. With it, the model is evaluated on these, and on a set only if ``data``

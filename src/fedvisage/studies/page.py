@@ -59,7 +59,7 @@ def curves_over_rounds(study: Study, cells: Sequence[Cell]) -> list[Figure]:
             if (cell.target, cell.seed) == (target, study.seeds[0])
         }
         for figure in study.figures:
-            series = {}
+            series: dict[str, Points] = {}
             for row, rounds in rounds_by_row.items():
                 values = [(float(metrics["round"]), value_of(Metrics(metrics), figure)) for metrics in rounds]
                 points = [(number, scale(figure) * value) for number, value in values if value is not None]

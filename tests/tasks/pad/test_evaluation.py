@@ -89,6 +89,7 @@ def test_scores_are_recomputed_from_the_saved_model(run: Path, sets: Mapping[str
     recipe = recipe_of(saved.recipe)
     scorer = Scorer(METHODS[recipe.method.name], recipe, resolve_compute("cpu", "fp32"))
     target = open_run_data(saved.recipe, tmp_path).target
+    assert target is not None
     again = evaluate_pad(scorer, saved, target, "U")
     stored = np.concatenate([columns["logit"] for columns in scores_of(run).values()])
     assert (again.scores.live == stored).all()
@@ -109,8 +110,10 @@ def test_target_labels_never_replace_a_missing_histogram(run: Path, sets: Mappin
     saved = load(run)
     recipe = recipe_of(saved.recipe)
     scorer = Scorer(METHODS[recipe.method.name], recipe, resolve_compute("cpu", "fp32"))
+    target = open_run_data(saved.recipe, tmp_path).target
+    assert target is not None
     with pytest.raises(RunFailed, match="no histogram"):
-        evaluate_pad(scorer, replace(saved, thresholds={}), open_run_data(saved.recipe, tmp_path).target, "U")
+        evaluate_pad(scorer, replace(saved, thresholds={}), target, "U")
 
 
 def test_oracle_threshold_is_recorded_as_such(sets: Mapping[str, Path], tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.record.ledger import LEDGER, read_lines
 from fedvisage.methods import METHODS
+from fedvisage.metrics.recorded import Metrics
 from fedvisage.nn.compute import resolve_compute
 from fedvisage.recipe.evaluation import Evaluation
 from fedvisage.report.page import write_report
@@ -37,7 +38,7 @@ def content(sets: Mapping[str, Path], heldout: str = "none") -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Metrics]:
     out = tmp_path_factory.mktemp("all") / "run"
     return out, run_toy(content(sets), out)
 
@@ -50,9 +51,7 @@ def test_every_image_of_a_site_trains(sets: Mapping[str, Path], tmp_path: Path) 
     assert not any("held-out" in place for place in data.places)  # no place lists held-out images
 
 
-def test_threshold_has_equal_errors_on_all_training_images(
-    run: tuple[Path, dict[str, Any]], sets: Mapping[str, Path]
-) -> None:
+def test_threshold_has_equal_errors_on_all_training_images(run: tuple[Path, Metrics], sets: Mapping[str, Path]) -> None:
     out, metrics = run
     saved = load(out)
     scorer = Scorer(METHODS["fedpad"], recipe_of(saved.recipe), resolve_compute("cpu", "fp32"))
@@ -68,7 +67,7 @@ def test_threshold_has_equal_errors_on_all_training_images(
     assert metrics["threshold_source.far"] == pytest.approx(np.mean(live[label == 0] >= at), abs=0.05)
 
 
-def test_run_records_that_the_scores_are_of_training(run: tuple[Path, dict[str, Any]]) -> None:
+def test_run_records_that_the_scores_are_of_training(run: tuple[Path, Metrics]) -> None:
     out, metrics = run
     assert set(metrics.parts("sites_training")) == set(SITES)
     assert not metrics.part("sites_heldout")
@@ -109,7 +108,7 @@ def test_target_holds_no_images_out(sets: Mapping[str, Path], tmp_path: Path) ->
         open_run_data(settings, tmp_path)
 
 
-def test_training_pictures_cannot_be_a_target(run: tuple[Path, dict[str, Any]], sets: Mapping[str, Path]) -> None:
+def test_training_pictures_cannot_be_a_target(run: tuple[Path, Metrics], sets: Mapping[str, Path]) -> None:
     """The held-out subjects of the set trained, too."""
     result = CliRunner().invoke(app, ["evaluate", str(run[0]), "--data", f"{sets['A']} only: subjects=0-100"])
     assert isinstance(result.exception, UserError)

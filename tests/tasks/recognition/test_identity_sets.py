@@ -63,22 +63,20 @@ def test_identities_without_or_with_one_test_image_are_counted(own: dict[str, Pa
 
 
 def test_only_rates_below_one_pair_are_refused(own: dict[str, Path]) -> None:
-    place = "evaluation__recognition"
     pairs = 6 * 10  # test images of a site times images of held-out public people
-    open_sets(own, **{place: {"personal_far": [1 / pairs]}})
+    open_sets(own, evaluation__recognition={"personal_far": [1 / pairs]})
     with refused("recipe.evaluation.recognition.personal_far", "60", "site A"):
-        open_sets(own, **{place: {"personal_far": [0.9 / pairs]}})
+        open_sets(own, evaluation__recognition={"personal_far": [0.9 / pairs]})
     with refused("recipe.evaluation.recognition.personal_fpir", "16", "site A"):
-        open_sets(own, **{place: {"personal_fpir": [0.01]}})
+        open_sets(own, evaluation__recognition={"personal_fpir": [0.01]})
 
 
 def test_a_generic_rate_below_one_pair_is_refused(own: dict[str, Path]) -> None:
-    place = "evaluation__recognition"
-    open_sets(own, **{place: {"far": [1 / 75], "fpir": [1 / 6]}})
+    open_sets(own, evaluation__recognition={"far": [1 / 75], "fpir": [1 / 6]})
     with refused("recipe.evaluation.recognition.far", "75", "benchmark"):
-        open_sets(own, **{place: {"far": [0.013]}})
+        open_sets(own, evaluation__recognition={"far": [0.013]})
     with refused("recipe.evaluation.recognition.fpir", "6", "benchmark"):
-        open_sets(own, **{place: {"fpir": [0.16]}})
+        open_sets(own, evaluation__recognition={"fpir": [0.16]})
 
 
 def test_strangers_are_held_out_public_people_or_in_simulations_the_other_sites(own: dict[str, Path]) -> None:

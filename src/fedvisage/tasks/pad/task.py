@@ -10,7 +10,7 @@ from fedvisage.base.errors import UserError
 from fedvisage.base.progress import Say, format_count, percent
 from fedvisage.data.batches import View, check_view
 from fedvisage.data.crops import CropRecord
-from fedvisage.data.overlap import HELD_OUT, SITE, TARGET, Places
+from fedvisage.data.overlap import HELD_OUT, SITE, TARGET
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import Selection, select, split_entry, splits_of
 from fedvisage.federation.method import Method
@@ -57,7 +57,7 @@ def open_data(recipe: Recipe, method: Method, cache: Path, say: Say) -> RunData:
             raise UserError("data.target_split", f"the target's data has no images in split {split!r}")
         target_set = target.slices[0].set
         digests[TARGET], crops[TARGET] = target_set.digest, target_set.crop
-    places: Places = {f"{SITE}{name}": (site.train,) for name, site in sites.items()}
+    places = {f"{SITE}{name}": (site.train,) for name, site in sites.items()}
     places |= {f"{SITE}{name}{HELD_OUT}": (site.heldout,) for name, site in sites.items() if not site.all_trains}
     places |= {} if target is None else {TARGET: (target,)}
     return RunData(merge_sites(sites) if method.pooled else sites, target, digests, crops=crops, places=places)

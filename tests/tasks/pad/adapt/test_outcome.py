@@ -74,6 +74,7 @@ def test_gate_adapts_only_to_targets_beyond_the_scatter_of_batches(scorer: Score
     for view in (target, darker):
         with torch.no_grad(), StatisticsMeter(scorer.net) as meter:
             scorer.logits(view)
+        assert meter.shift is not None
         shifts.append(meter.shift)
     assert shifts[0] < 0.3
     assert shifts[1] > 10
