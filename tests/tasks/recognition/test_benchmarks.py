@@ -42,15 +42,15 @@ def recipe(sets: Mapping[str, Path], **data: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def finished(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("plain") / "run"
     run_toy(recipe(sets), out)
     return out
 
 
 @pytest.fixture(scope="module")
-def model(finished: Path) -> FinishedModel:
-    return open_model(finished)
+def model(finished_run: Path) -> FinishedModel:
+    return open_model(finished_run)
 
 
 def as_text(benchmarks: Mapping[str, Path]) -> dict[str, str]:
@@ -58,7 +58,7 @@ def as_text(benchmarks: Mapping[str, Path]) -> dict[str, str]:
 
 
 def test_run_evaluates_benchmarks_like_a_finished_model_and_changes_nothing_else(
-    sets: Mapping[str, Path], finished: Path, model: FinishedModel, benchmarks: dict[str, Path], tmp_path: Path
+    sets: Mapping[str, Path], finished_run: Path, model: FinishedModel, benchmarks: dict[str, Path], tmp_path: Path
 ) -> None:
     metrics = run_toy(recipe(sets, benchmarks=as_text(benchmarks)), tmp_path / "run")
     again = evaluate(model, None, tmp_path, tmp_path / "again", benchmarks=as_text(benchmarks))
@@ -69,10 +69,10 @@ def test_run_evaluates_benchmarks_like_a_finished_model_and_changes_nothing_else
         "data.benchmarks.rfw",
     }
     for name in DETERMINISTIC_FILES:
-        same = (tmp_path / "run" / name).read_bytes() == (finished / name).read_bytes()
+        same = (tmp_path / "run" / name).read_bytes() == (finished_run / name).read_bytes()
         assert same == (name not in ("recipe.yaml", "model.json")), name
-    assert "benchmarks" not in (finished / "recipe.yaml").read_text()
-    assert read_metrics(finished / "metrics.json").part("generic") == metrics.part("generic")
+    assert "benchmarks" not in (finished_run / "recipe.yaml").read_text()
+    assert read_metrics(finished_run / "metrics.json").part("generic") == metrics.part("generic")
     page = write_report(tmp_path / "run").read_text()
     for words in ("lists of pairs", "skewed error ratio", "conservative", "rank 1"):
         assert words in page
@@ -217,8 +217,8 @@ def test_template_without_detector_confidence_is_refused(model: FinishedModel, t
         evaluate(model, None, tmp_path, benchmarks={"t": str(path)})
 
 
-def test_command_line_evaluates_several_sets(finished: Path, benchmarks: dict[str, Path], tmp_path: Path) -> None:
-    words = ["evaluate", str(finished), "--cache", str(tmp_path), "--out", str(tmp_path / "out"), "--quiet"]
+def test_command_line_evaluates_several_sets(finished_run: Path, benchmarks: dict[str, Path], tmp_path: Path) -> None:
+    words = ["evaluate", str(finished_run), "--cache", str(tmp_path), "--out", str(tmp_path / "out"), "--quiet"]
     words += ["--benchmark", str(benchmarks["ijb"]), "--benchmark", f"races={benchmarks['rfw']}"]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output

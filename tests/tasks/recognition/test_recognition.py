@@ -36,7 +36,7 @@ from fedvisage.tasks.finished_model import open_model
 
 
 @pytest.fixture(scope="module")
-def finished(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("recognition") / "run"
     run_toy(tree(sets, "fedfr", training__rounds=2, evaluation__recognition={"fmr": 0.05}), out)
     return out
@@ -92,8 +92,8 @@ def test_run_without_public_people_has_no_personal_figures(sets: Mapping[str, Pa
     assert metrics.part("generic").rates("tar")
 
 
-def test_figures_are_recorded_by_model_site_and_group(finished: Path) -> None:
-    metrics = read_metrics(finished / "metrics.json")
+def test_figures_are_recorded_by_model_site_and_group(finished_run: Path) -> None:
+    metrics = read_metrics(finished_run / "metrics.json")
     personal = metrics.part("personal")
     assert list(personal.parts("models")) == ["generic", "local", "own"]
     assert (personal["model"], personal["impostors"]) == ("own", "public")
@@ -106,54 +106,56 @@ def test_figures_are_recorded_by_model_site_and_group(finished: Path) -> None:
     assert set(metrics.parts("generic.impostors")) == {"within", "across"}
     assert 0 <= metrics["generic.impostors.across.tar@1e-1"] <= 1
     assert metrics["threshold_source.fmr"] <= 0.05
-    lines = (finished / "scores.csv").read_text().splitlines()
+    lines = (finished_run / "scores.csv").read_text().splitlines()
     assert lines[0] == "first,second,same,similarity"
 
 
-def test_page_shows_the_measured_figures(finished: Path) -> None:
-    page = write_report(finished).read_text()
+def test_page_shows_the_measured_figures(finished_run: Path) -> None:
+    page = write_report(finished_run).read_text()
     for words in ("The generic model, on the benchmark", "customised model", "held-out public people", "FAR on a log"):
         assert words in page
     assert "HTER" not in page
 
 
-def test_finished_model_is_evaluated_on_other_people(finished: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
-    recorded = read_metrics(finished / "metrics.json").part("generic")
-    again = evaluate(open_model(finished), None, tmp_path, tmp_path / "again")
+def test_finished_model_is_evaluated_on_other_people(
+    finished_run: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    recorded = read_metrics(finished_run / "metrics.json").part("generic")
+    again = evaluate(open_model(finished_run), None, tmp_path, tmp_path / "again")
     assert again.part("generic") == recorded
     others = make_people(tmp_path / "others", "X", 77, identities=4)
-    elsewhere = evaluate(open_model(finished), str(others), tmp_path)
+    elsewhere = evaluate(open_model(finished_run), str(others), tmp_path)
     assert elsewhere["generic.identities"] == 4
-    assert elsewhere["threshold"] == read_metrics(finished / "metrics.json")["threshold"]
+    assert elsewhere["threshold"] == read_metrics(finished_run / "metrics.json")["threshold"]
     with refused("U", "identity set"):
-        evaluate(open_model(finished), str(sets["U"]), tmp_path)
+        evaluate(open_model(finished_run), str(sets["U"]), tmp_path)
     with refused("--adapt", "attack"):
-        evaluate(open_model(finished, adapt="gated"), None, tmp_path)
+        evaluate(open_model(finished_run, adapt="gated"), None, tmp_path)
 
 
 def test_finished_run_is_evaluated_by_other_rules_with_its_sites_own_models(
-    finished: Path, sets: Mapping[str, Path], tmp_path: Path
+    finished_run: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     def evaluate_run(out: Path, how: dict[str, Any], training: Training | None = None) -> Metrics:
         recipe = recipe_of(tree(sets, "fedfr", training__rounds=2, evaluation__recognition=how))
         return run(Request(recipe, out, tmp_path / "cache", training=training), quiet_reporter())
 
     other = {"fmr": 0.05, "impostors": "pooled", "flip": True}
-    again = evaluate_run(tmp_path / "again", other, adoption(finished))
+    again = evaluate_run(tmp_path / "again", other, adoption(finished_run))
     anew = evaluate_run(tmp_path / "anew", other)
     assert again.part("personal") == anew.part("personal")
     assert again.part("generic") == anew.part("generic")
-    assert evaluate_run(tmp_path / "same", {"fmr": 0.05}, adoption(finished)).part("personal") == (
-        read_metrics(finished / "metrics.json").part("personal")
+    assert evaluate_run(tmp_path / "same", {"fmr": 0.05}, adoption(finished_run)).part("personal") == (
+        read_metrics(finished_run / "metrics.json").part("personal")
     )
-    shutil.copytree(finished, tmp_path / "without", ignore=shutil.ignore_patterns("checkpoints"))
+    shutil.copytree(finished_run, tmp_path / "without", ignore=shutil.ignore_patterns("checkpoints"))
     with refused("without", "checkpoint"):
         evaluate_run(tmp_path / "no", other, adoption(tmp_path / "without"))
 
 
-def test_evaluation_uses_the_sites_own_parameters(finished: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_evaluation_uses_the_sites_own_parameters(finished_run: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     """If the sites' own transformations erase all faces, no site replies."""
-    shutil.copytree(finished, tmp_path / "blinded")
+    shutil.copytree(finished_run, tmp_path / "blinded")
     for site in (tmp_path / "blinded" / "sites").iterdir():
         store = SiteStore(site, owner=replace(owner_in(tmp_path / "blinded"), site=site.name))
         store.restore(2)
@@ -164,7 +166,7 @@ def test_evaluation_uses_the_sites_own_parameters(finished: Path, sets: Mapping[
         run(Request(recipe, tmp_path / "run", tmp_path, training=adoption(tmp_path / "blinded")), quiet_reporter())
 
 
-def test_model_is_evaluated_on_a_list_of_pairs(finished: Path, tmp_path: Path) -> None:
+def test_model_is_evaluated_on_a_list_of_pairs(finished_run: Path, tmp_path: Path) -> None:
     rng, people = np.random.default_rng(3), ("Ada", "Bo", "Cy", "Di")
     with Writer(tmp_path / "set", name="listed", size=SIZE, source="noise", identities=True) as out:
         for who in people:
@@ -183,7 +185,7 @@ def test_model_is_evaluated_on_a_list_of_pairs(finished: Path, tmp_path: Path) -
             )
     lines = [f"{who}\t1\t2" for who in people] + ["Ada\t1\tBo\t2", "Cy\t1\tDi\t1", "Ada\t2\tCy\t2", "Di\t1\tEve\t1"]
     (tmp_path / "pairs.txt").write_text("\n".join([*lines, *lines]))
-    listed = open_model(finished, pairs=tmp_path / "pairs.txt")
+    listed = open_model(finished_run, pairs=tmp_path / "pairs.txt")
     figures = evaluate(listed, str(tmp_path / "set"), tmp_path, tmp_path / "out")
     result = figures.part("generic.listed_pairs")
     assert (result["pairs"], result["left_out"], result["folds"]) == (14, 2, 2)
@@ -196,7 +198,7 @@ def test_model_is_evaluated_on_a_list_of_pairs(finished: Path, tmp_path: Path) -
         evaluate(listed, str(make_people(tmp_path / "others", "X", 5)), tmp_path)
 
 
-def test_benchmark_people_with_too_few_images_are_counted_and_reported(finished: Path, tmp_path: Path) -> None:
+def test_benchmark_people_with_too_few_images_are_counted_and_reported(finished_run: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     with Writer(tmp_path / "set", name="few", size=SIZE, source="noise", identities=True) as out:
         for who, images in (("Ada", 1), ("Bo", 3), ("Cy", 3), ("Di", 2)):
@@ -214,9 +216,9 @@ def test_benchmark_people_with_too_few_images_are_counted_and_reported(finished:
                 item=names,
                 group=["all"] * images,
             )
-    result = evaluate(open_model(finished), str(tmp_path / "set"), tmp_path)
+    result = evaluate(open_model(finished_run), str(tmp_path / "set"), tmp_path)
     assert (result["generic.identities_without_pairs"], result["generic.identities_not_searched"]) == (1, 2)
-    table = left_out_table(Metrics(read_metrics(finished / "metrics.json") | result))
+    table = left_out_table(Metrics(read_metrics(finished_run / "metrics.json") | result))
     assert table is not None
     assert ("people of the benchmark with one image, so no genuine pair", "1") in table.rows
 
@@ -227,7 +229,7 @@ def test_an_empty_gallery_is_refused(tmp_path: Path) -> None:
         list_input_pictures([tmp_path / "gallery"])
 
 
-def test_faces_are_compared_at_the_sites_threshold(finished: Path, tmp_path: Path) -> None:
+def test_faces_are_compared_at_the_sites_threshold(finished_run: Path, tmp_path: Path) -> None:
     from fedvisage.render.identities import Identities, photograph_person, photographs_of
 
     images, _ = photograph_person(photographs_of(Identities(images=2, size=112), 0), 112)
@@ -235,7 +237,7 @@ def test_faces_are_compared_at_the_sites_threshold(finished: Path, tmp_path: Pat
     for number, image in enumerate(images):
         Image.fromarray(image).save(tmp_path / "gallery" / f"{number}.png")
     Image.fromarray(np.full((112, 112, 3), 60, np.uint8)).save(tmp_path / "gallery" / "wall.png")
-    gallery, recogniser = list_input_pictures([tmp_path / "gallery"]), open_model(finished)
+    gallery, recogniser = list_input_pictures([tmp_path / "gallery"]), open_model(finished_run)
     path, wall = tmp_path / "gallery" / "0.png", picture_at(tmp_path / "gallery" / "wall.png")
     face, alone = picture_at(path), list_input_pictures([path])
     answer = json.loads(json.dumps(compare_faces(recogniser, face, gallery).as_values()))
@@ -256,7 +258,7 @@ def test_faces_are_compared_at_the_sites_threshold(finished: Path, tmp_path: Pat
         compare_faces(recogniser, face, alone, member="A")
 
 
-def test_several_faces_and_upside_down_faces_are_noted_and_compared_upright(finished: Path, tmp_path: Path) -> None:
+def test_several_faces_and_upside_down_faces_are_noted_and_compared_upright(finished_run: Path, tmp_path: Path) -> None:
     from fedvisage.render.identities import Identities, photograph_person, photographs_of
 
     (image,), _ = photograph_person(photographs_of(Identities(images=1, size=112), 0), 112)
@@ -267,7 +269,7 @@ def test_several_faces_and_upside_down_faces_are_noted_and_compared_upright(fini
     for name, picture in {"one": match, "two": two, "turned": match[::-1, ::-1]}.items():
         Image.fromarray(picture).save(tmp_path / f"{name}.png")
     face, gallery = picture_at(tmp_path / "two.png"), list_input_pictures([tmp_path])
-    result = compare_faces(open_model(finished), face, gallery)
+    result = compare_faces(open_model(finished_run), face, gallery)
     matches = {Path(match.path).stem: match for match in result.matches}
     assert {name: (match.faces, match.notes) for name, match in matches.items()} == {
         "one": (1, ()),
@@ -279,13 +281,13 @@ def test_several_faces_and_upside_down_faces_are_noted_and_compared_upright(fini
     assert "2 faces" in result.lines()[1]
 
 
-def test_threshold_is_read_as_a_similarity(finished: Path) -> None:
-    saved = saved_model.load(finished)
+def test_threshold_is_read_as_a_similarity(finished_run: Path) -> None:
+    saved = saved_model.load(finished_run)
     assert saved.task == "recognition"
     threshold = saved.thresholds[""]
     assert isinstance(threshold, Threshold)
     assert -1 <= threshold.value <= 1
-    assert "similarity" in json.loads((finished / "model.json").read_text())["thresholds"][""]
+    assert "similarity" in json.loads((finished_run / "model.json").read_text())["thresholds"][""]
 
 
 def test_attack_detector_compares_no_faces(sets: Mapping[str, Path], tmp_path: Path) -> None:
