@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -22,6 +22,7 @@ from rich.console import Console
 from fedvisage import recipe as recipes
 from fedvisage.base.progress import Reporter
 from fedvisage.methods import METHODS, read_method
+from fedvisage.metrics.recorded import Metrics
 from fedvisage.recipe import Recipe
 from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
@@ -82,7 +83,7 @@ def compare_formats(method: str, seeds: Sequence[int], out: Path, *, short: bool
     return f"| {method} | {label} | {' | '.join(cells)} | {difference:+.1f} | {verdict} |"
 
 
-def run_recipe(recipe: Recipe, out: Path) -> Mapping[str, Any]:
+def run_recipe(recipe: Recipe, out: Path) -> Metrics:
     """Run a recipe, or continue its run, and return its metrics."""
     return run(Request(recipe, out, out.parent / "cache", resume=True), Reporter(Console(), quiet=True))
 

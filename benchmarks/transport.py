@@ -80,7 +80,8 @@ def _seconds(data: Path) -> dict[str, list[float]]:
 
 def _admit_programs(members: Rehearsal, data: Path) -> None:
     """Let the kits run two classes more, and start everybody again."""
-    members.kill_all()
+    for name in list(members.processes):
+        members.kill(name)
     for kit in (members.server, *members.sites.values()):
         path = kit.path / "local" / "resources.json"
         tree = json.loads(path.read_text(encoding="utf-8"))

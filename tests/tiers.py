@@ -69,7 +69,7 @@ KEPT: dict[str, tuple[str, ...]] = {
     "federation/protections/test_dp.py::test_without_noise_and_with_a_large_bound_the_run_is_fedavg": (),
     "federation/test_secure_differencing.py::test_a_second_run_without_a_site_is_refused": (),
     "runs/test_workers.py::test_parallel_sites_give_the_bytes_of_sequential_sites": (),
-    "tasks/pad/adapt/test_target.py::test_a_recipe_can_adapt_and_the_figures_say_what_became_of_it": (),
+    "tasks/pad/adapt/test_target.py::test_recipe_adapts_and_records_the_outcome": (),
     "test_documentation.py::test_the_commands_of_the_readme_run_one_after_another": (),
     "tasks/test_operating_points.py": (),
     "test_documentation.py::test_the_python_of_the_readme_runs": (),

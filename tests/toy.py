@@ -25,6 +25,7 @@ from fedvisage.federation.method import Method
 from fedvisage.federation.record.store import CHECKPOINTS, read_sealed, write_sealed
 from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.methods import METHODS, read_method
+from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.recipe import Recipe
 from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
@@ -220,7 +221,7 @@ def run_toy(
     reporter: Reporter | None = None,
     method: Method | None = None,
     wire: Wire = LocalTransport,
-) -> dict[str, Any]:
+) -> Metrics:
     """Run a recipe of plain values and return its figures; a method or a transport can be passed in.
 
     Tests interrupt a run by a method whose server program raises, and resume it with the method itself. A run refuses
@@ -232,7 +233,7 @@ def run_toy(
     return run(Request(recipe, out, cache, method, resume, wire), reporter or quiet_reporter())
 
 
-def run_under_same_name(other: Path, content: Mapping[str, Any], out: Path, **options: Any) -> dict[str, Any]:
+def run_under_same_name(other: Path, content: Mapping[str, Any], out: Path, **options: Any) -> Metrics:
     """Run a recipe under the random name of another run, so that files of private state can be compared by bytes."""
     out.mkdir()
     for name in ("recipe.yaml", "environment.json"):
@@ -253,7 +254,7 @@ def forget_method(out: Path) -> None:
             write_sealed(checkpoint, tensors, values)
 
 
-def run_toy_once(content: Mapping[str, Any], out: Path) -> dict[str, Any]:
+def run_toy_once(content: Mapping[str, Any], out: Path) -> Metrics:
     """Return the figures of a recipe's run in ``out``, copied if an earlier test ran the recipe.
 
     This is for tests that compare runs of different recipes. Tests of determinism call :func:`run_toy`, which always
@@ -268,8 +269,7 @@ def run_toy_once(content: Mapping[str, Any], out: Path) -> dict[str, Any]:
         else:
             run_toy(content, out)
             shutil.copytree(out, stored)
-    metrics: dict[str, Any] = json.loads((out / "metrics.json").read_text())
-    return metrics
+    return read_metrics(out / "metrics.json")
 
 
 def weights(out: Path) -> bytes:
@@ -283,8 +283,8 @@ def deterministic_files(out: Path, *, names: tuple[str, ...] = DETERMINISTIC_FIL
     Of an interrupted run that is the ledger without the lines of what was repeated, and the bytes of these lines.
     """
     metrics = json.loads((out / "metrics.json").read_text())
-    for way, size in metrics.pop("repeated", {}).items():
-        metrics[way] -= size
+    for direction in ("bytes_up", "bytes_down"):
+        metrics[direction] -= metrics.pop(f"repeated.{direction}", 0)
     rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     for row in (metrics, *rounds):
         row.pop("seconds")

@@ -176,7 +176,11 @@ class Measurements:
             average = {site: mean_score([start[site], result[site]]) for site in SITES}
             rows |= self.rows({f"result, seed {seed}": result, f"average, seed {seed}": average})
             kept = kept_at_sites(out, seed, self.groups)
-            pairs = [(run["start"][site]["auc"], run["result"][site]["auc"]) for run in kept for site in run["start"]]
+            pairs = [
+                (before["auc"], run[f"result.{site}.auc"])
+                for run in kept
+                for site, before in run.parts("start").items()
+            ]
             lost = sum(after < before for before, after in pairs)
             losses.append(f"sites' own held-out people, seed {seed}: {lost} of {len(pairs)} comparisons lost AUC")
         yield from table(title, rows)

@@ -10,7 +10,6 @@ sites, two gentle rounds of FedAvg. A later call reuses the files in WORK.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +92,10 @@ def main() -> None:
         print(f"seed {seed}, {counts.genuine:,} genuine and {counts.impostors:,} impostor pairs of people kept apart")
         for name in (START, RESULT, "average"):
             print(f"  {name:8}" + "".join(f"  TAR@{far:g} {rates[name].tar[far]:.2%}" for far in FARS))
-        kept = json.loads((run.directory / "metrics.json").read_text(encoding="utf-8"))["kept"]
+        kept = run.metrics.part("kept")
         for site in SITES:
-            print(f"  {site}: {kept[START][site]['tar_at_far']} → {kept[RESULT][site]['tar_at_far']}")
+            start, result = (kept.part(f"{name}.{site}").rates("tar") for name in (START, RESULT))
+            print(f"  {site}: {start} → {result}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from benchmarks.real.scores import SiteScores, score
 from benchmarks.real.sites import SITES
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
+from fedvisage.metrics.recorded import Metrics, read_metrics
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -85,7 +85,7 @@ def train_alone(variant: Variant, out: Path, seed: int) -> dict[str, SiteScores]
     return by_site
 
 
-def kept_at_sites(out: Path, seed: int, groups: Sequence[tuple[str, ...]]) -> list[dict[str, Any]]:
+def kept_at_sites(out: Path, seed: int, groups: Sequence[tuple[str, ...]]) -> list[Metrics]:
     """Return the sites' own held-out figures of start and result, from each run of `leave_out`."""
     files = [run_of(out, group, seed) / "metrics.json" for group in groups]
-    return [json.loads(path.read_text(encoding="utf-8"))["kept"] for path in files]
+    return [read_metrics(path).part("kept") for path in files]

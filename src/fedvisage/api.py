@@ -16,7 +16,7 @@ from fedvisage import recipe as recipes
 from fedvisage.base import extensions
 from fedvisage.base.arguments import check_arguments, wrong_argument
 from fedvisage.base.errors import UserError
-from fedvisage.base.files import CACHE, json_key, read_json
+from fedvisage.base.files import CACHE, json_key
 from fedvisage.base.progress import reporter_on_stdout
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.device.exported import Exported, is_export
@@ -27,10 +27,10 @@ from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.methods import MODELS, Listing, find, listed_methods, model_named, read_method
 from fedvisage.methods.models.model import Model
 from fedvisage.methods.origin import check_name
+from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.metrics.scores import read_complete_rows
 from fedvisage.recipe import ADAPTATIONS, Recipe
 from fedvisage.recipe import load as load_recipe
-from fedvisage.recipe.former import rename_in_metrics
 from fedvisage.report.compare import Comparison, as_values
 from fedvisage.report.compare import compare as compared
 from fedvisage.report.compare_tables import as_text, in_form
@@ -86,9 +86,9 @@ class Run:
         object.__setattr__(self, "directory", Path(self.directory))
 
     @cached_property
-    def metrics(self) -> dict[str, Any]:
-        """All metrics."""
-        return rename_in_metrics(read_json(self._file(METRICS)))
+    def metrics(self) -> Metrics:
+        """All metrics, by name."""
+        return read_metrics(self._file(METRICS))
 
     @property
     def recipe(self) -> Recipe:

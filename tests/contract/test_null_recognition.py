@@ -108,4 +108,4 @@ def test_one_identity_per_site_works_if_the_loss_has_a_gradient(tmp_path: Path) 
         run_toy(without_public, tmp_path / "without")
     for name in ("fedfr", "fedface"):
         metrics = run_toy(tree(few, name), tmp_path / name)
-        assert 0 <= metrics["personalised"]["tar_at_far"]["1e-1"] <= 1
+        assert 0 <= metrics["personal.tar@1e-1"] <= 1

@@ -113,10 +113,11 @@ def test_kept_average_contains_both_networks_and_averages_their_scores(
     faces = torch.randint(0, 256, (5, 3, SIZE, SIZE), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     average, *alone = (open_model(tmp_path / name).score(faces) for name in ("average", "result", "start"))
     assert average == pytest.approx(mean_score(alone), abs=1e-9)
-    assert metrics["kept"]["model"] == "average"
+    assert metrics["kept.model"] == "average"
     for name in ("start", "result"):
-        assert metrics["kept"][name].keys() == {"A", "B", "C"}
-        assert all(0 <= row["auc"] <= 1 and 0 <= row["eer"] <= 1 for row in metrics["kept"][name].values())
+        sites = metrics.parts(f"kept.{name}")
+        assert sites.keys() == {"A", "B", "C"}
+        assert all(0 <= row["auc"] <= 1 and 0 <= row["eer"] <= 1 for row in sites.values())
     export(open_model(tmp_path / "average"), tmp_path / "exported", data=None, cache=tmp_path / "cache")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from contextlib import closing
@@ -22,6 +21,7 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.device.exported import Exported
 from fedvisage.federation.server import members_of
 from fedvisage.metrics.generic import within_counts
+from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.metrics.similarity import label_features
 from fedvisage.metrics.threshold import auc_from_histogram
 from fedvisage.nvflare.outcome import read_trained, write_trained
@@ -63,9 +63,8 @@ def content(sets: Mapping[str, Path], people: Mapping[str, str], **changes: Any)
     return tree(sets, "fedavg", **{**fixed, **changes})
 
 
-def metrics_of(run: Path) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads((run / "metrics.json").read_text())
-    return values
+def metrics_of(run: Path) -> Metrics:
+    return read_metrics(run / "metrics.json")
 
 
 def test_kept_start_and_kept_result_equal_runs_without_the_choice(runs: Path) -> None:
@@ -94,10 +93,10 @@ def test_a_kept_average_exports_to_a_graph_with_the_same_embeddings(runs: Path, 
 
 
 def test_sites_compare_start_and_result_on_held_out_people(runs: Path, people: Mapping[str, str]) -> None:
-    kept = metrics_of(runs / "average")["kept"]
+    kept = metrics_of(runs / "average").part("kept")
     assert kept["model"] == "average"
     for name in ("start", "result"):
-        assert kept[name]["C"] == {"auc": None, "eer": None, "tar_at_far": {}}
+        assert kept.part(f"{name}.C") == {"auc": None, "eer": None}
         for site in ("A", "B"):
             view = View.of(PreparedSet.open(Path(people[site])), "heldout")
             assert len(view.identities) == HELD_OUT
@@ -105,9 +104,9 @@ def test_sites_compare_start_and_result_on_held_out_people(runs: Path, people: M
             scorer.load(load_file(runs / name / "model.safetensors"))
             identity = np.unique(view.subjects, return_inverse=True)[1]
             counts = within_counts(label_features(scorer.embeddings(view).numpy(), identity))
-            assert kept[name][site]["auc"] == pytest.approx(auc_from_histogram(counts))
+            assert kept[f"{name}.{site}.auc"] == pytest.approx(auc_from_histogram(counts))
             assert counts[0].sum() == 75  # pairs of images of two of three people, five images each
-            assert kept[name][site]["tar_at_far"].keys() == {"1e-1"}
+            assert kept.part(f"{name}.{site}").rates("tar").keys() == {"1e-1"}
 
 
 def test_worker_processes_give_the_same_comparison(
@@ -122,7 +121,7 @@ def test_worker_processes_give_the_same_comparison(
 
 
 def test_federation_result_contains_the_comparison(runs: Path, tmp_path: Path) -> None:
-    run, kept = tmp_path / "run", metrics_of(runs / "average")["kept"]
+    run, kept = tmp_path / "run", {"model": "average", "result": {"A": {"auc": 0.9, "tar@1e-1": 0.8}}}
     shutil.copytree(runs / "average", run)
     write_trained(run, TrainingResult(open_model(run).saved, 1, {}, kept=kept))
     assert read_trained(run).kept == kept

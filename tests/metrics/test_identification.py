@@ -29,7 +29,8 @@ def scene(seed: int) -> tuple[Faces, Faces, Faces]:
 
 def published(gallery: Faces, probes: Faces, fpir: float) -> float:
     matrix = all_similarities(probes, gallery)
-    mates, others = [], []
+    mates: list[float] = []
+    others: list[float] = []
     for row, whose in zip(matrix, probes.identity, strict=True):
         for value, name in zip(row, gallery.identity, strict=True):
             (mates if name == whose else others).append(value)
@@ -79,8 +80,8 @@ def test_nist_reading_counts_searches_of_each_gallery(seed: int, monkeypatch: py
 
 
 def test_the_readings_differ_where_a_stranger_beats_the_mate() -> None:
-    gallery = label_features([[1, 0], [0.8, 0.6]], [0, 1])
-    probes = label_features([[0.96, 0.28], [1, 0], [0, -1], [-1, 0], [-0.6, -0.8]], [0, 1, 8, 9, 9])
+    gallery = label_features([[1.0, 0.0], [0.8, 0.6]], [0, 1])
+    probes = label_features([[0.96, 0.28], [1.0, 0.0], [0.0, -1.0], [-1.0, 0.0], [-0.6, -0.8]], [0, 1, 8, 9, 9])
     published = identify([gallery], probes, [0.4], "published")[0]
     nist = identify([gallery], probes, [0.4], "nist")[0]
     assert published.tpir == {0.4: 0.5}  # similarities to others: 1.00, 0.94, … ; mates 0.96 and 0.80

@@ -8,7 +8,7 @@ import pytest
 from tests.metrics.examples import random_scores, scores_of
 from tests.refusals import refused
 
-from fedvisage.metrics.scores import by_video, concatenate, from_columns, read_scores, write_scores
+from fedvisage.metrics.scores import by_video, concatenate, from_columns, read_scores, spread_of, write_scores
 
 
 def test_scores_survive_the_file_bit_for_bit_with_awkward_names(tmp_path: Path) -> None:
@@ -116,3 +116,17 @@ def test_columns_of_different_length_are_refused() -> None:
 def test_an_empty_table_is_possible() -> None:
     assert len(by_video(concatenate([]))) == 0
     assert len(scores_of([], {})) == 0
+
+
+def test_spread_is_that_of_four_accuracies_worked_out_by_hand() -> None:
+    """Errors of 2, 4, 4 and 6 per cent: the mean is 4, squares of deviations sum up to 8, the ratio is 3."""
+    actual = spread_of([0.98, 0.96, 0.96, 0.94])
+    assert actual == {
+        "mean": pytest.approx(0.96),
+        "std": pytest.approx((0.0008 / 3) ** 0.5),
+        "skewed_error_ratio": pytest.approx(3.0),
+    }
+
+
+def test_without_an_error_in_a_group_there_is_no_ratio() -> None:
+    assert spread_of([1.0, 0.9])["skewed_error_ratio"] is None

@@ -12,7 +12,6 @@ from fedvisage.metrics.identification import (
     identify,
     ijb_identification,
     ijb_verification,
-    join_galleries,
     nearest_tar,
 )
 from fedvisage.metrics.similarity import Faces
@@ -77,7 +76,11 @@ def test_tpir_is_of_joined_galleries_or_the_mean_of_two_searches() -> None:
     galleries, probes = scene(1)
     together, _ = ijb_identification(galleries, probes, PUBLISHED, (0.1, 0.3))
     apart, _ = ijb_identification(galleries, probes, CONSERVATIVE, (0.1, 0.3))
-    assert together == identify([join_galleries(galleries)], probes, (0.1, 0.3), "published")[0].tpir
+    joined = Faces(
+        np.concatenate([gallery.features for gallery in galleries]),
+        np.concatenate([gallery.identity for gallery in galleries]),
+    )
+    assert together == identify([joined], probes, (0.1, 0.3), "published")[0].tpir
     each = [identify([one], probes, (0.1, 0.3), "nist")[0].tpir for one in galleries]
     assert apart == {rate: pytest.approx((each[0][rate] + each[1][rate]) / 2) for rate in (0.1, 0.3)}
 

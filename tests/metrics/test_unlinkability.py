@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from benchmarks.gallery import linkability
 from scipy.integrate import quad
 from scipy.stats import norm
-from tests.refusals import refused
-
-from fedvisage.metrics.similarity import linkability
 
 
 def test_equal_scores_are_unlinkable_and_disjoint_ones_fully_linkable() -> None:
@@ -28,8 +26,3 @@ def test_normal_scores_give_the_integral_over_their_densities(apart: float) -> N
     expected, _ = quad(inside, -8, 10, points=[apart / 2])
     measured = linkability(rng.normal(apart, 1, 200_000), rng.normal(0, 1, 200_000))
     assert measured == pytest.approx(expected, abs=0.01)
-
-
-def test_without_scores_there_is_no_figure() -> None:
-    with refused("unlinkability", "similarities"):
-        linkability(np.array([]), np.array([1.0]))

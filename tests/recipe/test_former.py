@@ -8,7 +8,7 @@ from tests.refusals import refused
 import fedvisage as fv
 from fedvisage.methods import read_method
 from fedvisage.recipe import tree_of, validate
-from fedvisage.recipe.former import rename_in_metrics, rename_places
+from fedvisage.recipe.former import rename_places
 
 FORMER: dict[str, Any] = {
     "method": "fedpad",
@@ -35,8 +35,7 @@ def test_key_under_both_names_is_refused(content: dict[str, Any]) -> None:
 
 
 def test_files_of_a_run_are_read_with_the_present_names() -> None:
-    metrics = {"method": "fedpad", "user": "U", "hter": 0.1}
-    assert rename_in_metrics(metrics) == {"method": "fedpad", "target": "U", "hter": 0.1}
+    assert rename_places({"data.user": "abc", "data.sites.A": "d"}) == {"data.target": "abc", "data.sites.A": "d"}
     overlap = {"pictures": {"data.user": 3}, "shared": [{"place": "data.user", "with": "data.sites.A", "exact": 1}]}
     renamed = {"pictures": {"data.target": 3}, "shared": [{"place": "data.target", "with": "data.sites.A", "exact": 1}]}
     assert rename_places(overlap) == renamed

@@ -66,7 +66,7 @@ def usual() -> FederationState:
         "budget": {"epsilon": 8.0, "delta": 1e-5},
     }
     status = {"sites": sites, "runs": [going, waiting], "certificates": until}
-    return FederationState("fed.example.org:8002", status, {going["run"]: details}, NOW - timedelta(seconds=3))
+    return FederationState("fed.example.org:8002", status, {str(going["run"]): details}, NOW - timedelta(seconds=3))
 
 
 def hostile() -> FederationState:

@@ -1,7 +1,7 @@
 """Run directories with invented but plausible files, for tests of reports."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import yaml
 from fedvisage.base.files import write_tensors
 from fedvisage.metrics import pad
 from fedvisage.metrics.intervals import intervals
+from fedvisage.metrics.recorded import FORMAT, Metrics
 from fedvisage.metrics.scores import Scores, by_video, concatenate, from_columns, write_scores
 
 SPECIES = {"print": -1.6, "cut": -0.7, "replay": -2.2}
@@ -67,14 +68,9 @@ def make_run(
         figures = figures_of(scores, rng, resamples)
         write_scores(path / "scores.csv", scores)
     heldout = {site: {"auc": 0.97 + 0.01 * i, "eer": 0.06 - 0.01 * i} for i, site in enumerate(sites[:4])}
-    (path / "metrics.json").write_text(
-        json.dumps(
-            {"method": method, "task": "pad", "sites": list(sites), "target": target, "seed": seed, "rounds": rounds}
-            | figures
-            | {"sites_heldout": heldout, "bytes_up": 1_609_000_000, "bytes_down": 1_609_000_000}
-            | {"seconds": 187.4, "peak_rss_mb": 2210.0}
-        )
-    )
+    metrics = {"method": method, "task": "pad", "sites": list(sites), "target": target, "seed": seed, "rounds": rounds}
+    metrics |= figures | {"sites_heldout": heldout, "bytes_up": 1_609_000_000, "bytes_down": 1_609_000_000}
+    write_metrics(path, Metrics.of(metrics | {"seconds": 187.4, "peak_rss_mb": 2210.0}))
     write_history(path, sites, rounds, rng)
     recipe = {
         "title": title,
@@ -88,6 +84,11 @@ def make_run(
     (path / "environment.json").write_text(json.dumps(environment))
     write_features(path, (*sites[:5], target), rng)
     return path
+
+
+def write_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
+    """Write flat metrics of a run without a seal."""
+    (path / "metrics.json").write_text(json.dumps({"format": FORMAT, **metrics}))
 
 
 def figures_of(scores: Scores, rng: np.random.Generator, resamples: int) -> dict[str, Any]:

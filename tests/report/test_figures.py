@@ -10,24 +10,22 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
-from scipy.optimize import minimize
-from sklearn.manifold import TSNE
 from tensorboardX.proto.event_pb2 import Event
 from tests.report.run_files import make_run, target_scores
 
 from fedvisage.report import curves, recognition
 from fedvisage.report.curves import canvas, figure_style, key
-from fedvisage.report.figures import boundary, linear_svm, sample, tsne_figure
+from fedvisage.report.figures import boundary, sample, tsne, tsne_figure
 from fedvisage.report.run_files import Features, read_run
 from fedvisage.report.tracking.tensorboard import write_events
-from fedvisage.report.tsne import joint_probabilities, principal_components, tsne
+
+TEXT = re.compile(r"<text[^>]*>([^<]*)</text>")
 
 
 def test_curves_keep_every_visible_step_and_drop_the_rest() -> None:
-    rng = np.random.default_rng(0)
-    scores = target_scores(rng, "U")
-    far, frr = curves.rates(scores)
+    scores = target_scores(np.random.default_rng(0), "U")
+    curve = curves.curve_of_scores(scores, None)
+    far, frr = curves.visible(curve.far, curve.frr)
     assert (far[0], frr[0]) == (1, 0)
     assert (far[-1], frr[-1]) == pytest.approx((0, 1))
     for threshold in np.linspace(-3, 3, 13):
@@ -57,16 +55,17 @@ def test_legends_fit_into_their_figures(words: str) -> None:
 
 def test_many_sites_are_drawn_faintly_with_their_mean() -> None:
     series = {f"s{number}": [(1.0, float(number)), (2.0, float(number))] for number in range(30)}
-    assert curves.mean_by_round(series) == ([1.0, 2.0], [14.5, 14.5])
     drawing = curves.over_rounds(series, "loss", "many")
-    assert "30 sites" in drawing
-    assert "s17" not in drawing
+    counts = np.ones((2, 4096), np.int64)
+    lines = {f"s{number}": curves.curve_of_counts([counts]) for number in range(30)}
+    for text in (drawing, curves.roc(lines | {"their mean": lines["s0"]}, mean=True)):
+        assert {"30 sites", "their mean"} <= set(TEXT.findall(text))
+        assert "s17" not in text
 
 
 def test_every_class_is_named_in_the_histogram() -> None:
     drawing = curves.score_histograms(target_scores(np.random.default_rng(0), "U"), 0.5)
-    texts = set(re.findall(r"<text[^>]*>([^<]*)</text>", drawing))
-    assert {"bona fide", "cut", "print", "replay", "threshold"} <= texts
+    assert {"bona fide", "cut", "print", "replay", "threshold"} <= set(TEXT.findall(drawing))
 
 
 def test_scores_of_one_class_can_be_drawn() -> None:
@@ -88,7 +87,8 @@ def test_feature_plot_keeps_groups_together_and_is_deterministic(finished_run: P
 
 THREADS = """
 import os, numpy as np
-from fedvisage.report.tsne import tsne
+from fedvisage.report.figures import tsne
+import sklearn.manifold
 before = len(os.listdir("/proc/self/task"))
 tsne(np.random.default_rng(0).standard_normal((600, 80), dtype=np.float32))
 print(len(os.listdir("/proc/self/task")) - before)
@@ -102,34 +102,6 @@ def test_feature_plot_uses_one_thread() -> None:
     assert int(done.stdout) == 0
 
 
-def divergence(joint: NDArray[np.float64], place: NDArray[np.float32]) -> float:
-    """Return Σ p log(p/q) with the similarities q of places in the plane, pair by pair."""
-    squares = ((place[:, None].astype(np.float64) - place[None]) ** 2).sum(axis=-1)
-    near = np.where(np.eye(len(place), dtype=bool), 0, 1 / (1 + squares))
-    mine = joint > 0
-    return float((joint[mine] * np.log(joint[mine] * near.sum() / near[mine])).sum())
-
-
-@pytest.mark.parametrize(("count", "groups", "wide"), [(40, 2, 512), (120, 4, 64), (320, 8, 64), (320, 1, 16)])
-def test_feature_plot_is_as_good_as_scikit_learns(count: int, groups: int, wide: int) -> None:
-    rng = np.random.default_rng(count + groups)
-    centres = 3 * rng.standard_normal((groups, wide))
-    values = (centres[np.arange(count) % groups] + rng.standard_normal((count, wide))).astype(np.float32)
-    perplexity = min(30.0, (count - 1) / 3)
-    # Of scikit-learn's own probabilities, by its exact method, which returns the divergence that it reached.
-    theirs = TSNE(perplexity=perplexity, init="pca", random_state=0, method="exact")
-    place = theirs.fit_transform(principal_components(values))
-    joint = joint_probabilities(principal_components(values), perplexity)
-    assert divergence(joint, place) == pytest.approx(theirs.kl_divergence_, rel=1e-4)
-    assert divergence(joint, tsne(values)) <= 1.05 * theirs.kl_divergence_
-
-
-def test_neighbours_of_each_point_have_the_perplexity() -> None:
-    """The conditional probabilities of the paper's Eq. 1, from the joint ones of three points with equal neighbours."""
-    corners = np.array([[0.0, 0], [1, 0], [0.5, 0.75**0.5]])
-    np.testing.assert_allclose(joint_probabilities(corners, 2.0), (1 - np.eye(3)) / 6)
-
-
 def test_line_separates_separable_classes() -> None:
     """Classes on either side of y = x + 3: both ends lie there, and the points lie along the line between them."""
     draws = np.random.default_rng(0)
@@ -141,24 +113,6 @@ def test_line_separates_separable_classes() -> None:
     np.testing.assert_allclose(ends[:, 1], ends[:, 0] + 3, atol=0.35)
     middle = (ends[0] + ends[1]) / 2
     assert np.linalg.norm(place - middle, axis=1).max() < np.linalg.norm(ends[1] - ends[0])
-
-
-@pytest.mark.parametrize("distance", [0.0, 1.0, 10.0])
-def test_line_minimises_the_loss_of_a_linear_support_vector_machine(distance: float) -> None:
-    rng = np.random.default_rng(5)
-    label = np.arange(60) % 2
-    place = 4 * rng.standard_normal((60, 2)) + np.outer(label * distance, [3, -1])
-
-    def loss(line: NDArray[np.float64]) -> float:
-        margins = np.array(
-            [(1 if of == 1 else -1) * (line[:2] @ at + line[2]) for at, of in zip(place, label, strict=True)]
-        )
-        return float(line[:2] @ line[:2] + (np.maximum(0, 1 - margins) ** 2).sum())
-
-    normal, offset = linear_svm(place, label)
-    least = minimize(loss, np.zeros(3), method="BFGS", options={"gtol": 1e-9})
-    assert loss(np.append(normal, offset)) <= least.fun * (1 + 1e-9)
-    np.testing.assert_allclose(np.append(normal, offset), least.x, atol=1e-4)
 
 
 def test_inseparable_classes_have_no_line_far_away() -> None:
@@ -198,7 +152,8 @@ def test_large_sets_are_sampled_deterministically() -> None:
 def events_of(directory: Path) -> dict[tuple[str, int], float]:
     """Read the scalars of the one event file in a directory, record by record."""
     (path,) = directory.glob("events.out.tfevents.*")
-    data, position, scalars = path.read_bytes(), 0, {}
+    data, position = path.read_bytes(), 0
+    scalars: dict[tuple[str, int], float] = {}
     while position < len(data):
         length = int.from_bytes(data[position : position + 8], "little")
         event = Event.FromString(data[position + 12 : position + 12 + length])
@@ -237,7 +192,7 @@ def test_score_axis_fits_most_scores_and_counts_the_rest() -> None:
 
 def test_marks_show_equal_error_and_threshold() -> None:
     scores = target_scores(np.random.default_rng(0), "U")
-    (_, (far, frr, _)), (_, (accepted, rejected, _)) = curves.points({"frames": scores}, {"frames": 0.3})
+    (far, frr, _), (accepted, rejected, _) = curves.curve_of_scores(scores, 0.3).points
     assert far == frr
     steps = [((scores.attack >= at).mean(), (scores.bona_fide < at).mean()) for at in np.linspace(-3, 3, 2001)]
     assert far == pytest.approx(min(max(step) for step in steps), abs=0.01)
@@ -253,6 +208,6 @@ def test_similarity_axis_holds_nearly_all_pairs_and_the_threshold() -> None:
     assert 1900 < first <= 2002
     assert (last - first) % width == 0
     assert last >= 3072
-    assert recognition.beyond(counts, 0.5) == 1 + 5 * max(0, first - 2000)
     assert last <= 4096
-    assert [round(point[0], 3) for point in recognition.points(counts, 0.5)][1] == 0
+    _, (far, _, _) = curves.curve_of_counts([counts], recognition.edge_of(0.5), marked=True).points
+    assert far == 0

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import yaml
 from tests.refusals import refused
-from tests.report.run_files import THRESHOLD, make_run, write_features
+from tests.report.run_files import THRESHOLD, make_run, write_features, write_metrics
 
 from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.writer import Writer
+from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.metrics.scores import read_scores
 from fedvisage.metrics.threshold import histogram
 from fedvisage.report.page import write_report
@@ -100,9 +101,7 @@ def test_page_has_every_figure_with_unique_ids(finished_run: Path) -> None:
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
     sites = (HOSTILE, "$x_{$", "_hidden", "\x00\x1b[31m")
     run = make_run(tmp_path / "run", sites=sites, target=HOSTILE, title=HOSTILE, rounds=2, resamples=0)
-    metrics = json.loads((run / "metrics.json").read_text())
-    metrics["apcer"] = {HOSTILE: 0.5}
-    (run / "metrics.json").write_text(json.dumps(metrics))
+    write_metrics(run, read_metrics(run / "metrics.json") | {f"apcer.{HOSTILE}": 0.5})
     table = (run / "scores.csv").read_text()
     (run / "scores.csv").write_text(table.replace(",print,", ",<script>alert(2)</script>,"))
     reader = read(write_report(run))
@@ -133,15 +132,15 @@ def test_model_of_each_site_has_a_row_a_curve_and_a_histogram(tmp_path: Path) ->
 def test_run_without_target_and_rounds_has_a_page(tmp_path: Path) -> None:
     run = tmp_path / "bare"
     run.mkdir()
-    (run / "metrics.json").write_text(json.dumps({"method": "fedpad", "task": "pad", "sites": ["A"], "target": None}))
+    write_metrics(run, {"method": "fedpad", "task": "pad", "sites": ["A"], "target": None})
     assert "no target was named" in words(read(write_report(run)))
 
 
 def test_undefined_figures_are_dashes(finished_run: Path, tmp_path: Path) -> None:
     run = shutil.copytree(finished_run, tmp_path / "run")
-    metrics = json.loads((run / "metrics.json").read_text())
-    metrics |= {"eer": None, "auc": None, "tpr_at_fpr_1pct": None, "bpcer": None, "acer": None, "intervals": {}}
-    (run / "metrics.json").write_text(json.dumps(metrics))
+    metrics = read_metrics(run / "metrics.json")
+    undefined = dict.fromkeys(["eer", "auc", "tpr_at_fpr_1pct", "bpcer", "acer"])
+    write_metrics(run, {name: value for name, value in metrics.items() if "intervals" not in name} | undefined)
     page = words(read(write_report(run)))
     assert "nan" not in page.lower().split()
     assert "–" in page
@@ -209,8 +208,8 @@ def test_decisions_are_counted_by_species_with_their_rates(finished_run: Path) -
 
 def test_decisions_are_counted_by_video_if_the_headline_is(finished_run: Path, tmp_path: Path) -> None:
     run = shutil.copytree(finished_run, tmp_path / "run")
-    metrics = json.loads((run / "metrics.json").read_text())
-    (run / "metrics.json").write_text(json.dumps({**metrics, "level": "video", "frame": metrics}))
+    metrics = read_metrics(run / "metrics.json")
+    write_metrics(run, {**metrics, "level": "video", **Metrics.of({"frame": metrics})})
     assert decisions(write_report(run).read_text(), "bona fide")[-1] == "40"
 
 
@@ -348,10 +347,13 @@ def test_truncated_last_line_is_skipped_and_reported(name: str, finished_run: Pa
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("metrics.json", '{"hter": "low", "level": []}'),
-        ("metrics.json", '{"hter": 0.1, "intervals": {"frame": {"hter": ["a", "b"]}}}'),
+        ("metrics.json", '{"format": 2, "method": "fedpad", "hter": "low"}'),
+        ("metrics.json", '{"format": 2, "method": "fedpad", "hter": 0.1, "intervals.frame.hter": ["a", "b"]}'),
+        ("metrics.json", '{"format": 2, "method": "fedpad", "video": {"hter": 0.1}}'),
+        ("metrics.json", '{"format": 3, "method": "fedpad"}'),
+        ("metrics.json", '{"method": "fedpad", "hter": "low", "level": []}'),
         ("metrics.json", "[" * 100_000),
-        ("metrics.json", '{"task": "recognition", "generic": {"tar_at_far": {"0": 1}}}'),
+        ("metrics.json", '{"format": 2, "method": "fedfr", "task": "recognition", "generic.tar@0": 1}'),
         ("rounds.jsonl", '{"loss": {"C": 1.0}}\n'),
         ("ledger.jsonl", '{"direction": "up", "bytes": "many"}\n'),
         ("ledger.jsonl", '{"direction": "up", "cost": {}}\n'),

@@ -1,16 +1,18 @@
-"""The privacy page: every release, its cost and its coverage."""
+"""The privacy page: every release, its cost and its coverage; and the sentences on protections."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.toy import remove_seal, run_toy, tree
 
+from fedvisage.metrics.recorded import Metrics
 from fedvisage.report.page import render
-from fedvisage.report.privacy import page
+from fedvisage.report.privacy import page, promises
 from fedvisage.report.run_files import read_run
 
 
@@ -66,3 +68,36 @@ def test_run_without_releases_has_no_privacy_page(run: Path, tmp_path: Path) -> 
     kept = [line for line in lines if "cost" not in line]
     (tmp_path / "ledger.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
     assert page(read_run(tmp_path)) is None
+
+
+RELEASED = {"epsilon": 3.0, "delta": 2e-5, "tight_epsilon": 2.25, "at_delta": 1e-5, "site": "A"}
+
+
+def test_page_of_a_private_run_with_secure_sums_states_both(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    noise = {"clip": 0.5, "epsilon": 4.0, "delta": 1e-5, "entropy": "derived"}
+    run_toy(tree(sets, federation={"dp": noise, "secure": True}, training__rounds=1), tmp_path / "run")
+    text = render(read_run(tmp_path / "run"))
+    assert "Differential privacy of sites: ε 4 at δ 1e-05, for all data of one site" in text
+    assert "a simulation, which protects nobody" in text
+    assert "Secure aggregation: the server saw the sum" in text
+
+
+@pytest.mark.parametrize(
+    ("metrics", "federation", "expected"),
+    [
+        ({}, {}, []),
+        ({}, {"combine": {"rule": "mean"}}, []),
+        ({}, {"combine": {"rule": "krum"}}, ["Robust aggregation: uploads were combined by krum"]),
+        ({}, {"poisoned": {"sites": ["A", "B"], "how": "scaling"}}, ["Simulated attack: A, B sent a scaling"]),
+        ({}, {"secure": {"entropy": "derived"}}, ["Secure aggregation in a simulation"]),
+        ({**RELEASED, "relation": ["add-remove"], "noise": "system"}, {}, ["What site A released"]),
+        (
+            {**RELEASED, "relation": ["add-remove"], "noise": "derived"},
+            {},
+            ["What site A released", "The noise is derived"],
+        ),
+    ],
+)
+def test_each_protection_has_a_sentence(metrics: Any, federation: Any, expected: list[str]) -> None:
+    lines = promises(Metrics({"privacy": metrics} if metrics else {}), {"federation": federation})
+    assert [line.startswith(start) for line, start in zip(lines, expected, strict=True)] == [True] * len(expected)

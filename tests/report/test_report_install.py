@@ -25,7 +25,8 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(request: pytest.FixtureRequest, sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a finished run; the one of attack detection has a figure of features."""
     if request.param == "recognition":
-        return request.getfixturevalue("recognition_run")
+        recognition_run: Path = request.getfixturevalue("recognition_run")
+        return recognition_run
     out = tmp_path_factory.mktemp("runs") / "run"
     run_toy_once(tree(sets, evaluation__features=20), out)
     return out

@@ -1,9 +1,8 @@
 """Tables: formatted numbers and escaped names."""
 
-from typing import Any
-
 import pytest
 
+from fedvisage.metrics.recorded import Metrics
 from fedvisage.report import content
 from fedvisage.report.tables import html, markdown, percent, size, table
 
@@ -46,28 +45,25 @@ def test_hostile_names_break_neither_markdown_nor_html() -> None:
 
 def test_adaptation_table_gives_images_and_reasons() -> None:
     outcome = {"adapted": 40, "skipped": {"one class": 12, "too small": 3}, "taken_back": {}}
-    shown = content.adaptation_table({"adaptation": {"model": outcome}})
+    shown = content.adaptation_table(Metrics.of({"adaptation": {"model": outcome}}))
     assert shown is not None
     assert shown.rows == (("model", "40", "12: one class; 3: too small", "none"),)
-    assert content.adaptation_table({}) is None
+    assert content.adaptation_table(Metrics()) is None
 
 
 def test_choice_between_start_and_result_shows_both_per_site() -> None:
     kept = {"model": "average", "start": {"A": {"auc": 0.9, "eer": 0.2}}, "result": {"A": {"auc": 0.95, "eer": 0.1}}}
-    shown = content.kept_table({"kept": kept})
+    shown = content.kept_table(Metrics.of({"kept": kept}))
     assert shown is not None
     assert "| A | 90.00 | 95.00 | 20.00 | 10.00 |" in markdown(shown).splitlines()
     assert "both networks" in shown.note
-    assert content.kept_table({}) is None
+    assert content.kept_table(Metrics()) is None
 
 
 def test_choice_of_recognition_shows_rates_at_the_lowest_false_acceptance_rates() -> None:
-    def row(tar: dict[str, float]) -> dict[str, Any]:
-        return {"auc": 1.0, "eer": 0.0, "tar_at_far": tar}
-
-    start = {"A": row({"1e-1": 0.99, "1e-2": 0.9, "1e-3": 0.7}), "B": row({"1e-1": 0.98})}
-    result = {"A": row({"1e-1": 0.99, "1e-2": 0.8, "1e-3": 0.6}), "B": row({"1e-1": 0.97})}
-    shown = content.kept_table({"kept": {"model": "start", "start": start, "result": result}})
+    start = {"A": {"tar@1e-1": 0.99, "tar@1e-2": 0.9, "tar@1e-3": 0.7}, "B": {"tar@1e-1": 0.98}}
+    result = {"A": {"tar@1e-1": 0.99, "tar@1e-2": 0.8, "tar@1e-3": 0.6}, "B": {"tar@1e-1": 0.97}}
+    shown = content.kept_table(Metrics.of({"kept": {"model": "start", "start": start, "result": result}}))
     assert shown is not None
     lines = markdown(shown).splitlines()
     assert any(

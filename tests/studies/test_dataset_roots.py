@@ -157,13 +157,13 @@ def test_missing_datasets_are_listed_with_remedies_before_starting(root: Path, t
     assert "train_release" not in lines["I"]
     assert "does not name its dataset" in lines["X"]
     assert people in lines["X"]
-    command = shlex.split(lines["M"].partition("elsewhere: ")[2])
-    assert command[:4] == ["fedvisage", "data", "import", "msu-mfsd"]
+    words = shlex.split(lines["M"].partition("elsewhere: ")[2])
+    assert words[:4] == ["fedvisage", "data", "import", "msu-mfsd"]
     assert "C" not in lines
     assert not out.exists()
     # The suggested command creates the set that the study accepts.
-    command[command.index("DIRECTORY")] = str(root / "copy of M")
-    assert CliRunner().invoke(app, command[1:]).exit_code == 0
+    words[words.index("DIRECTORY")] = str(root / "copy of M")
+    assert CliRunner().invoke(app, words[1:]).exit_code == 0
     with refused("root", "3 sets or files"):
         run_study(tmp_path / "study.yaml", out, tmp_path, discard, root=tmp_path / "root")
 

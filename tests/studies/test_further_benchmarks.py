@@ -13,6 +13,7 @@ from tests.listed import write_listed, write_templates
 from tests.refusals import refused
 from tests.toy import discard, tree
 
+from fedvisage.metrics.recorded import Metrics
 from fedvisage.studies.conduct import run_study, shrink_for_smoke
 from fedvisage.studies.study import benchmark_of, heading, load_study, value_of
 
@@ -58,18 +59,18 @@ def test_benchmark_figures_are_columns_beside_the_targets(study: dict[str, Any],
     shown = {
         name: mean for name, (mean, _) in table["rows"]["FedAvg"]["targets"]["U"].items() if name in study["figures"]
     }
-    benchmarks = json.loads((tmp_path / "out" / "cells" / "fedavg-U-seed0" / "metrics.json").read_text())["benchmarks"]
-    listed, readings = benchmarks["pairs"]["lists"], benchmarks["ijb"]["readings"]
-    expected = {
-        "pairs.south.accuracy": listed["south"]["accuracy"],
-        "pairs.north.accuracy": listed["north"]["accuracy"],
-        "ijb.tar@1e-1": readings["published"]["tar_at_far"].get("1e-1"),
-        "ijb.conservative.tar@1e-1": readings["conservative"]["tar_at_far"].get("1e-1"),
-        "ijb.tpir@1e-1": readings["published"]["tpir_at_fpir"].get("1e-1"),
-        "ijb.rank@1": readings["published"]["rank"]["1"],
-        "plain.tar@1e-1": benchmarks["plain"]["generic"]["tar_at_far"].get("1e-1"),
+    metrics = json.loads((tmp_path / "out" / "cells" / "fedavg-U-seed0" / "metrics.json").read_text())
+    recorded = {
+        "pairs.south.accuracy": "pairs.lists.south.accuracy",
+        "pairs.north.accuracy": "pairs.lists.north.accuracy",
+        "ijb.tar@1e-1": "ijb.readings.published.tar@1e-1",
+        "ijb.conservative.tar@1e-1": "ijb.readings.conservative.tar@1e-1",
+        "ijb.tpir@1e-1": "ijb.readings.published.tpir@1e-1",
+        "ijb.rank@1": "ijb.readings.published.rank@1",
+        "plain.tar@1e-1": "plain.generic.tar@1e-1",
     }
-    measured = {name: round(100 * value, 2) for name, value in expected.items() if value is not None}
+    values = {figure: metrics.get(f"benchmarks.{name}") for figure, name in recorded.items()}
+    measured = {figure: round(100 * value, 2) for figure, value in values.items() if value is not None}
     assert len(measured) >= 5
     assert shown["plain.tar@1e-1"] == shown.pop("generic.tar@1e-1"), "the same set, judged as a target's"
     assert shown == measured
@@ -80,16 +81,16 @@ def test_benchmark_figures_are_columns_beside_the_targets(study: dict[str, Any],
 
 
 def test_benchmark_of_a_group_uses_the_model_of_its_site() -> None:
-    lists = {name: {"lists": {"south": {"accuracy": value}}} for name, value in (("South", 0.9), ("North", 0.5))}
-    metrics = {"benchmarks": {"rfw": {"lists": {"south": {"accuracy": 0.7}}, "members": lists}}}
+    own, other = (f"benchmarks.rfw.members.{site}.lists.south.accuracy" for site in ("South", "North"))
+    metrics = Metrics({"benchmarks.rfw.lists.south.accuracy": 0.7, own: 0.9, other: 0.5})
     assert value_of(metrics, "rfw.south.accuracy") == 0.9
-    metrics["benchmarks"]["rfw"]["members"].pop("South")
+    metrics.pop(own)
     assert value_of(metrics, "rfw.south.accuracy") == 0.7
 
 
 @pytest.mark.parametrize("figure", ["rfw.east.accuracy", "rfw.accuracy", "lfw.accuracy", "rfw.south.tar@1e-9"])
 def test_unmeasured_figure_is_nan(figure: str) -> None:
-    assert value_of({"benchmarks": {"rfw": {"lists": {"south": {"accuracy": 0.7}}}}}, figure) is None
+    assert value_of(Metrics({"benchmarks.rfw.lists.south.accuracy": 0.7}), figure) is None
 
 
 def test_names_of_figures_state_their_benchmark() -> None:

@@ -1,4 +1,4 @@
-"""Exact BatchNorm statistics: those of all training images together, told layer by layer, and of finished runs, too."""
+"""Exact BatchNorm statistics over all training images, requested per layer, also for finished runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EXACT = {"training__statistics": "exact", "training__rounds": 1}
 
 @pytest.fixture(scope="module")
 def uneven(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Sites of different sizes, so that sites that count alike would be noticed."""
+    """Return sites of different sizes, to detect equal weights."""
     root = tmp_path_factory.mktemp("uneven")
     return {name: make_set(root / name, name, seed, subjects=size) for seed, (name, size) in enumerate(SIZES.items())}
 
@@ -56,7 +56,7 @@ def training_images(uneven: Mapping[str, Path], *sites: str) -> Tensor:
 def in_one_batch(
     method: str, content: Mapping[str, Any], finished: Mapping[str, Tensor], shown: Tensor
 ) -> nn.ModuleDict:
-    """Return a finished network after torch itself has counted: one batch of all images, in training mode."""
+    """Return a finished network after torch has computed the statistics of one batch of all images."""
     recipe = recipe_of(content)
     whole = METHODS[method].network(recipe)
     net = nn.ModuleDict({part: whole[part] for part in METHODS[method].finished})
@@ -65,11 +65,13 @@ def in_one_batch(
     sizes: dict[nn.Module, int] = {}
     for layer in batchnorms(net):
         layer.momentum = 1.0
-        layer.register_forward_pre_hook(lambda one, given: sizes.update({one: given[0].numel() // given[0].shape[1]}))
+        layer.register_forward_pre_hook(
+            lambda entry, given: sizes.update({entry: given[0].numel() // given[0].shape[1]})
+        )
     with torch.no_grad():
         METHODS[method].prediction.predict(Member(net, shown, torch.Generator(), recipe))
-    for layer, size in sizes.items():
-        layer.get_buffer("running_var").mul_((size - 1) / size)  # torch stores the corrected variance
+    for counted, size in sizes.items():
+        counted.get_buffer("running_var").mul_((size - 1) / size)  # torch stores the corrected variance
     return net
 
 
@@ -77,32 +79,30 @@ def statistics(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: value for name, value in state.items() if "running" in name}
 
 
-def assert_alike(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    assert found.keys() == expected.keys()
+def assert_alike(actual: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    assert actual.keys() == expected.keys()
     for name, value in expected.items():
-        assert torch.allclose(found[name], value, rtol=1e-3, atol=1e-4), name
+        assert torch.allclose(actual[name], value, rtol=1e-3, atol=1e-4), name
 
 
-def test_they_are_those_of_one_batch_of_all_training_images(uneven: Mapping[str, Path], run: Path) -> None:
+def test_statistics_equal_one_batch_of_all_training_images(uneven: Mapping[str, Path], run: Path) -> None:
     finished = load(run).finished
     net = in_one_batch("fedgpad", tree(uneven, "fedgpad"), finished, training_images(uneven, *SITES))
     assert_alike(statistics(finished), statistics(net.state_dict()))
 
 
 @pytest.mark.slow
-def test_everything_else_and_everything_without_them_is_as_ever(
-    uneven: Mapping[str, Path], run: Path, tmp_path: Path
-) -> None:
-    plain, said = tmp_path / "plain", tmp_path / "said"
+def test_statistics_change_nothing_else(uneven: Mapping[str, Path], run: Path, tmp_path: Path) -> None:
+    plain, guarantees = tmp_path / "plain", tmp_path / "said"
     run_toy(tree(uneven, "fedgpad", training__rounds=1), plain)
-    run_toy(tree(uneven, "fedgpad", training__rounds=1, training__statistics="averaged"), said)
-    assert weights(plain) == weights(said)
+    run_toy(tree(uneven, "fedgpad", training__rounds=1, training__statistics="averaged"), guarantees)
+    assert weights(plain) == weights(guarantees)
     theirs, ours = load(plain).finished, load(run).finished
     differ = {name for name, value in theirs.items() if not torch.equal(value, ours[name])}
     assert differ == set(statistics(theirs))
 
 
-def test_the_ledger_tells_of_every_layer_that_every_site_was_asked_about(run: Path) -> None:
+def test_ledger_records_every_layer_of_every_site(run: Path) -> None:
     rows = [row for row in read_lines(run / LEDGER) if row["call"] == "statistics"]
     up = [row for row in rows if row["direction"] == "up"]
     layers = sum(name.endswith("running_mean") for name in load(run).finished)
@@ -113,30 +113,32 @@ def test_the_ledger_tells_of_every_layer_that_every_site_was_asked_about(run: Pa
     assert {row["field"] for row in rows if row["direction"] == "down"} == {"encoder", "classifier", "layer"}
 
 
-def test_a_finished_run_gets_the_same_without_training(uneven: Mapping[str, Path], run: Path, tmp_path: Path) -> None:
+def test_finished_run_gets_the_same_statistics_without_training(
+    uneven: Mapping[str, Path], run: Path, tmp_path: Path
+) -> None:
     run_toy(tree(uneven, "fedgpad", training__rounds=1), tmp_path / "trained")
     again = fv.recount(tmp_path / "trained", tmp_path / "again", cache=tmp_path / "cache", quiet=True)
     assert weights(again.directory) == weights(run)
     assert read_lines(again.directory / ROUNDS) == []
-    ours, theirs = (one / "scores.csv" for one in (again.directory, run))
+    ours, theirs = (entry / "scores.csv" for entry in (again.directory, run))
     assert ours.read_bytes() == theirs.read_bytes()
     assert load(again.directory).thresholds == load(run).thresholds
 
 
 @pytest.mark.slow
-def test_a_model_that_has_them_gets_the_same_again(run: Path, tmp_path: Path) -> None:
+def test_model_with_exact_statistics_keeps_them(run: Path, tmp_path: Path) -> None:
     recount(run, tmp_path / "twice", tmp_path / "cache", quiet_reporter())
     assert weights(tmp_path / "twice") == weights(run)
 
 
-def test_what_is_no_finished_run_is_not_counted(tmp_path: Path) -> None:
+def test_unfinished_run_is_refused(tmp_path: Path) -> None:
     with refused(tmp_path, "fedvisage run --resume"):
         recount(tmp_path, tmp_path / "again", tmp_path / "cache", quiet_reporter())
     assert not (tmp_path / "again").exists()
 
 
 @pytest.mark.slow
-def test_a_run_continues_to_the_same_bytes(uneven: Mapping[str, Path], run: Path, tmp_path: Path) -> None:
+def test_resumed_run_gives_the_same_bytes(uneven: Mapping[str, Path], run: Path, tmp_path: Path) -> None:
     class Stopping(LocalTransport):
         def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
             for reply in super().call(orders):
@@ -153,7 +155,7 @@ def test_a_run_continues_to_the_same_bytes(uneven: Mapping[str, Path], run: Path
 
 
 @pytest.mark.slow
-def test_a_model_of_one_site_has_the_statistics_of_that_site(uneven: Mapping[str, Path], tmp_path: Path) -> None:
+def test_model_of_one_site_has_the_statistics_of_that_site(uneven: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(uneven, "single", **EXACT)
     run_toy(content, tmp_path / "run")
     finished = load(tmp_path / "run").finished
@@ -165,7 +167,7 @@ def test_a_model_of_one_site_has_the_statistics_of_that_site(uneven: Mapping[str
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedbn", "pooled"])
-def test_layers_that_live_at_sites_and_a_merged_site_are_counted_too(
+def test_layers_at_sites_and_of_merged_sites_are_counted(
     uneven: Mapping[str, Path], tmp_path: Path, method: str
 ) -> None:
     content = tree(uneven, method, **EXACT)
@@ -176,7 +178,7 @@ def test_layers_that_live_at_sites_and_a_merged_site_are_counted_too(
 
 
 class OneSiteLies(LocalTransport):
-    """A transport over which one site tells of fewer channels than there are."""
+    """A transport over which one site sends too few channels."""
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
         for reply in super().call(orders):
@@ -186,14 +188,16 @@ class OneSiteLies(LocalTransport):
             yield reply
 
 
-def test_a_site_that_tells_of_other_channels_does_not_count(uneven: Mapping[str, Path], tmp_path: Path) -> None:
+def test_reply_with_other_channels_does_not_count(uneven: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(uneven, "fedgpad", **EXACT)
     run_toy(content, tmp_path / "run", wire=OneSiteLies)
     finished = load(tmp_path / "run").finished
     net = in_one_batch("fedgpad", content, finished, training_images(uneven, "A", "C"))
     assert_alike(statistics(finished), statistics(net.state_dict()))
-    asked = [row for row in read_lines(tmp_path / "run" / LEDGER) if row["call"] == "statistics" and row["site"] == "B"]
-    assert len([row for row in asked if row["direction"] == "up"]) == 3, "it is not asked about a second layer"
+    requests = [
+        row for row in read_lines(tmp_path / "run" / LEDGER) if row["call"] == "statistics" and row["site"] == "B"
+    ]
+    assert len([row for row in requests if row["direction"] == "up"]) == 3, "it is not asked about a second layer"
 
 
 @pytest.mark.parametrize(
@@ -205,7 +209,7 @@ def test_a_site_that_tells_of_other_channels_does_not_count(uneven: Mapping[str,
         ("privacyface", {}, "noise"),
     ],
 )
-def test_what_has_none_and_what_they_would_give_away_is_refused_before_training(
+def test_unsuitable_recipes_are_refused_before_training(
     sets: Mapping[str, Path], tmp_path: Path, method: str, changes: Mapping[str, Any], keyword: str
 ) -> None:
     content = tree(sets, method, **EXACT, **changes)
@@ -214,7 +218,7 @@ def test_what_has_none_and_what_they_would_give_away_is_refused_before_training(
     assert not (tmp_path / "run" / ROUNDS).exists()
 
 
-def test_a_model_with_exact_statistics_is_not_judged_as_one_with_averaged_ones(
+def test_model_with_exact_statistics_needs_them_for_evaluation(
     uneven: Mapping[str, Path], run: Path, tmp_path: Path
 ) -> None:
     recipe = recipe_of(tree(uneven, "fedgpad", training__rounds=1))

@@ -1,4 +1,4 @@
-"""A model is a file from anywhere: what does not hold together is refused in one line that names the file."""
+"""Model files from untrusted sources: inconsistent ones are refused in one line that names the file."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import fedvisage as fv
 from fedvisage.base.errors import RunFailed
 from fedvisage.federation.wire.message import digest_of
 from fedvisage.tasks import saved_model
+from fedvisage.tasks.seal import SETTINGS, WEIGHTS
 
 Weights = dict[str, torch.Tensor]
 Settings = dict[str, Any]
@@ -34,23 +35,23 @@ def whole(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture
 def copy(whole: Path, tmp_path: Path) -> Path:
     """A copy of its model for one test."""
-    for name in (saved_model.WEIGHTS, saved_model.SETTINGS):
+    for name in (WEIGHTS, SETTINGS):
         shutil.copy(whole / name, tmp_path / name)
     return tmp_path
 
 
 def with_weights(directory: Path, change: Callable[[Weights], object]) -> None:
-    """Change the weights, and the digest with them, as a forger would."""
-    weights = load_file(directory / saved_model.WEIGHTS)
+    """Change the weights and their digest."""
+    weights = load_file(directory / WEIGHTS)
     change(weights)
-    save_file(weights, directory / saved_model.WEIGHTS)
+    save_file(weights, directory / WEIGHTS)
     with_settings(directory, lambda settings: settings.update(weights_sha256=digest_of(weights)))
 
 
 def with_settings(directory: Path, change: Callable[[Settings], object]) -> None:
-    settings = json.loads((directory / saved_model.SETTINGS).read_text())
+    settings = json.loads((directory / SETTINGS).read_text())
     change(settings)
-    (directory / saved_model.SETTINGS).write_text(json.dumps(settings))
+    (directory / SETTINGS).write_text(json.dumps(settings))
 
 
 def check_refused(directory: Path, name: str, *keywords: str) -> None:
@@ -63,9 +64,9 @@ def first(weights: Weights) -> str:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_weights_that_are_no_numbers_are_refused(value: float, copy: Path) -> None:
+def test_nonfinite_weights_are_refused(value: float, copy: Path) -> None:
     with_weights(copy, lambda weights: weights[first(weights)].view(-1)[0].fill_(value))
-    check_refused(copy, saved_model.WEIGHTS, "NaN")
+    check_refused(copy, WEIGHTS, "NaN")
 
 
 @pytest.mark.parametrize(
@@ -79,19 +80,17 @@ def test_weights_that_are_no_numbers_are_refused(value: float, copy: Path) -> No
         (lambda weights: weights.clear(), "single model"),
     ],
 )
-def test_weights_that_are_not_the_networks_are_refused(
-    change: Callable[[Weights], object], keyword: str, copy: Path
-) -> None:
+def test_weights_of_another_network_are_refused(change: Callable[[Weights], object], keyword: str, copy: Path) -> None:
     with_weights(copy, change)
-    check_refused(copy, saved_model.WEIGHTS, keyword)
+    check_refused(copy, WEIGHTS, keyword)
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", '"high"', "null", "[]"])
-def test_a_threshold_that_is_no_number_is_refused(number: str, copy: Path) -> None:
+def test_nonnumeric_threshold_is_refused(number: str, copy: Path) -> None:
     with_settings(copy, lambda settings: settings["thresholds"][""].update(logit="HERE"))
-    text = (copy / saved_model.SETTINGS).read_text()
-    (copy / saved_model.SETTINGS).write_text(text.replace('"HERE"', number))
-    check_refused(copy, saved_model.SETTINGS, "settings")
+    text = (copy / SETTINGS).read_text()
+    (copy / SETTINGS).write_text(text.replace('"HERE"', number))
+    check_refused(copy, SETTINGS, "settings")
 
 
 @pytest.mark.parametrize(
@@ -107,48 +106,48 @@ def test_a_threshold_that_is_no_number_is_refused(number: str, copy: Path) -> No
         '{"format": 3, "recipe": 7}',
     ],
 )
-def test_settings_that_are_none_are_refused(text: str, copy: Path) -> None:
-    (copy / saved_model.SETTINGS).write_bytes(text.encode("latin-1"))
-    check_refused(copy, saved_model.SETTINGS)
+def test_malformed_settings_are_refused(text: str, copy: Path) -> None:
+    (copy / SETTINGS).write_bytes(text.encode("latin-1"))
+    check_refused(copy, SETTINGS)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "answer"),
     [
-        (lambda recipe: recipe["method"]["network"].update(width=16), saved_model.WEIGHTS),
-        (lambda recipe: recipe["method"]["network"].update(width=8192), saved_model.SETTINGS),
-        (lambda recipe: recipe["method"].update(name="vit", network={}), saved_model.SETTINGS),
-        (lambda recipe: recipe.update(method="fedavg"), saved_model.SETTINGS),
-        (lambda recipe: recipe.update(method="nothing-like-it"), saved_model.SETTINGS),
+        (lambda recipe: recipe["method"]["network"].update(width=16), WEIGHTS),
+        (lambda recipe: recipe["method"]["network"].update(width=8192), SETTINGS),
+        (lambda recipe: recipe["method"].update(name="vit", network={}), SETTINGS),
+        (lambda recipe: recipe.update(method="fedavg"), SETTINGS),
+        (lambda recipe: recipe.update(method="nothing-like-it"), SETTINGS),
         (lambda recipe: recipe.update(runtime=[]), None),
-        (lambda recipe: recipe.update(runtime=7), saved_model.SETTINGS),
-        (lambda recipe: recipe.update(evaluation="x"), saved_model.SETTINGS),
-        (lambda recipe: recipe.pop("data"), saved_model.SETTINGS),
+        (lambda recipe: recipe.update(runtime=7), SETTINGS),
+        (lambda recipe: recipe.update(evaluation="x"), SETTINGS),
+        (lambda recipe: recipe.pop("data"), SETTINGS),
     ],
 )
-def test_a_recipe_that_does_not_fit_is_refused(
-    change: Callable[[dict[str, Any]], object], said: str | None, copy: Path
+def test_unsuitable_recipe_is_refused(
+    change: Callable[[dict[str, Any]], object], answer: str | None, copy: Path
 ) -> None:
     with_settings(copy, lambda settings: change(settings["recipe"]))
-    if said is None:
-        fv.open(copy)  # what is left out has its default
+    if answer is None:
+        fv.open(copy)  # missing keys have defaults
     else:
-        check_refused(copy, said)
+        check_refused(copy, answer)
 
 
-def test_weights_larger_than_memory_are_refused_before_they_are_read(copy: Path) -> None:
-    with (copy / saved_model.WEIGHTS).open("r+b") as file:
+def test_huge_weights_are_refused_before_reading(copy: Path) -> None:
+    with (copy / WEIGHTS).open("r+b") as file:
         file.truncate(1 << 43)  # a hole, which takes no room
-    check_refused(copy, saved_model.WEIGHTS, "memory")
+    check_refused(copy, WEIGHTS, "memory")
 
 
-def test_settings_of_absurd_size_are_refused_before_they_are_read(copy: Path) -> None:
-    with (copy / saved_model.SETTINGS).open("r+b") as file:
+def test_huge_settings_are_refused_before_reading(copy: Path) -> None:
+    with (copy / SETTINGS).open("r+b") as file:
         file.truncate(1 << 43)
-    check_refused(copy, saved_model.SETTINGS, "bytes")
+    check_refused(copy, SETTINGS, "bytes")
 
 
-def test_a_model_that_overflowed_is_not_written(copy: Path) -> None:
+def test_overflowed_model_is_not_written(copy: Path) -> None:
     saved = saved_model.load(copy)
     saved.finished[first(saved.finished)].view(-1)[0] = float("inf")
     (copy / "new").mkdir()
@@ -157,10 +156,10 @@ def test_a_model_that_overflowed_is_not_written(copy: Path) -> None:
     assert list((copy / "new").iterdir()) == []
 
 
-def test_weights_that_are_numbers_and_give_none_end_in_one_line(
+def test_finite_weights_with_nonfinite_scores_end_in_one_line(
     whole: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    """Each is finite; what they come to is not."""
+    """All weights are finite, but the scores overflow."""
     remove_seal(shutil.copytree(whole, tmp_path / "run"))
     with_weights(
         tmp_path / "run", lambda weights: [value.fill_(3e38) for value in weights.values() if value.is_floating_point()]

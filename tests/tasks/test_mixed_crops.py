@@ -1,4 +1,4 @@
-"""Sets that were cropped in different ways do not meet unnoticed: in runs, studies, and when a model is judged."""
+"""Sets with different crops are refused in runs, studies and evaluations."""
 
 from __future__ import annotations
 
@@ -28,114 +28,115 @@ OLD = CropRecord(how="detected", detector=OLD_DETECTOR, margin=1.4, alignment="b
 
 
 @pytest.fixture(scope="module")
-def cropped(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """Sites with faces found by today's detector, and targets of three kinds."""
+def cropped_sets(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """Sets with crops of the present detector, and three kinds of targets."""
     root = tmp_path_factory.mktemp("cropped")
     kinds = {"A": FACE, "B": FACE, "C": FACE, "U": FACE, "W": WHOLE, "V": OLD}
-    made = {name: make_set(root / name, name, seed) for seed, name in enumerate(kinds)}
+    record = {name: make_set(root / name, name, seed) for seed, name in enumerate(kinds)}
     for name, crop in kinds.items():
-        said(made[name], crop)
-    return made
+        write_crop_record(record[name], crop)
+    return record
 
 
-def said(path: Path, crop: CropRecord) -> None:
-    """Put a record into a set, as its importer would have."""
+def write_crop_record(path: Path, crop: CropRecord) -> None:
+    """Write a crop record into a set."""
     settings = json.loads((path / "set.json").read_text())
     (path / "set.json").write_text(json.dumps(settings | {"crop": crop.model_dump()}))
 
 
 @pytest.fixture(scope="module")
-def finished(cropped: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_run(cropped_sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("finished") / "run"
-    run_toy(tree(cropped, training__rounds=1), out)
+    run_toy(tree(cropped_sets, training__rounds=1), out)
     return out
 
 
-def with_target(cropped: Mapping[str, Path], name: str) -> dict[str, object]:
-    return tree({**cropped, "U": cropped[name]}, training__rounds=1)
+def with_target(cropped_sets: Mapping[str, Path], name: str) -> dict[str, object]:
+    return tree({**cropped_sets, "U": cropped_sets[name]}, training__rounds=1)
 
 
-def test_a_target_that_was_cropped_otherwise_is_refused_by_name_before_training(
-    cropped: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_target_with_other_crops_is_refused_before_training(cropped_sets: Mapping[str, Path], tmp_path: Path) -> None:
     with refused("data.target", "data.sites.A", "--allow-mixed-crops"):
-        run_toy(with_target(cropped, "W"), tmp_path / "run")
+        run_toy(with_target(cropped_sets, "W"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_site_that_was_cropped_otherwise_is_refused_by_name(cropped: Mapping[str, Path], tmp_path: Path) -> None:
+def test_site_with_other_crops_is_refused_by_name(cropped_sets: Mapping[str, Path], tmp_path: Path) -> None:
     with refused("data.sites.B", "data.sites.A", "--allow-mixed-crops"):
-        run_toy(tree({**cropped, "B": cropped["W"]}), tmp_path / "run")
+        run_toy(tree({**cropped_sets, "B": cropped_sets["W"]}), tmp_path / "run")
 
 
-def test_public_people_that_were_cropped_otherwise_are_refused_by_name(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_public_people_with_other_crops_are_refused_by_name(sets: Mapping[str, Path], tmp_path: Path) -> None:
     root = sets["A"].parent
     places = {name: Path(shutil.copytree(root / f"people-{name}", tmp_path / f"people-{name}")) for name in "ABCUP"}
     aligned = record_of("face", aligned=True)
     for place in places.values():
-        said(place, aligned)
-    said(places["P"], CropRecord(how="detected", detector=OLD_DETECTOR, rotation=True, alignment="points"))
+        write_crop_record(place, aligned)
+    write_crop_record(places["P"], CropRecord(how="detected", detector=OLD_DETECTOR, rotation=True, alignment="points"))
     with refused("data.public", "earlier", "--allow-mixed-crops"):
         run_toy(tree({name: tmp_path / name for name in "ABCU"}, "fedfr"), tmp_path / "run")
 
 
-def test_who_allows_it_gets_the_bytes_that_came_before(cropped: Mapping[str, Path], tmp_path: Path) -> None:
-    recipe = recipe_of(with_target(cropped, "W"))
+def test_allowed_mixture_gives_the_same_bytes(cropped_sets: Mapping[str, Path], tmp_path: Path) -> None:
+    recipe = recipe_of(with_target(cropped_sets, "W"))
     run(Request(recipe, tmp_path / "mixed", tmp_path, checks=Checks(allow_mixed_crops=True)), quiet_reporter())
-    settings = json.loads((cropped["W"] / "set.json").read_text())
-    shutil.copytree(cropped["W"], tmp_path / "bare")
+    settings = json.loads((cropped_sets["W"] / "set.json").read_text())
+    shutil.copytree(cropped_sets["W"], tmp_path / "bare")
     settings.pop("crop")
     (tmp_path / "bare/set.json").write_text(json.dumps(settings))
-    run_toy(with_target({**cropped, "W": tmp_path / "bare"}, "W"), tmp_path / "run")
+    run_toy(with_target({**cropped_sets, "W": tmp_path / "bare"}, "W"), tmp_path / "run")
     for name in ("model.safetensors", "model.json", "ledger.jsonl", "scores.csv"):
         mixed, plain = ((tmp_path / run / name).read_bytes() for run in ("mixed", "run"))
-        assert mixed.replace(str(cropped["W"]).encode(), b"") == plain.replace(str(tmp_path / "bare").encode(), b"")
+        assert mixed.replace(str(cropped_sets["W"]).encode(), b"") == plain.replace(
+            str(tmp_path / "bare").encode(), b""
+        )
 
 
-def test_a_model_says_how_the_crops_were_made_that_it_was_trained_on(finished: Path) -> None:
-    assert json.loads((finished / "model.json").read_text())["crops"] == [FACE.model_dump()]
-    assert open_model(finished).saved.crops == (FACE,)
-    assert open_model(finished).notices == []
+def test_model_records_its_training_crops(finished_run: Path) -> None:
+    assert json.loads((finished_run / "model.json").read_text())["crops"] == [FACE.model_dump()]
+    assert open_model(finished_run).saved.crops == (FACE,)
+    assert open_model(finished_run).notices == []
 
 
-def test_a_model_is_not_judged_on_other_crops_unless_that_is_allowed(
-    cropped: Mapping[str, Path], finished: Path, tmp_path: Path
+def test_model_is_evaluated_on_other_crops_only_if_allowed(
+    cropped_sets: Mapping[str, Path], finished_run: Path, tmp_path: Path
 ) -> None:
-    model = open_model(finished)
-    with refused(cropped["W"], "model", "--allow-mixed-crops"):
-        evaluate(model, str(cropped["W"]), tmp_path)
-    assert evaluate(model, str(cropped["W"]), tmp_path, checks=Checks(allow_mixed_crops=True))["target"] == "W"
+    model = open_model(finished_run)
+    with refused(cropped_sets["W"], "model", "--allow-mixed-crops"):
+        evaluate(model, str(cropped_sets["W"]), tmp_path)
+    assert evaluate(model, str(cropped_sets["W"]), tmp_path, checks=Checks(allow_mixed_crops=True))["target"] == "W"
 
 
-def test_the_command_line_takes_the_option_and_notes_stand_beside_the_result(
-    cropped: Mapping[str, Path], finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_command_line_has_the_option_and_prints_notes(
+    cropped_sets: Mapping[str, Path],
+    finished_run: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def called(*words: object) -> tuple[object, str, str]:
+    def call(*words: object) -> tuple[object, str, str]:
         monkeypatch.setattr(sys, "argv", ["fedvisage", *map(str, words)])
         with pytest.raises(SystemExit) as ended:
             cli.main()
         return ended.value.code, *capsys.readouterr()
 
-    code, _, err = called("evaluate", finished, "--data", cropped["V"], "--json")
+    code, _, err = call("evaluate", finished_run, "--data", cropped_sets["V"], "--json")
     assert code == 2
     assert "--allow-mixed-crops" in err
-    code, out, err = called("evaluate", finished, "--data", cropped["V"], "--allow-mixed-crops", "--json")
+    code, out, err = call("evaluate", finished_run, "--data", cropped_sets["V"], "--allow-mixed-crops", "--json")
     assert not code
     assert json.loads(out)["target"] == "V"
     assert "earlier versions" in err
-    assert str(cropped["V"]) in err
+    assert str(cropped_sets["V"]) in err
 
 
-def test_runs_and_studies_take_the_option(cropped: Mapping[str, Path], tmp_path: Path) -> None:
-    content = with_target(cropped, "W")
+def test_runs_and_studies_have_the_option(cropped_sets: Mapping[str, Path], tmp_path: Path) -> None:
+    content = with_target(cropped_sets, "W")
     with refused("data.target", "data.sites.A"):
         fv.run(content, out=tmp_path / "refused", quiet=True)
     done = fv.run(content, out=tmp_path / "run", quiet=True, allow_mixed_crops=True)
     assert done.metrics["target"] == "U"
     del content["data"]
-    places = {name: str(cropped[name]) for name in "ABW"}
+    places = {name: str(cropped_sets[name]) for name in "ABW"}
     study = {
         "title": "mixed",
         "recipe": content,
@@ -153,18 +154,18 @@ def test_runs_and_studies_take_the_option(cropped: Mapping[str, Path], tmp_path:
     assert "FedPAD" in str(studied)
 
 
-def test_a_set_of_the_old_detector_says_so_when_it_is_opened(
-    cropped: Mapping[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_set_of_the_earlier_detector_causes_a_notice(
+    cropped_sets: Mapping[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fv.run(with_target(cropped, "V"), out=tmp_path / "run", allow_mixed_crops=True)
+    fv.run(with_target(cropped_sets, "V"), out=tmp_path / "run", allow_mixed_crops=True)
     (line,) = [line for line in capsys.readouterr().out.replace("\n", " ").split("data.target: ") if "earlier" in line]
     assert "import it again" in line
 
 
 @pytest.fixture
-def without_record(finished: Path, tmp_path: Path) -> Path:
-    """A model from before there were records."""
-    path = remove_seal(Path(shutil.copytree(finished, tmp_path / "old")))
+def without_record(finished_run: Path, tmp_path: Path) -> Path:
+    """Return a model without crop records."""
+    path = remove_seal(Path(shutil.copytree(finished_run, tmp_path / "old")))
     settings = json.loads((path / "model.json").read_text())
     del settings["crops"]
     (path / "model.json").write_text(json.dumps(settings))
@@ -177,20 +178,20 @@ def recipe_says(path: Path, sites: Mapping[str, object]) -> None:
     (path / "model.json").write_text(json.dumps(settings))
 
 
-def test_an_old_model_of_old_crops_says_so(cropped: Mapping[str, Path], without_record: Path) -> None:
-    recipe_says(without_record, {"A": cropped["A"], "V": cropped["V"]})
+def test_model_of_outdated_crops_causes_a_notice(cropped_sets: Mapping[str, Path], without_record: Path) -> None:
+    recipe_says(without_record, {"A": cropped_sets["A"], "V": cropped_sets["V"]})
     with pytest.warns(UserWarning, match="crops"):
         fv.open(without_record)
 
 
-def test_an_old_model_whose_sets_are_away_says_that_it_may_be(without_record: Path) -> None:
+def test_model_without_its_sets_causes_a_cautious_notice(without_record: Path) -> None:
     recipe_says(without_record, {"A": "its own"})
     (line,) = open_model(without_record).notices
     assert "may have been" in line
     assert str(without_record) in line
 
 
-def test_an_old_model_of_rendered_faces_has_nothing_to_say(without_record: Path) -> None:
+def test_model_of_rendered_faces_causes_no_notice(without_record: Path) -> None:
     recipe_says(without_record, {"A": "synth: O subjects=4", "B": "synth: C only: attacks=print"})
     assert open_model(without_record).notices == []
 
@@ -198,7 +199,7 @@ def test_an_old_model_of_rendered_faces_has_nothing_to_say(without_record: Path)
 @pytest.mark.parametrize(
     "wrong", [3, {"how": "whole"}, ["whole"], [{"how": "guessed"}], [{"how": "whole", "margin": -1}]]
 )
-def test_a_record_that_makes_no_sense_ends_in_one_line(without_record: Path, wrong: object) -> None:
+def test_malformed_crop_record_ends_in_one_line(without_record: Path, wrong: object) -> None:
     path = without_record / "model.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"crops": wrong}))
     with refused(path, "settings"):

@@ -1,4 +1,4 @@
-"""A finished model is read back whole, or refused."""
+"""Finished models are read completely or refused."""
 
 from __future__ import annotations
 
@@ -26,53 +26,53 @@ def recipe() -> dict[str, Any]:
 
 
 @pytest.fixture
-def saved(recipe: dict[str, Any], tmp_path: Path) -> Path:
+def model_directory(recipe: dict[str, Any], tmp_path: Path) -> Path:
     saved_model.save(tmp_path, saved_model.SavedModel(recipe, FINISHED, THRESHOLDS, SCATTER))
     return tmp_path
 
 
-def test_a_model_comes_back_as_it_was_saved(saved: Path, recipe: dict[str, Any]) -> None:
-    found = saved_model.load(saved)
-    assert {name: value.tolist() for name, value in found.finished.items()} == {
+def test_saved_model_is_read_unchanged(model_directory: Path, recipe: dict[str, Any]) -> None:
+    result = saved_model.load(model_directory)
+    assert {name: value.tolist() for name, value in result.finished.items()} == {
         name: value.tolist() for name, value in FINISHED.items()
     }
-    assert found.thresholds == THRESHOLDS
-    assert found.scatter == SCATTER
-    assert found.recipe == recipe
+    assert result.thresholds == THRESHOLDS
+    assert result.scatter == SCATTER
+    assert result.recipe == recipe
 
 
-def test_the_settings_say_what_a_program_in_another_language_must_know(saved: Path) -> None:
-    settings = json.loads((saved / "model.json").read_text())
+def test_settings_describe_the_model_for_other_programs(model_directory: Path) -> None:
+    settings = json.loads((model_directory / "model.json").read_text())
     assert settings["input"]["size"] == SIZE
     assert settings["input"]["colour_order"] == "RGB"
     assert settings["thresholds"][""] == {"logit": 0.25, "rule": "source-eer", "far": 0.1, "frr": None}
 
 
-def test_every_flipped_byte_of_the_weights_is_noticed(saved: Path) -> None:
-    path = saved / "model.safetensors"
+def test_flipped_bytes_of_the_weights_are_refused(model_directory: Path) -> None:
+    path = model_directory / "model.safetensors"
     whole = path.read_bytes()
     for position in range(len(whole)):
         damaged = bytearray(whole)
         damaged[position] ^= 1
         path.write_bytes(damaged)
         with refused(path):
-            saved_model.load(saved)
+            saved_model.load(model_directory)
 
 
-def test_weights_of_another_model_are_noticed(saved: Path, recipe: dict[str, Any], tmp_path: Path) -> None:
+def test_weights_of_another_model_are_refused(model_directory: Path, recipe: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other = saved_model.SavedModel(recipe, {"model.w": torch.zeros(3, 2)}, THRESHOLDS, SCATTER)
     saved_model.save(tmp_path / "other", other)
-    (tmp_path / "other" / "model.safetensors").replace(saved / "model.safetensors")
+    (tmp_path / "other" / "model.safetensors").replace(model_directory / "model.safetensors")
     with refused("model.safetensors", "digest", "model.json"):
-        saved_model.load(saved)
+        saved_model.load(model_directory)
 
 
-def test_a_model_of_another_format_is_refused_by_its_number(saved: Path) -> None:
-    settings = json.loads((saved / "model.json").read_text())
-    (saved / "model.json").write_text(json.dumps({**settings, "format": 1}))
+def test_model_of_another_format_is_refused_by_number(model_directory: Path) -> None:
+    settings = json.loads((model_directory / "model.json").read_text())
+    (model_directory / "model.json").write_text(json.dumps({**settings, "format": 1}))
     with refused("model.json", "format 1", "3"):
-        saved_model.load(saved)
+        saved_model.load(model_directory)
 
 
 @pytest.mark.parametrize(
@@ -85,13 +85,13 @@ def test_a_model_of_another_format_is_refused_by_its_number(saved: Path) -> None
         ('{"format": 3}', "'recipe'"),
     ],
 )
-def test_settings_that_are_none_are_refused(text: str, keyword: str, saved: Path) -> None:
-    (saved / "model.json").write_text(text)
-    with refused(saved / "model.json", keyword):
-        saved_model.load(saved)
+def test_malformed_settings_are_refused(text: str, keyword: str, model_directory: Path) -> None:
+    (model_directory / "model.json").write_text(text)
+    with refused(model_directory / "model.json", keyword):
+        saved_model.load(model_directory)
 
 
-def test_a_directory_without_a_model_is_named(tmp_path: Path) -> None:
+def test_directory_without_a_model_is_named(tmp_path: Path) -> None:
     with refused("model.json", "exist"):
         saved_model.load(tmp_path)
     with refused("nowhere", "directory not found"):

@@ -47,7 +47,7 @@ def run(many: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @pytest.fixture(scope="module")
-def exported(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def export_directory(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("points") / "export"
     call("export", run, out, "--quiet")
     return out
@@ -108,16 +108,18 @@ def test_a_federation_can_refuse_curves_which_changes_neither_model_nor_scores(
 def test_a_curve_of_single_sites_is_refused_before_training(
     many: Mapping[str, Path], tmp_path: Path, method: str, left_out: tuple[str, ...], keywords: tuple[str, ...]
 ) -> None:
-    wanted = tree(many, method, federation__rates="curve")
-    wanted["data"]["sites"] = {name: path for name, path in wanted["data"]["sites"].items() if name not in left_out}
+    settings = tree(many, method, federation__rates="curve")
+    settings["data"]["sites"] = {name: path for name, path in settings["data"]["sites"].items() if name not in left_out}
     with refused("recipe.federation.rates", *keywords):
-        run_toy(wanted, tmp_path / "run")
+        run_toy(settings, tmp_path / "run")
 
 
-def test_python_command_line_and_export_decide_at_the_same_point(run: Path, exported: Path, crops: Path) -> None:
+def test_python_command_line_and_export_decide_at_the_same_point(
+    run: Path, export_directory: Path, crops: Path
+) -> None:
     outputs = [
         json.loads(call("predict", model, crops, "--crop", "none", "--json", "--quiet", "--at", "bpcer=5%").stdout)
-        for model in (run, exported)
+        for model in (run, export_directory)
     ]
     thresholds: list[dict[str, Any]] = [output["threshold"] for output in outputs]
     assert thresholds[0] == thresholds[1]
@@ -157,21 +159,23 @@ def test_evaluate_uses_the_point_of_the_option_and_of_an_opened_model(run: Path)
     assert fv.evaluate(model)["threshold"] == model.threshold.value
 
 
-def test_an_export_that_was_opened_at_a_point_is_evaluated_there(exported: Path) -> None:
-    opened = fv.open(exported, at="bpcer=5%")
+def test_an_export_that_was_opened_at_a_point_is_evaluated_there(export_directory: Path) -> None:
+    opened = fv.open(export_directory, at="bpcer=5%")
     expected = opened.threshold.value
-    assert expected != Exported.open(exported).threshold.value  # type: ignore[union-attr]
+    assert expected != Exported.open(export_directory).threshold.value  # type: ignore[union-attr]
     figures = fv.evaluate(opened, "synth: M subjects=4 frames=1 size=32", allow_mixed_crops=True)
     assert figures["threshold"] == expected
 
 
-def test_points_without_support_are_refused_with_the_rate_that_has_it(run: Path, exported: Path, crops: Path) -> None:
+def test_points_without_support_are_refused_with_the_rate_that_has_it(
+    run: Path, export_directory: Path, crops: Path
+) -> None:
     for words in (
         ("predict", run, crops),
-        ("predict", exported, crops),
+        ("predict", export_directory, crops),
         ("evaluate", run),
-        ("export", run, exported.parent / "none"),
-        ("threshold", exported),
+        ("export", run, export_directory.parent / "none"),
+        ("threshold", export_directory),
     ):
         error = refusal(*words, "--at", "bpcer=1%")
         check_output(f"fedvisage: {error}", "--at", "bpcer=1%", "300", "90", "bpcer=3.4%")
@@ -180,16 +184,18 @@ def test_points_without_support_are_refused_with_the_rate_that_has_it(run: Path,
 
 
 def test_a_model_without_curves_is_refused_with_its_directory(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    wanted = tree(sets, training__rounds=1)
-    wanted["data"]["sites"].pop("C")
-    run_toy(wanted, tmp_path / "run")
+    settings = tree(sets, training__rounds=1)
+    settings["data"]["sites"].pop("C")
+    run_toy(settings, tmp_path / "run")
     for words in (("threshold", tmp_path / "run"), ("predict", tmp_path / "run", tmp_path, "--at", "eer")):
         Image.new("RGB", (SIZE, SIZE)).save(tmp_path / "one.png")
         check_output(f"fedvisage: {refusal(*words)}", "run", "federation.rates")
 
 
-def test_threshold_prints_points_and_people_and_draws_the_curves(run: Path, exported: Path, tmp_path: Path) -> None:
-    for model, name in ((run, "curve.svg"), (exported, "curve.png")):
+def test_threshold_prints_points_and_people_and_draws_the_curves(
+    run: Path, export_directory: Path, tmp_path: Path
+) -> None:
+    for model, name in ((run, "curve.svg"), (export_directory, "curve.png")):
         text = call("threshold", model, "--out", tmp_path / name).stdout
         assert "bpcer=5%" in text
         assert "too few for" in text
@@ -202,8 +208,8 @@ def test_threshold_prints_points_and_people_and_draws_the_curves(run: Path, expo
     assert str(refusal("threshold", run, "--out", tmp_path / "curve.txt")).endswith(".svg or .png")
 
 
-def test_each_point_applies_to_the_model_of_its_task(exported: Path) -> None:
-    model = Exported.open(exported)
+def test_each_point_applies_to_the_model_of_its_task(export_directory: Path) -> None:
+    model = Exported.open(export_directory)
     pad, recognition = at_points(model, None, ["bpcer=5%"])
     assert pad is not None
     assert pad.threshold == model.at("bpcer=5%").threshold

@@ -1,4 +1,4 @@
-"""Pictures at two places are found by content and refused before training, unless that is allowed."""
+"""Pictures in two places are detected by content and refused before training unless allowed."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from fedvisage.tasks.finished_model import open_model
 QUICK: Mapping[str, Any] = {"training__rounds": 1, "evaluation__every": 0}
 
 
-def mixed(path: Path, parts: list[tuple[Path, int]], *, darker: int = 0) -> Path:
-    """Write a set of the first pictures of others, as somebody would who imports them under new names.
+def write_mixed_set(path: Path, parts: list[tuple[Path, int]], *, darker: int = 0) -> Path:
+    """Write a set with the first pictures of other sets under new names.
 
     Those of the first one stay in their splits, those of the others are held out.
     """
     with Writer(path, name=path.name, size=SIZE, source="mixed", depth=True) as out:
         for number, (source, count) in enumerate(parts):
-            found = PreparedSet.open(source)
-            assert found.depth is not None
-            rows, names = found.rows, [f"{number}-{index}" for index in range(count)]
+            outcome = PreparedSet.open(source)
+            assert outcome.depth is not None
+            rows, names = outcome.rows, [f"{number}-{index}" for index in range(count)]
             out.add(
-                np.clip(found.images[:count].astype(int) - darker, 0, 255).astype(np.uint8),
+                np.clip(outcome.images[:count].astype(int) - darker, 0, 255).astype(np.uint8),
                 label=rows.label[:count],
                 species=rows.species[:count],
                 subject=[f"{number}-{who}-renamed" for who in rows.subject[:count]],
@@ -47,12 +47,12 @@ def mixed(path: Path, parts: list[tuple[Path, int]], *, darker: int = 0) -> Path
                 frame=rows.frame[:count],
                 split=["heldout"] * count if number else rows.split[:count],
                 item=names,
-                depth=found.depth[:count],
+                depth=outcome.depth[:count],
             )
     return path
 
 
-def toy(content: Mapping[str, Any], out: Path, **options: Any) -> dict[str, Any]:
+def run_with_checks(content: Mapping[str, Any], out: Path, **options: Any) -> dict[str, Any]:
     return run(Request(recipe_of(content), out, out.parent / "cache", **options), quiet_reporter())
 
 
@@ -62,19 +62,19 @@ def with_target(sets: Mapping[str, Path], target: Path, method: str = "fedpad") 
 
 @pytest.mark.parametrize("method", ["fedpad", "pooled"])
 @pytest.mark.parametrize("darker", [0, 6])
-def test_a_target_with_a_sites_pictures_under_other_names_is_refused(
+def test_target_with_renamed_pictures_of_a_site_is_refused(
     method: str, darker: int, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    target = mixed(tmp_path / "mine", [(sets["U"], 12), (sets["B"], 12)], darker=darker)
+    target = write_mixed_set(tmp_path / "mine", [(sets["U"], 12), (sets["B"], 12)], darker=darker)
     with refused("data.target", "12 of 24", "site B", "--allow-overlap"):
-        toy(with_target(sets, target, method), tmp_path / "run")
+        run_with_checks(with_target(sets, target, method), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_what_is_allowed_is_said_kept_and_in_the_report(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    target = mixed(tmp_path / "mine", [(sets["U"], 12), (sets["B"], 12)])
+def test_allowed_overlap_is_printed_recorded_and_reported(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    target = write_mixed_set(tmp_path / "mine", [(sets["U"], 12), (sets["B"], 12)])
     content, out = with_target(sets, target), tmp_path / "run"
-    toy(content, out, checks=Checks(allow_overlap=True))
+    run_with_checks(content, out, checks=Checks(allow_overlap=True))
     kept = json.loads((out / OVERLAP).read_text())
     assert kept["allowed"] is True
     assert kept["shared"] == [{"place": "data.target", "with": "data.sites.B", "exact": 12, "near": 0}]
@@ -83,15 +83,13 @@ def test_what_is_allowed_is_said_kept_and_in_the_report(sets: Mapping[str, Path]
     assert "12 of whose 24 images were trained on" in page
     assert "Target U shares 12 of 24 pictures with site B" in page
     (out / "metrics.json").unlink()
-    toy(content, out, resume=True)  # what was allowed when it began need not be said again
+    run_with_checks(content, out, resume=True)  # a resumed run needs no second permission
 
 
-def test_sets_that_share_nothing_run_as_before_and_the_report_says_that_it_was_looked(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_disjoint_sets_run_unchanged_and_the_report_states_the_check(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, **QUICK)
-    toy(content, tmp_path / "first")
-    toy(content, tmp_path / "second", checks=Checks(allow_overlap=True, verify=True))
+    run_with_checks(content, tmp_path / "first")
+    run_with_checks(content, tmp_path / "second", checks=Checks(allow_overlap=True, verify=True))
     assert deterministic_files(tmp_path / "first") == deterministic_files(tmp_path / "second")
     assert json.loads((tmp_path / "first" / OVERLAP).read_text())["shared"] == []
     page = write_report(tmp_path / "first").read_text()
@@ -99,10 +97,10 @@ def test_sets_that_share_nothing_run_as_before_and_the_report_says_that_it_was_l
     assert "was found in two of its places" in page
 
 
-def test_a_trace_is_said_and_the_run_goes_on(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_small_overlap_is_printed_and_the_run_continues(sets: Mapping[str, Path], tmp_path: Path) -> None:
     large = make_set(tmp_path / "large", "L", 20, subjects=20)
-    target = mixed(tmp_path / "mine", [(large, 119), (sets["B"], 1)])
-    toy(with_target(sets, target), tmp_path / "run")
+    target = write_mixed_set(tmp_path / "mine", [(large, 119), (sets["B"], 1)])
+    run_with_checks(with_target(sets, target), tmp_path / "run")
     kept = json.loads((tmp_path / "run" / OVERLAP).read_text())
     assert (kept["pictures"]["data.target"], kept["elsewhere"]["data.target"]["exact"]) == (120, 1)
     assert "1 of whose 120 images were trained on" in write_report(tmp_path / "run").read_text()
@@ -112,39 +110,37 @@ def test_two_sites_with_the_same_set_are_refused(sets: Mapping[str, Path], tmp_p
     content = tree(sets, **QUICK)
     content["data"]["sites"]["C"] = str(shutil.copytree(sets["B"], tmp_path / "again"))
     with refused("data.sites.B", "site C"):
-        toy(content, tmp_path / "run")
-    toy(content, tmp_path / "run", checks=Checks(allow_overlap=True))
+        run_with_checks(content, tmp_path / "run")
+    run_with_checks(content, tmp_path / "run", checks=Checks(allow_overlap=True))
 
 
-def test_who_is_held_out_at_a_site_must_not_train_there_under_another_name(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_held_out_subject_must_not_train_under_another_name(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, **QUICK)
-    content["data"]["sites"] = {"A": str(mixed(tmp_path / "more", [(sets["A"], 36), (sets["C"], 6)]))}
-    toy(content, tmp_path / "fine")
-    content["data"]["sites"] = {"A": str(mixed(tmp_path / "twice", [(sets["A"], 36), (sets["A"], 6)]))}
+    content["data"]["sites"] = {"A": str(write_mixed_set(tmp_path / "more", [(sets["A"], 36), (sets["C"], 6)]))}
+    run_with_checks(content, tmp_path / "fine")
+    content["data"]["sites"] = {"A": str(write_mixed_set(tmp_path / "twice", [(sets["A"], 36), (sets["A"], 6)]))}
     with refused("data.sites.A (held-out subjects)", "6 of 18", "site A"):
-        toy(content, tmp_path / "run")
+        run_with_checks(content, tmp_path / "run")
 
 
-def test_a_target_may_have_the_subjects_of_a_set_that_no_site_has(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_target_may_have_subjects_that_no_site_has(sets: Mapping[str, Path], tmp_path: Path) -> None:
     whole = make_set(tmp_path / "whole", "W", 30, subjects=20)
     content = tree(sets, **QUICK)
     content["data"]["sites"]["A"] = f"{whole} only: subjects=0-60"
     content["data"]["target"] = f"{whole} only: subjects=60-100"
     content["data"]["target_split"] = "train"
-    toy(content, tmp_path / "run")
+    run_with_checks(content, tmp_path / "run")
     content["data"]["target"] = f"{whole} only: subjects=50-100"
     with refused("data.target", "secret-subject-W5"):
-        toy(content, tmp_path / "both")
+        run_with_checks(content, tmp_path / "both")
 
 
-def test_subjects_of_one_dataset_are_known_by_name_and_rendered_ones_by_their_seed(
+def test_subjects_of_one_dataset_are_compared_by_name_and_rendered_ones_by_seed(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     other_pictures = make_set(tmp_path / "same-names", "A", 77)
     with refused("data.target", "6 subjects", "'secret-subject-A0'"):
-        toy(with_target(sets, other_pictures), tmp_path / "run")
+        run_with_checks(with_target(sets, other_pictures), tmp_path / "run")
     named = {}
     for seed in (0, 1):
         path = tmp_path / f"seed-{seed}"
@@ -166,9 +162,7 @@ def test_subjects_of_one_dataset_are_known_by_name_and_rendered_ones_by_their_se
         assert len(overlap.named) == count
 
 
-def test_public_people_who_are_also_at_a_site_under_another_name_are_refused(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_public_people_of_a_site_under_another_name_are_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, "fedfr", **QUICK)
     source = PreparedSet.open(sets["A"].with_name("people-A"))
     with Writer(tmp_path / "public", name="public", size=SIZE, source="mixed", identities=True) as out:
@@ -187,13 +181,13 @@ def test_public_people_who_are_also_at_a_site_under_another_name_are_refused(
         )
     content["data"] |= {"public": str(tmp_path / "public"), "public_identities": 2}
     with refused("data.public", "15 of 15"):
-        toy(content, tmp_path / "run")
+        run_with_checks(content, tmp_path / "run")
 
 
-def test_a_finished_model_is_not_judged_on_what_it_was_trained_on(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_finished_model_is_not_evaluated_on_its_training_data(sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(tree(sets, **QUICK), tmp_path / "run")
     model, cache, heard = open_model(tmp_path / "run"), tmp_path / "cache", list[str]()
-    target = mixed(tmp_path / "mine", [(sets["U"], 12), (sets["B"], 12)])
+    target = write_mixed_set(tmp_path / "mine", [(sets["U"], 12), (sets["B"], 12)])
     with refused("data.target", "12 of 24", "site B"):
         evaluate(model, str(target), cache)
     evaluate(model, str(target), cache, tmp_path / "judged", checks=Checks(allow_overlap=True), say=heard.append)
@@ -203,18 +197,18 @@ def test_a_finished_model_is_not_judged_on_what_it_was_trained_on(sets: Mapping[
     evaluate(model, str(fresh), cache)
 
 
-def test_changed_bytes_are_refused_before_training_and_before_judging(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    changed = shutil.copytree(sets["B"], tmp_path / "B")
+def test_changed_bytes_are_refused_before_training_and_evaluation(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    altered = shutil.copytree(sets["B"], tmp_path / "B")
     content = tree(sets, **QUICK)
-    content["data"]["sites"]["B"] = str(changed)
-    toy(content, tmp_path / "run")
-    with (changed / IMAGES).open("r+b") as file:
+    content["data"]["sites"]["B"] = str(altered)
+    run_with_checks(content, tmp_path / "run")
+    with (altered / IMAGES).open("r+b") as file:
         file.seek(-9, 2)
         file.write(b"12345678")
     for place in ("new", "run"):
         (tmp_path / "run" / "metrics.json").unlink(missing_ok=True)
-        with refused(changed / IMAGES, "SHA-256"):
-            toy(content, tmp_path / place, resume=True)
-    toy(tree(sets, **QUICK), tmp_path / "other")
+        with refused(altered / IMAGES, "SHA-256"):
+            run_with_checks(content, tmp_path / place, resume=True)
+    run_with_checks(tree(sets, **QUICK), tmp_path / "other")
     with refused("images.npy", "SHA-256"):
-        evaluate(open_model(tmp_path / "other"), str(changed), tmp_path / "cache", say=discard)
+        evaluate(open_model(tmp_path / "other"), str(altered), tmp_path / "cache", say=discard)

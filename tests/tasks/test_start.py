@@ -1,4 +1,4 @@
-"""Weights to start from: what fits is taken, what does not is told by name, or refused."""
+"""Starts: fitting tensors are used, others are named or refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def start(path: Path, **more: object) -> Start:
 
 
 @pytest.mark.parametrize(
-    ("found", "keyword"),
+    ("result", "keyword"),
     [
         ({"model.w": torch.zeros(3, 2)}, "model.n"),
         ({"model.w": torch.zeros(2, 3), "model.n": torch.tensor(0)}, "(2, 3)"),
@@ -32,33 +32,33 @@ def start(path: Path, **more: object) -> Start:
         ({}, "lacks"),
     ],
 )
-def test_a_strict_start_must_fit(found: dict[str, torch.Tensor], keyword: str, tmp_path: Path) -> None:
-    save_file(found, tmp_path / "start.safetensors")
+def test_strict_start_must_fit(result: dict[str, torch.Tensor], keyword: str, tmp_path: Path) -> None:
+    save_file(result, tmp_path / "start.safetensors")
     with refused("recipe.training.start", keyword):
         read_start(tmp_path / "start.safetensors", start(tmp_path / "start.safetensors"), PRESENT)
 
 
-def test_a_strict_start_may_hold_some_parts_only(tmp_path: Path) -> None:
+def test_strict_start_may_hold_some_parts_only(tmp_path: Path) -> None:
     path = tmp_path / "start.safetensors"
     save_file({"model.w": torch.ones(3, 2), "model.n": torch.tensor(1)}, path)
-    found = read_start(path, start(path), PRESENT)
-    assert set(found.weights) == {"model.w", "model.n"}
-    assert found.untouched == ("head",)
+    result = read_start(path, start(path), PRESENT)
+    assert set(result.weights) == {"model.w", "model.n"}
+    assert result.untouched == ("head",)
 
 
-def test_a_loose_start_takes_what_fits_and_names_the_rest(tmp_path: Path) -> None:
+def test_loose_start_uses_fitting_tensors_and_names_the_rest(tmp_path: Path) -> None:
     path = tmp_path / "start.safetensors"
     save_file({"model.w": torch.ones(3, 2), "head.b": torch.zeros(4), "adapter.w": torch.zeros(2)}, path)
-    found = read_start(path, start(path, strict=False), PRESENT)
-    assert found.taken == ("model.w",)
-    assert found.weights["model.w"].tolist() == torch.ones(3, 2).tolist()
-    assert int(found.weights["model.n"]) == 7, "what the file lacks stays as it was drawn, and the part is whole"
-    assert (found.lacking, found.unknown, found.reshaped) == (("model.n",), ("adapter.w",), ("head.b",))
-    said = " ".join(found.lines())
-    assert all(name in said for name in ("model.n", "adapter.w", "head.b", "randomly"))
+    result = read_start(path, start(path, strict=False), PRESENT)
+    assert result.taken == ("model.w",)
+    assert result.weights["model.w"].tolist() == torch.ones(3, 2).tolist()
+    assert int(result.weights["model.n"]) == 7, "what the file lacks stays as it was drawn, and the part is whole"
+    assert (result.lacking, result.unknown, result.reshaped) == (("model.n",), ("adapter.w",), ("head.b",))
+    text = " ".join(result.lines())
+    assert all(name in text for name in ("model.n", "adapter.w", "head.b", "randomly"))
 
 
-def test_parts_that_are_named_are_the_ones_that_are_taken(tmp_path: Path) -> None:
+def test_only_named_parts_are_used(tmp_path: Path) -> None:
     path = tmp_path / "start.safetensors"
     save_file({"model.w": torch.ones(3, 2), "model.n": torch.tensor(1), "head.b": torch.ones(1)}, path)
     assert set(read_start(path, start(path, parts=["head"]), PRESENT).weights) == {"head.b"}
@@ -69,14 +69,14 @@ def test_parts_that_are_named_are_the_ones_that_are_taken(tmp_path: Path) -> Non
         read_start(path, start(path, parts=["head"]), PRESENT)
 
 
-def test_a_loose_start_that_gives_nothing_is_refused(tmp_path: Path) -> None:
+def test_loose_start_without_a_fitting_tensor_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "start.safetensors"
     save_file({"other.w": torch.ones(3, 2)}, path)
     with refused("recipe.training.start", "network"):
         read_start(path, start(path, strict=False), PRESENT)
 
 
-def test_a_converted_file_says_for_which_network_it_is(tmp_path: Path) -> None:
+def test_converted_file_names_its_network(tmp_path: Path) -> None:
     path = tmp_path / "start.safetensors"
     about = '{"network": {"name": "iresnet50"}, "input": {"size": 112}, "licence": "research only"}'
     write_tensors(path, {"model.stem.weight": torch.ones(1)}, about)
@@ -84,8 +84,8 @@ def test_a_converted_file_says_for_which_network_it_is(tmp_path: Path) -> None:
         read_start(path, start(path), PRESENT)
 
 
-def test_one_file_of_a_model_with_more_parts_starts_one_with_fewer(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    """A transformer that was trained with FedSIS's adapter starts one without; the run keeps what fitted."""
+def test_file_with_more_parts_starts_a_model_with_fewer(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    """A transformer with FedSIS's adapter starts one without it; the run records the fitting tensors."""
     run_toy(tree(sets, "fedsis", training__rounds=1), tmp_path / "first")
     given = tmp_path / "first" / "model.safetensors"
     still = {"training__optimizer": STILL, "training__rounds": 1}
@@ -93,9 +93,9 @@ def test_one_file_of_a_model_with_more_parts_starts_one_with_fewer(sets: Mapping
         run_toy(tree(sets, "vit-h", **still, training__start=str(given)), tmp_path / "strict")
     loose = {"file": str(given), "strict": False}
     run_toy(tree(sets, "vit-h", **still, training__start=loose), tmp_path / "second")
-    said = read_json(tmp_path / "second" / "start.json")
-    assert any(name.startswith("adapter.") for name in said["unknown"])
-    found, source = load_file(tmp_path / "second" / "model.safetensors"), load_file(given)
+    text = read_json(tmp_path / "second" / "start.json")
+    assert any(name.startswith("adapter.") for name in text["unknown"])
+    result, source = load_file(tmp_path / "second" / "model.safetensors"), load_file(given)
     name = "blocks.0.attn.qkv.weight"
-    torch.testing.assert_close(found[name], source[name])
+    torch.testing.assert_close(result[name], source[name])
     assert read_json(tmp_path / "second" / "data.json")["training.start"]

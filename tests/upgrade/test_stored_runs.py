@@ -13,8 +13,8 @@ from tests.toy import quiet_reporter
 
 import fedvisage as fv
 from fedvisage.methods import read_method
+from fedvisage.metrics.recorded import read_metrics
 from fedvisage.recipe import load
-from fedvisage.recipe.former import rename_in_metrics
 from fedvisage.report.compare import compare
 from fedvisage.report.page import write_report
 from fedvisage.report.tracking.tensorboard import write_events
@@ -63,7 +63,7 @@ def test_the_recipe_of_a_stored_run_is_read_and_the_run_is_finished_to_a_resume(
     recipe = load(here / name / "recipe.yaml", [], read_method)
     before = {path: path.read_bytes() for path in (here / name).rglob("*") if path.is_file()}
     figures = run(Request(recipe, here / name, here / "cache", resume=True), quiet_reporter())
-    assert figures == rename_in_metrics(json.loads((here / name / "metrics.json").read_text()))
+    assert figures == read_metrics(here / name / "metrics.json")
     assert figures["target"] == fv.Run(here / name).metrics["target"] == "U"
     assert {path: path.read_bytes() for path in before} == before
 

@@ -65,13 +65,13 @@ def tar_by_impostors(whole: Histogram, groups: Sequence[Histogram], fars: Sequen
     rates below one pair are omitted. The thresholds are bin edges, so the actual rate never exceeds the requested one.
     """
     within = np.sum([counts[0] for counts in groups], axis=0)
-    kinds = {"within groups": within, "across groups": whole[0] - within}
-    return {kind: _tar(np.stack([impostors, whole[1]]), fars) for kind, impostors in kinds.items()}
-
-
-def _tar(counts: Histogram, fars: Sequence[float]) -> RateAt:
-    thresholds = {far: threshold_at_fmr([counts], far) for far in fars}
-    return {far: 1 - chosen.frr for far, chosen in thresholds.items() if chosen is not None and chosen.frr is not None}
+    kinds = {"within": within, "across": whole[0] - within}
+    rates: dict[str, RateAt] = {}
+    for kind, impostors in kinds.items():
+        thresholds = {far: threshold_at_fmr([np.stack([impostors, whole[1]])], far) for far in fars}
+        missed = {far: chosen.frr for far, chosen in thresholds.items() if chosen is not None}
+        rates[kind] = {far: 1 - frr for far, frr in missed.items() if frr is not None}
+    return rates
 
 
 def threshold_at_fmr(histograms: Sequence[Histogram], fmr: float) -> Threshold | None:

@@ -53,7 +53,7 @@ from fedvisage.metrics.similarity import (
     normalise,
     require_measurable,
 )
-from fedvisage.metrics.verification import FARS, Verification, genuine_pairs, just_above, verify_against, verify_pairs
+from fedvisage.metrics.verification import FARS, genuine_pairs, just_above, verify_against, verify_pairs
 
 Mode = Literal["published", "nist"]
 FPIRS = (1e-2, 1e-1)
@@ -167,14 +167,6 @@ PERSONAL_FPIRS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 
 
 @dataclass(frozen=True)
-class PersonalisedFigures:
-    """Figures of one site, or their means over sites."""
-
-    tar: dict[float, float]
-    tpir: dict[float, float]
-
-
-@dataclass(frozen=True)
 class SiteFigures:
     """Figures of one site, None where there are too few pairs, and the numbers of pairs and probes.
 
@@ -239,19 +231,7 @@ def identify_site(gallery: Faces, test: Faces, others: Faces, fpirs: Sequence[fl
     return identify([gallery], probes, fpirs, mode)[0]
 
 
-def mean_over_sites(verified: Sequence[Verification], identified: Sequence[Identification]) -> PersonalisedFigures:
-    """Return the mean figures, with equal weight per site."""
-    return PersonalisedFigures(_mean([rates.tar for rates in verified]), _mean([rates.tpir for rates in identified]))
-
-
-def _mean(tables: Sequence[dict[float, float]]) -> dict[float, float]:
-    if len({tuple(table) for table in tables}) > 1:
-        raise ValueError("sites were evaluated at different rates")
-    return {rate: float(np.mean([table[rate] for table in tables])) for rate in (tables[0] if tables else ())}
-
-
 # The benchmarks IJB-B and IJB-C.
-
 
 RANKS = (1, 5, 10)
 PUBLISHED, CONSERVATIVE = "published", "conservative"
@@ -293,7 +273,8 @@ def ijb_identification(
 ) -> tuple[dict[float, float], dict[int, float]]:
     """Return TPIR at measurable FPIRs, and rank rates, over the joined galleries or as means over galleries."""
     if reading == PUBLISHED:
-        galleries = [join_galleries(galleries)]
+        features, identity = ([getattr(gallery, name) for gallery in galleries] for name in ("features", "identity"))
+        galleries = [Faces(np.concatenate(features), np.concatenate(identity))]
     has_mate = [np.isin(probes.identity, gallery.identity) for gallery in galleries]
     if not all(mask.any() for mask in has_mate):
         return {}, {}
@@ -305,12 +286,6 @@ def ijb_identification(
         return {}, rank
     tpirs = [result.tpir for result in identify(galleries, probes, rates, _MODES[reading])]
     return {rate: float(np.mean([tpir[rate] for tpir in tpirs])) for rate in rates}, rank
-
-
-def join_galleries(galleries: Sequence[Faces]) -> Faces:
-    """Concatenate galleries."""
-    features, identity = ([getattr(gallery, name) for gallery in galleries] for name in ("features", "identity"))
-    return Faces(np.concatenate(features), np.concatenate(identity))
 
 
 def ranks_of(gallery: Faces, probes: Faces) -> NDArray[np.int64]:

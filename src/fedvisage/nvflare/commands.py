@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.progress import Reporter
 from fedvisage.federation.protections.compatible import check_real
 from fedvisage.federation.secure.memory import ALLOW, PLAIN
+from fedvisage.metrics.recorded import Metrics
 from fedvisage.nvflare import operator
 from fedvisage.nvflare.authority import read_federation
 from fedvisage.nvflare.certificates import Credentials, check, credentials_in, warning
@@ -39,7 +39,7 @@ from fedvisage.tasks.task import TrainingResult
 
 def run_over_nvflare(
     request: Request, reporter: Reporter, *, kit: Path | None, wait: float, patience: float = PATIENCE
-) -> dict[str, Any]:
+) -> Metrics:
     """Run a recipe with the federation of a kit, or without a kit rehearse it on this machine."""
     check_travels(request.recipe)
     if kit is None:

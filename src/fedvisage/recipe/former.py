@@ -18,11 +18,6 @@ def rename_in_recipe(tree: Mapping[str, Any]) -> dict[str, Any]:
     return {**tree, "data": {names.get(key, key): value for key, value in data.items()}}
 
 
-def rename_in_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of ``metrics.json`` with the target under its present key."""
-    return {"target" if key == "user" else key: value for key, value in metrics.items()}
-
-
 def rename_places(content: Any) -> Any:
     """Return the content of ``data.json`` or ``overlap.json`` with the present names of the places in a recipe."""
     if isinstance(content, Mapping):

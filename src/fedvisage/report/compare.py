@@ -24,8 +24,9 @@ from fedvisage.base.errors import UserError
 from fedvisage.base.files import flatten, json_key, pieces_of
 from fedvisage.data.overlap import PUBLIC, SITE, TARGET
 from fedvisage.data.selection import split_entry
+from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.metrics.scores import LARGEST
-from fedvisage.recipe.former import rename_in_metrics, rename_in_recipe, rename_places
+from fedvisage.recipe.former import rename_in_recipe, rename_places
 from fedvisage.report.run_files import Row, damaged_files_are_errors, read_mapping
 from fedvisage.tasks.seal import check_seal
 
@@ -34,10 +35,6 @@ from fedvisage.tasks.seal import check_seal
 
 ATTACKS = {"hter": "HTER %", "eer": "EER %", "auc": "AUC %", "tpr_at_fpr_1pct": "TPR at FPR 1 %", "acer": "ACER %"}
 MODELS = {"generic": "the generic model", "personal": "the sites' own models"}
-PLACES = {"generic": "generic", "personal": "personalised"}
-TABLES = {"tar": "tar_at_far", "tpir": "tpir_at_fpir"}
-"""Keys of metrics.json that hold recognition rates, by their short names."""
-
 _TITLES = {"tar": "TAR % at FAR", "tpir": "TPIR % at FPIR"}
 _ACCURACY = {"ten-folds": "ten folds %", "list": "listed pairs %"}
 
@@ -47,14 +44,15 @@ ERRORS = frozenset({"hter", "eer", "acer", "bpcer", "apcer_pooled", "hter_target
 Columns = dict[str, str]
 
 
-def figures_of(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return the compared figures that a run's metrics.json holds."""
-    figures = (
-        _of_recognition(metrics)
-        if metrics.get("task") == "recognition"
-        else {name: metrics.get(name) for name in ATTACKS}
-    )
-    return {name: float(value) for name, value in figures.items() if isinstance(value, int | float)}
+def figures_of(metrics: Metrics) -> dict[str, float]:
+    """Return the compared figures of a run."""
+    names = {name: name for name in ATTACKS}
+    if metrics.get("task") == "recognition":
+        starts = tuple(f"{model}.{kind}@" for model in MODELS for kind in _TITLES)
+        names = {name: name for name in metrics if name.startswith(starts)}
+        names |= {"generic.ten-folds": "generic.accuracy", "generic.list": "generic.listed_pairs.accuracy"}
+    values = {figure: metrics.number(name) for figure, name in names.items()}
+    return {figure: float(value) for figure, value in values.items() if value is not None}
 
 
 def lower_is_better(figure: str) -> bool:
@@ -67,30 +65,15 @@ def tables_by_model(names: Iterable[str]) -> list[tuple[str, Columns]]:
     available = set(names)
     if not any("." in name for name in available):
         return [("", ATTACKS)]
-    return [(model, columns) for place, model in MODELS.items() if (columns := _columns(place, available))]
-
-
-def _of_recognition(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    figures: dict[str, Any] = {}
-    for place, section in PLACES.items():
-        table = metrics.get(section) or {}
-        for short, kind in TABLES.items():
-            figures |= {f"{place}.{short}@{rate}": value for rate, value in (table.get(kind) or {}).items()}
-    generic = metrics.get("generic") or {}
-    listed = generic.get("listed_pairs") or {}
-    return figures | {
-        "generic.ten-folds": generic.get("accuracy_on_ten_folds"),
-        "generic.list": listed.get("accuracy"),
-    }
-
-
-def _columns(place: str, metrics: set[str]) -> Columns:
-    """Return a model's columns: rates from the strictest on, then accuracies."""
-    columns: Columns = {}
-    for short, title in _TITLES.items():
-        rates = [name.rpartition("@")[2] for name in metrics if name.startswith(f"{place}.{short}@")]
-        columns |= {f"{place}.{short}@{rate}": f"{title} {rate}" for rate in sorted(rates, key=float)}
-    return columns | {f"{place}.{name}": title for name, title in _ACCURACY.items() if f"{place}.{name}" in metrics}
+    tables = []
+    for place, model in MODELS.items():
+        columns: Columns = {}
+        for short, title in _TITLES.items():  # rates from the strictest on, then accuracies
+            rates = [name.rpartition("@")[2] for name in available if name.startswith(f"{place}.{short}@")]
+            columns |= {f"{place}.{short}@{rate}": f"{title} {rate}" for rate in sorted(rates, key=float)}
+        columns |= {f"{place}.{name}": title for name, title in _ACCURACY.items() if f"{place}.{name}" in available}
+        tables += [(model, columns)] if columns else []
+    return tables
 
 
 # Members of a comparison: the settings, evaluation data and figures of each run.
@@ -165,51 +148,43 @@ def read_compared_runs(paths: Sequence[Path]) -> tuple[list[ComparedRun], list[s
             notes.append(f"{path} was given twice; it is counted once")
             continue
         first_paths[place] = path
-        member = read_compared_run(path)
+        if not path.is_dir():
+            raise UserError(str(path), "directory not found; give the directories of finished runs")
+        check_seal(path)
+        with damaged_files_are_errors(path):
+            member = _read_figures(path)
         twin = members.setdefault(member.content, member)
         if twin is not member:
             notes.append(f"{path} has the recipe, data and scores of {twin.path}; they count as one run")
     return list(members.values()), notes
 
 
-def read_compared_run(path: Path) -> ComparedRun:
-    """Read a run's figures and settings; a run without figures on a target cannot be compared."""
-    if not path.is_dir():
-        raise UserError(str(path), "directory not found; give the directories of finished runs")
-    check_seal(path)
-    with damaged_files_are_errors(path):
-        return _read_figures(path)
-
-
 def _read_figures(path: Path) -> ComparedRun:
-    metrics = rename_in_metrics(read_mapping(path / "metrics.json"))
+    """Read a run's figures and settings; a run without figures on a target cannot be compared."""
+    metrics = read_metrics(path / "metrics.json") if (path / "metrics.json").exists() else Metrics()
     recipe = rename_in_recipe(read_mapping(path / "recipe.yaml"))
     digests = rename_places(read_mapping(path / "data.json"))
     figures = figures_of(metrics)
     if not figures:
         raise UserError(str(path), "has no metrics.json with metrics at a target; give finished runs")
     method = str(metrics.get("method"))
-    settings = tuple((key, value) for key, value in flatten(recipe) if _is_setting(key)) or (("method.name", method),)
-    settings += _source(path)
-    sites = tuple(sorted(str(digests.get(f"{SITE}{name}") or name) for name in metrics.get("sites") or []))
+    settings = tuple(
+        (key, value)
+        for key, value in flatten(recipe)
+        if not any(key == name or key.startswith(f"{name}.") for name in NOT_SETTINGS)
+    ) or (("method.name", method),)
+    # The digest of a method passed in from Python keeps different sources in different groups.
+    sha256 = _section(read_mapping(path / "environment.json"), "method").get("sha256")
+    if sha256 is not None:
+        settings += (("method.source", str(sha256)[:SHOWN_DIGITS]),)
+    sites = tuple(sorted(str(digests.get(f"{SITE}{name}") or name) for name in metrics.get("sites", ())))
     seed, target, people = int(metrics.get("seed") or 0), _target(metrics, recipe, digests), _people(metrics, digests)
     content_key = json_key([settings, sites, seed, target.digest, people.digest, sorted(figures.items())])
-    content = _digest(content_key, path / "scores.csv")
-    return ComparedRun(path, method, settings, sites, seed, target, people, figures, content)
-
-
-def _source(path: Path) -> Settings:
-    """Return the digest of a method passed in from Python, which keeps different sources in different groups."""
-    sha256 = _section(read_mapping(path / "environment.json"), "method").get("sha256")
-    return () if sha256 is None else (("method.source", str(sha256)[:SHOWN_DIGITS]),)
-
-
-def _digest(content: str, scores: Path) -> str:
-    """Return the digest that identifies a run: of its content, and of the bytes of its scores."""
-    digest = hashlib.sha256(content.encode())
+    # Content and scores identify a run, whatever its directory is called.
+    digest, scores = hashlib.sha256(content_key.encode()), path / "scores.csv"
     for piece in pieces_of(scores, LARGEST) if scores.exists() else ():
         digest.update(piece)
-    return digest.hexdigest()
+    return ComparedRun(path, method, settings, sites, seed, target, people, figures, digest.hexdigest())
 
 
 def names_of(data_sets: Iterable[EvaluationData]) -> dict[EvaluationData, str]:
@@ -224,7 +199,7 @@ def names_of(data_sets: Iterable[EvaluationData]) -> dict[EvaluationData, str]:
     }
 
 
-def _target(metrics: Row, recipe: Row, digests: Row) -> EvaluationData:
+def _target(metrics: Metrics, recipe: Row, digests: Row) -> EvaluationData:
     """Identify the target data: the digest of its set, and the selection, split and pairs in use."""
     digest, name = digests.get(TARGET), str(metrics.get("target"))
     if digest is None:
@@ -236,9 +211,9 @@ def _target(metrics: Row, recipe: Row, digests: Row) -> EvaluationData:
     return EvaluationData(name, f"{digest} {hashlib.sha256(json_key(parts).encode()).hexdigest()}", str(digest))
 
 
-def _people(metrics: Row, digests: Row) -> EvaluationData:
+def _people(metrics: Metrics, digests: Row) -> EvaluationData:
     """Identify the sites' own people: the digests of their sets, and of the public set with the impostors."""
-    sites = [str(name) for name in metrics.get("sites") or []]
+    sites = [str(name) for name in metrics.get("sites", ())]
     site_digests = [digests.get(f"{SITE}{name}") for name in sites]
     if not site_digests or None in site_digests:
         return EvaluationData("the sites", "")
@@ -249,10 +224,6 @@ def _people(metrics: Row, digests: Row) -> EvaluationData:
 def _section(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     section = tree.get(name)
     return section if isinstance(section, Mapping) else {}
-
-
-def _is_setting(key: str) -> bool:
-    return not any(key == name or key.startswith(f"{name}.") for name in NOT_SETTINGS)
 
 
 # Labels of groups: the method and the settings that differ. The legend explains shortened labels.
@@ -290,12 +261,20 @@ def labels_of(groups: Sequence[Settings]) -> dict[Settings, Label]:
             shortened.append(settings)
             label = Label(method[settings], ", ".join(f"{key}={tree[key]}" for key in names))
         labels[settings] = label
-    return _with_letters(labels, shortened)
+    # Letters distinguish groups whose shortened labels are equal.
+    texts = [label.text for label in labels.values()]
+    letters = iter([*ascii_uppercase, *map(str, range(1, len(labels) + 1))])
+    for settings in shortened:
+        label = labels[settings]
+        if texts.count(label.text) > 1:
+            labels[settings] = Label(f"{label.text} · {next(letters)}", label.stands_for)
+    return labels
 
 
 def short_names(keys: Sequence[str]) -> dict[str, str]:
     """Return the shortest end of each dotted key that no other key has."""
-    parts = {key: _meaning(key.split(".")) for key in keys}
+    parts = {key: key.split(".") for key in keys}
+    parts = {key: words[:-1] if words[1:] and words[-1] in WITHOUT_MEANING else words for key, words in parts.items()}
     names = {}
     for key, words in parts.items():
         ends = (words[-length:] for length in range(1, len(words) + 1))
@@ -305,25 +284,9 @@ def short_names(keys: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def _meaning(parts: list[str]) -> list[str]:
-    return parts[:-1] if len(parts) > 1 and parts[-1] in WITHOUT_MEANING else parts
-
-
 def _differing_keys(trees: Sequence[Mapping[str, str]]) -> list[str]:
     keys = sorted({key for tree in trees for key in tree})
     return [key for key in keys if key != "method.name" and len({tree.get(key) for tree in trees}) > 1]
-
-
-def _with_letters(labels: dict[Settings, Label], shortened: Sequence[Settings]) -> dict[Settings, Label]:
-    """Add letters to groups whose shortened labels are equal."""
-    texts = [label.text for label in labels.values()]
-    letters = iter([*ascii_uppercase, *map(str, range(1, len(labels) + 1))])
-    return {
-        settings: Label(f"{label.text} · {next(letters)}", label.stands_for)
-        if settings in shortened and texts.count(label.text) > 1
-        else label
-        for settings, label in labels.items()
-    }
 
 
 FEWEST_TARGETS, FEWEST_SEEDS = 2, 3  # for an interval
@@ -377,7 +340,12 @@ class Comparison:
 def compare(runs: Sequence[Path]) -> list[Comparison]:
     """Compare runs in groups of equal settings; all other groups are paired with the first run's group."""
     members, twice = read_compared_runs(runs)
-    names = _names_of_one_task(members)
+    recognise = [any("." in name for name in member.figures) for member in members]
+    if len(set(recognise)) > 1:  # runs of different tasks share no figures
+        stranger = members[recognise.index(not recognise[0])].path
+        raise UserError(str(stranger), "has a different task from the first run; compare runs of one task")
+    available = {name for member in members for name in member.figures}
+    names = [name for _, columns in tables_by_model(available) for name in columns]
     groups: dict[Settings, list[ComparedRun]] = {}
     for member in members:
         groups.setdefault(member.settings, []).append(member)
@@ -399,16 +367,6 @@ def compare(runs: Sequence[Path]) -> list[Comparison]:
         )
         for settings, group in groups.items()
     ]
-
-
-def _names_of_one_task(members: Sequence[ComparedRun]) -> list[str]:
-    """Return the figures that any of the runs has; runs of different tasks share no figures and are refused."""
-    recognise = [any("." in name for name in member.figures) for member in members]
-    if len(set(recognise)) > 1:
-        stranger = members[recognise.index(not recognise[0])].path
-        raise UserError(str(stranger), "has a different task from the first run; compare runs of one task")
-    available = {name for member in members for name in member.figures}
-    return [name for _, columns in tables_by_model(available) for name in columns]
 
 
 def _unpaired_note(
@@ -453,7 +411,14 @@ def over_seeds(group: Sequence[ComparedRun], figure: str) -> Figure | None:
 
 def paired_difference(first: Sequence[ComparedRun], other: Sequence[ComparedRun], figure: str) -> Difference | None:
     """Return the difference other − first over their common targets, from their common seeds on each target."""
-    base, compared = _by_pair(first, figure), _by_pair(other, figure)
+    groups = []
+    for group in (first, other):
+        values: dict[Pair, list[float]] = {}
+        for member in group:
+            if figure in member.figures and member.data_of(figure).digest:
+                values.setdefault(member.pair(figure), []).append(member.figures[figure])
+        groups.append({pair: fmean(figures) for pair, figures in values.items()})  # runs with the same key are averaged
+    base, compared = groups
     gaps = [(pair.target, pair.seed, compared[pair] - base[pair]) for pair in sorted(compared.keys() & base.keys())]
     return difference(gaps, lower_is_better=lower_is_better(figure))
 
@@ -480,24 +445,11 @@ def difference(gaps: Iterable[tuple[str, int, float]], *, lower_is_better: bool 
     quantile = float(stdtrit(len(means) - 1, (1 + CONFIDENCE) / 2))
     half = quantile * stdev(means) / len(means) ** 0.5
     low, high = mean - half, mean + half
-    verdict = _verdict(low, high, lower_is_better) if over == "targets" else None
+    verdict = None
+    if over == "targets":  # on the claim that a row is better than the first
+        better = HOLDS if (high < 0) == lower_is_better else OTHER_WAY
+        verdict = NOT_SHOWN if low <= CLOSE and high >= -CLOSE else better
     return Difference(mean, low, high, verdict, targets, seeds, over)
-
-
-def _verdict(low: float, high: float, lower_is_better: bool) -> str:
-    """Return the verdict of an interval on the claim that a row is better than the first."""
-    if low <= CLOSE and high >= -CLOSE:
-        return NOT_SHOWN
-    return HOLDS if (high < 0) == lower_is_better else OTHER_WAY
-
-
-def _by_pair(group: Sequence[ComparedRun], figure: str) -> dict[Pair, float]:
-    """Return a figure by pairing key; runs of a group with the same key are averaged."""
-    values: dict[Pair, list[float]] = {}
-    for member in group:
-        if figure in member.figures and member.data_of(figure).digest:
-            values.setdefault(member.pair(figure), []).append(member.figures[figure])
-    return {pair: fmean(figures) for pair, figures in values.items()}
 
 
 def as_values(rows: Sequence[Comparison]) -> list[dict[str, Any]]:

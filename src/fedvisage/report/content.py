@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedvisage.base.progress import format_count
 from fedvisage.federation.record.attendance import failures_of
-from fedvisage.metrics.scores import Scores, by_video
+from fedvisage.metrics.recorded import Metrics
+from fedvisage.metrics.scores import by_video
 from fedvisage.metrics.threshold import BINS
 from fedvisage.metrics.threshold import RATES as RATES_OF_PAPERS
 from fedvisage.report.run_files import Row, RunFiles, Uploads
@@ -28,48 +28,45 @@ def _on_faces(run: RunFiles) -> Table | None:
         return None
     level = str(metrics.get("level", "frame"))
     scores = by_video(scores) if level == "video" else scores
-    members = metrics.get("members") or {}
     names = np.unique(scores.model).tolist()
-    thresholds = {name: (members.get(name) or metrics).get("threshold") for name in names}
-    limits = {name: float(limit) for name, limit in thresholds.items() if limit is not None}
+    limits = {name: limit for name in names if (limit := threshold_of(metrics, name)) is not None}
     if len(limits) < len(names):
         return None
-    live = scores.live >= np.array([limits[name] for name in scores.model.tolist()])
-    rows = [_faces(name, scores, live, rows_of_kind) for name, rows_of_kind in _kinds(scores)]
+    live, attack = scores.live >= np.array([limits[name] for name in scores.model.tolist()]), scores.label == 0
+    species = np.unique(scores.species[attack]).tolist()
+    kinds = {"bona fide": ~attack, **{name or "attack": attack & (scores.species == name) for name in species}}
+    kinds |= {"all attacks": attack} if len(species) > 1 else {}
+    rows = []
+    for name, mask in kinds.items():
+        accepted, count = int((live & mask).sum()), int(mask.sum())
+        shares = {"live": _share(accepted, count), "attack": _share(count - accepted, count)}
+        rows += [{"what": name, **shares, "count": count}] if count else []
     columns = {"what": f"{level}s of", "live": "accepted as live", "attack": "rejected as attack", "count": "total"}
     of_members = " Decisions of all members, each at its own threshold." if len(limits) > 1 else ""
     note = f"BPCER: rejected bona fide {level}s. APCER: accepted attacks.{of_members}"
     return table("Decisions at the threshold", rows, columns, note=note)
 
 
-def _kinds(scores: Scores) -> list[tuple[str, NDArray[np.bool_]]]:
-    """Return the rows: bona fide, each species, and all attacks if there are several species."""
-    attack = scores.label == 0
-    species = np.unique(scores.species[attack]).tolist()
-    kinds = [("bona fide", ~attack), *((name or "attack", attack & (scores.species == name)) for name in species)]
-    return [kind for kind in [*kinds, *([("all attacks", attack)] if len(species) > 1 else [])] if kind[1].any()]
-
-
-def _faces(name: str, scores: Scores, live: NDArray[np.bool_], here: NDArray[np.bool_]) -> Row:
-    taken, count = int((live & here).sum()), int(here.sum())
-    return {"what": name, "live": _share(taken, count), "attack": _share(count - taken, count), "count": count}
+def threshold_of(metrics: Metrics, member: str) -> float | None:
+    """Return the threshold of a member, or of the only model."""
+    own = metrics.number(f"members.{member}.threshold")
+    return metrics.number("threshold") if own is None else own
 
 
 def _on_pairs(run: RunFiles) -> Table | None:
     """Count the decisions on genuine pairs and on impostor pairs."""
-    counts, threshold = run.similarities.get(ALL_PAIRS), run.metrics.get("threshold")
+    counts, threshold = run.similarities.get(ALL_PAIRS), run.metrics.number("threshold")
     if counts is None or threshold is None:
         return None
-    edge = round((float(threshold) + 1) * BINS / 2)
-    rows = [_pairs("one person", counts[1], edge), _pairs("two people", counts[0], edge)]
+    edge = round((threshold + 1) * BINS / 2)
+    rows = []
+    for name, kind in (("one person", counts[1]), ("two people", counts[0])):
+        accepted, count = int(kind[edge:].sum()), int(kind.sum())
+        shares = {"one": _share(accepted, count), "two": _share(count - accepted, count)}
+        rows += [{"what": name, **shares, "count": count}] if count else []
     columns = {"what": "pairs of", "one": "accepted as one person", "two": "rejected as two", "count": "total"}
     note = "On the benchmark. False matches: accepted pairs of two people; false non-matches: rejected pairs of one."
-    return table("Decisions at the threshold", [row for row in rows if row["count"]], columns, note=note)
-
-
-def _pairs(name: str, counts: NDArray[np.int64], edge: int) -> Row:
-    as_genuine, count = int(counts[edge:].sum()), int(counts.sum())
-    return {"what": name, "one": _share(as_genuine, count), "two": _share(count - as_genuine, count), "count": count}
+    return table("Decisions at the threshold", rows, columns, note=note)
 
 
 def _share(part: int, count: int) -> str:
@@ -105,22 +102,23 @@ KEPT_NOTES = {
 MOST_SITE_ROWS = 40
 
 
-def levels(metrics: Row) -> dict[str, Row]:
+def levels(metrics: Metrics) -> dict[str, Metrics]:
     """Return the target's figures by level, starting with the level of the headline."""
-    if metrics.get("hter") is None and "apcer" not in metrics:
+    if metrics.get("hter") is None and not metrics.part("apcer"):
         return {}
     first = str(metrics.get("level", "frame"))
     second = "video" if first == "frame" else "frame"
-    return {first: metrics} | ({second: metrics[second]} if isinstance(metrics.get(second), dict) else {})
+    other = metrics.part(second)
+    return {first: metrics} | ({second: other} if other else {})
 
 
-def bounds(metrics: Row, level: str, figure: str) -> list[float] | None:
+def bounds(metrics: Metrics, level: str, figure: str) -> list[float] | None:
     """Return a figure's 95 % interval, if the run computed it."""
-    interval = ((metrics.get("intervals") or {}).get(level) or {}).get(figure)
+    interval = metrics.get(f"intervals.{level}.{figure}")
     return interval if isinstance(interval, list) and len(interval) == 2 else None
 
 
-def headlines(metrics: Row) -> list[dict[str, str]]:
+def headlines(metrics: Metrics) -> list[dict[str, str]]:
     """Return the figures for the top of the page: name, value, interval, explanation."""
     by_level = levels(metrics)
     if not by_level:
@@ -134,7 +132,7 @@ def headlines(metrics: Row) -> list[dict[str, str]]:
     return cards
 
 
-def target_table(metrics: Row) -> Table | None:
+def target_table(metrics: Metrics) -> Table | None:
     """Return the target's figures, one row per figure, with frame and video level side by side."""
     by_level = levels(metrics)
     if not by_level:
@@ -145,17 +143,19 @@ def target_table(metrics: Row) -> Table | None:
         for name, title in RATES.items()
     ]
     for name, share in (("10pct", "10 %"), ("5pct", "5 %"), ("1pct", "1 %")):
-        row = {level: percent((figures.get("bpcer_at_apcer") or {}).get(name)) for level, figures in by_level.items()}
+        row = {level: percent(figures.get(f"bpcer_at_apcer.{name}")) for level, figures in by_level.items()}
         rows.append({"figure": f"BPCER at APCER {share}"} | row)
-    rows.append({"figure": "bona fide + attacks"} | {level: _counts(figures) for level, figures in by_level.items()})
-    note = "In brackets: 95 % intervals, bootstrapped by subject." if metrics.get("intervals") else ""
+    counts = {level: figures.part("count").values() for level, figures in by_level.items()}
+    amounts = {level: " + ".join(f"{count:.0f}" for count in of_level) or None for level, of_level in counts.items()}
+    rows.append({"figure": "bona fide + attacks"} | amounts)
+    note = "In brackets: 95 % intervals, bootstrapped by subject." if metrics.part("intervals") else ""
     columns = {"figure": "in per cent"} | {level: f"{level}s" for level in by_level}
     return table("At the target", rows, columns, note=note)
 
 
-def published_table(metrics: Row) -> Table | None:
+def published_table(metrics: Metrics) -> Table | None:
     """Return the figures by the rules of published papers, if the recipe asked for them."""
-    figures = metrics.get("published") or {}
+    figures = metrics.part("published")
     rows: list[Row] = [
         {"figure": title, "value": percent(figures[name])} for name, title in RATES_OF_PAPERS.items() if name in figures
     ]
@@ -165,15 +165,14 @@ def published_table(metrics: Row) -> Table | None:
     )
 
 
-def species_table(metrics: Row) -> Table | None:
+def species_table(metrics: Metrics) -> Table | None:
     """Return APCER of each attack species, at each level."""
     by_level = levels(metrics)
-    names = sorted({name for figures in by_level.values() for name in figures.get("apcer") or {}})
+    names = sorted({name for figures in by_level.values() for name in figures.part("apcer")})
     if not names:
         return None
     rows: list[Row] = [
-        {"species": name}
-        | {level: percent((figures.get("apcer") or {}).get(name)) for level, figures in by_level.items()}
+        {"species": name} | {level: percent(figures.get(f"apcer.{name}")) for level, figures in by_level.items()}
         for name in names
     ]
     rows.append(
@@ -183,37 +182,37 @@ def species_table(metrics: Row) -> Table | None:
     return table("Accepted attacks, by species", rows, columns)
 
 
-def members_table(metrics: Row) -> Table | None:
+def members_table(metrics: Metrics) -> Table | None:
     """Return the figures of each member model, for methods that keep one per site."""
-    members = metrics.get("members") or {}
     rows = [
         {"member": name, "threshold": f"{figures['threshold']:+.3f}" if "threshold" in figures else None}
         | {figure: percent(figures.get(figure)) for figure in RATES}
-        for name, figures in members.items()
+        for name, figures in metrics.parts("members").items()
     ]
     columns = {"member": "model of", **RATES, "threshold": "threshold"}
     return table("Each site's own model, at the target (per cent)", rows, columns) if rows else None
 
 
-def adaptation_table(metrics: Row) -> Table | None:
+def adaptation_table(metrics: Metrics) -> Table | None:
     """Return the results of adapting each model to the target's images."""
     rows: list[Row] = [
         {"model": name, "adapted": outcome["adapted"]}
         | {
-            outcome_kind: "; ".join(f"{count}: {reason}" for reason, count in outcome[outcome_kind].items()) or "none"
+            outcome_kind: "; ".join(f"{count}: {reason}" for reason, count in outcome.part(outcome_kind).items())
+            or "none"
             for outcome_kind in KEPT_BACK
         }
-        for name, outcome in (metrics.get("adaptation") or {}).items()
+        for name, outcome in metrics.parts("adaptation").items()
     ]
     columns = {"model": "model", "adapted": "adapted to", **KEPT_BACK}
     note = "The source model decided where the gate withheld images or reverted an adaptation."
     return table("Test-time adaptation, in images", rows, columns, note=note) if rows else None
 
 
-def heldout_table(metrics: Row) -> Table | None:
+def heldout_table(metrics: Metrics) -> Table | None:
     """Return the error rates from the sites' histograms, of held-out subjects or of training subjects."""
-    training = metrics.get("sites_training")
-    sites = training or metrics.get("sites_heldout") or {}
+    training = metrics.parts("sites_training")
+    sites = training or metrics.parts("sites_heldout")
     titles = {"auc": "AUC %", "eer": "EER %", "apcer_pooled": "APCER %, pooled", "bpcer": "BPCER %"}
     titles = {key: title for key, title in titles.items() if any(row.get(key) is not None for row in sites.values())}
     rows = [{"site": name} | {key: percent(row.get(key)) for key in titles} for name, row in sites.items()]
@@ -222,25 +221,19 @@ def heldout_table(metrics: Row) -> Table | None:
     return table(f"At the sites, on {subjects}", rows, {"site": "site"} | titles, note=note) if rows else None
 
 
-def kept_table(metrics: Row) -> Table | None:
+def kept_table(metrics: Metrics) -> Table | None:
     """Return the held-out metrics of start and result by site, for runs that chose between them."""
-    kept = metrics.get("kept")
+    kept = metrics.part("kept")
     if not kept:
         return None
-    measured = {far for row in kept["result"].values() for far in row.get("tar_at_far") or ()}
-    lowest = sorted(measured, key=float)[:KEPT_FARS]
-    titles = KEPT_FIGURES | {far: f"TAR % at FAR {far}" for far in lowest}
-    pairs = [(figure, model) for figure in titles for model in KEPT_MODELS]
-
-    def figures(model: str, site: str) -> Row:
-        row = kept[model].get(site, {})
-        return {**row, **(row.get("tar_at_far") or {})}
-
-    rows = [
-        {"site": site} | {f"{figure} {model}": percent(figures(model, site).get(figure)) for figure, model in pairs}
-        for site in kept["result"]
-    ]
-    columns = {f"{figure} {model}": f"{titles[figure]}, {model}" for figure, model in pairs}
+    sites = kept.parts("result")
+    lowest = sorted({far for row in sites.values() for far in row.rates("tar")}, key=float)[:KEPT_FARS]
+    titles = KEPT_FIGURES | {f"tar@{far}": f"TAR % at FAR {far}" for far in lowest}
+    columns = {f"{model}.{figure}": f"{titles[figure]}, {model}" for figure in titles for model in KEPT_MODELS}
+    rows = []
+    for site in sites:
+        names = {column: column.replace(".", f".{site}.", 1) for column in columns}
+        rows.append({"site": site} | {column: percent(kept.get(name)) for column, name in names.items()})
     note = f"From histograms of held-out scores. The run kept {KEPT_NOTES[kept['model']]}."
     return table("Start and result at the sites", rows, {"site": "site"} | columns, note=note)
 
@@ -264,19 +257,11 @@ def uploads_table(uploads: Uploads) -> Table | None:
     ]
     titles = {"field": "field", "kind": "kind", "guarantee": "what is declared of it", "sites": "sites"}
     titles |= {"messages": "messages", "each": "largest", "all": "total"}
-    return table("What left the sites", rows, titles, names=3, note=_repetition(uploads)) if rows else None
-
-
-def _repetition(uploads: Uploads) -> str:
-    """Report how many of the uploads belong to rounds that were repeated after an interruption."""
-    sizes = uploads.repeated
-    if not sizes:
-        return ""
-    return (
-        f"{format_count(len(sizes), 'message')} of these ({size(sum(sizes))}) left the sites before an "
-        "interruption, and "
-        "again when the run was resumed. All of them count here."
+    note = (
+        f"{format_count(len(uploads.repeated), 'message')} of these ({size(sum(uploads.repeated))}) left the sites "
+        "before an interruption, and again when the run was resumed. All of them count here."
     )
+    return table("What left the sites", rows, titles, names=3, note=note if uploads.repeated else "") if rows else None
 
 
 def site_uploads_table(uploads: Uploads) -> Table | None:
@@ -305,8 +290,3 @@ def failures_table(rounds: list[Row]) -> Table | None:
     ]
     columns = {"round": "round", "site": "site", "reason": "reason"}
     return table("Failures of sites", rows[:MOST_SITE_ROWS], columns, names=3) if rows else None
-
-
-def _counts(figures: Row) -> str | None:
-    count = figures.get("count") or {}
-    return " + ".join(f"{count[kind]:.0f}" for kind in ("bona_fide", "attack")) if len(count) == 2 else None

@@ -4,6 +4,7 @@ import io
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
@@ -13,10 +14,10 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from fedvisage.metrics.intervals import Band
-from fedvisage.metrics.pad import attacks_by_species, eer, error_curve, far_frr
+from fedvisage.metrics.pad import attacks_by_species, curve_eer, error_curve, far_frr
 from fedvisage.metrics.scores import FloatArray, Scores
 from fedvisage.metrics.threshold import Histogram, average_rates
 
@@ -104,18 +105,6 @@ def mark(axes: Axes, x: float, y: float, marker: str, index: int) -> None:
     axes.plot([x], [y], marker=marker, markersize=6, markerfacecolor=face, markeredgecolor=colour(index), clip_on=False)
 
 
-def marks(operating: bool) -> list[Artist]:
-    """Return the legend's handles of marked points."""
-    style = {"linestyle": "", "color": INK, "markersize": 5}
-    hollow = Line2D([], [], marker=EQUAL, markerfacecolor="none", **style)  # type: ignore[arg-type]
-    return [*([Line2D([], [], marker=OPERATING, **style)] if operating else []), hollow]  # type: ignore[arg-type]
-
-
-def mark_names(operating: bool) -> list[str]:
-    """Return the legend's names of marked points."""
-    return [*(["at the threshold"] if operating else []), "EER"]
-
-
 def mark_threshold(axes: Axes, threshold: float, ends: tuple[float, float]) -> None:
     """Draw the threshold into a histogram, or name the end beyond which it lies."""
     low, high = ends
@@ -143,109 +132,186 @@ def svg(figure: Figure, name: str) -> str:
     return text.getvalue()
 
 
-DET_TICKS = (0.001, 0.01, 0.05, 0.2, 0.5, 0.8)
-DET_ENDS = (0.0005, 0.9)
-POOLED = "pooled APCER"
+# Error curves and histograms, of scores of attack detection and of counts of pairs.
+
+DET_TICKS = (0.0001, 0.001, 0.01, 0.05, 0.2, 0.5, 0.8)
+LEAST_FAR = 1e-6
+"""The lowest false acceptance rate on a logarithmic axis."""
 MANY_SITES = 8
 AIR = 0.04  # margin at either end, as a share of the axis
 LEAST_SPAN = 1e-3  # gives equal scores an axis, too
 
+Labels = tuple[str, str]
+DET_OF_ATTACKS = ("attacks accepted, pooled APCER (%)", "bona fide rejected, BPCER (%)")
+DET_OF_PAIRS = ("impostor pairs accepted, FAR (%)", "genuine pairs missed, FRR (%)")
 
-def roc(groups: Mapping[str, Scores], thresholds: Mapping[str, float], shade: Band | None = None) -> str:
-    """Draw accepted bona fide against accepted attacks, one line per group of scores."""
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """FAR and FRR at ascending thresholds, and marked points: FAR, FRR and marker."""
+
+    far: FloatArray
+    frr: FloatArray
+    points: tuple[tuple[float, float, str], ...] = ()
+
+
+def curve_of_scores(scores: Scores, threshold: float | None) -> Curve:
+    """Return the error rates of scores, with the point of equal errors and the one at the threshold."""
+    curve = error_curve(scores.live, scores.label)
+    operating = () if threshold is None else ((*far_frr(scores, threshold), OPERATING),)
+    return Curve(curve.far, curve.frr, (_equal_errors(curve.far, curve.frr), *operating))
+
+
+def curve_of_counts(histograms: Sequence[Histogram], edge: int | None = None, *, marked: bool = False) -> Curve:
+    """Return the mean error rates of histograms at the edges of their bins; ``edge`` is the threshold's position."""
+    mean = average_rates(histograms)
+    assert mean.far is not None and mean.frr is not None  # noqa: PT018  # sites without a class are not drawn
+    if not marked:
+        return Curve(mean.far, mean.frr)
+    operating = () if edge is None else ((float(mean.far[edge]), float(mean.frr[edge]), OPERATING),)
+    return Curve(mean.far, mean.frr, (_equal_errors(mean.far, mean.frr), *operating))
+
+
+def _equal_errors(far: FloatArray, frr: FloatArray) -> tuple[float, float, str]:
+    equal = float(curve_eer(far, frr))
+    return equal, equal, EQUAL
+
+
+def roc(curves: Mapping[str, Curve], shade: Band | None = None, *, name: str = "roc", mean: bool = False) -> str:
+    """Draw accepted genuine faces against accepted attacks; with ``mean``, the last curve is the mean of the others."""
     with figure_style():
         figure, axes = canvas()
-        handles: list[Artist] = []
         if shade is not None:
             axes.fill_between(100 * shade.far, 100 * (1 - shade.high), 100 * (1 - shade.low), **BAND)
-        for index, scores in enumerate(groups.values()):
-            far, frr = rates(scores)
-            handles += axes.plot(100 * far, 100 * (1 - frr), color=colour(index), linestyle=dash(index))
+        lines = {}
+        for title, curve in curves.items():
+            far, frr = visible(curve.far, curve.frr)
+            lines[title] = 100 * far, 100 * (1 - frr)
+        handles = _plot_lines(axes, lines, mean)
         axes.plot([0, 100], [0, 100], color=QUIET, linewidth=0.8)
-        for index, (x, y, marker) in points(groups, thresholds):
-            mark(axes, 100 * x, 100 * (1 - y), marker, index)
+        for index, (accepted, rejected, marker) in _points(curves):
+            mark(axes, 100 * accepted, 100 * (1 - rejected), marker, index)
         axes.set(xlim=(-1, 100), ylim=(0, 101), xlabel="attacks accepted, pooled APCER (%)")
         axes.set_ylabel("bona fide accepted (%)")
-        key(figure, [*handles, *marks(bool(thresholds))], [*groups, *mark_names(bool(thresholds))])
-        return svg(figure, "roc")
+        _key_of_curves(figure, handles, curves, mean)
+        return svg(figure, name)
 
 
-def det(
-    groups: Mapping[str, Scores], thresholds: Mapping[str, float], shade: Band | None = None, attacks: str = POOLED
-) -> str:
-    """Draw BPCER against APCER on normal-deviate axes, which spread out small errors."""
+def roc_of_pairs(curves: Mapping[str, Curve], pairs: int, name: str = "roc") -> str:
+    """Draw TAR against FAR on a logarithmic axis that ends below one of this number of impostor pairs."""
     with figure_style():
         figure, axes = canvas()
-        handles: list[Artist] = []
+        lines = {}
+        for title, curve in curves.items():
+            shown = curve.far >= LEAST_FAR
+            lines[title] = curve.far[shown], 100 * (1 - curve.frr[shown])
+        handles = _plot_lines(axes, lines)
+        for index, (far, frr, marker) in _points(curves):
+            if far >= LEAST_FAR:
+                mark(axes, far, 100 * (1 - frr), marker, index)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(FuncFormatter(_power_of_ten))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_xlim(max(LEAST_FAR, 0.5 / max(1, pairs)), 1)
+        axes.set(ylim=(0, 101), xlabel="impostor pairs accepted, FAR", ylabel="genuine pairs accepted, TAR (%)")
+        _key_of_curves(figure, handles, curves)
+        return svg(figure, name)
+
+
+def _power_of_ten(value: float, _: int) -> str:
+    return "1" if value == 1 else f"1e{np.log10(value):.0f}"
+
+
+def det(curves: Mapping[str, Curve], labels: Labels, least: float = 1e-3, shade: Band | None = None) -> str:
+    """Draw misses against false acceptances on normal-deviate axes, which spread out small errors."""
+    with figure_style():
+        figure, axes = canvas()
         if shade is not None:
             axes.fill_between(deviate(shade.far), deviate(shade.low), deviate(shade.high), **BAND)
-        for index, scores in enumerate(groups.values()):
-            far, frr = rates(scores)
-            style = {"color": colour(index), "linestyle": dash(index)}
-            handles += axes.plot(deviate(far), deviate(frr), **style)  # type: ignore[arg-type]
-        ticks, labels = deviate(np.asarray(DET_TICKS)), [f"{100 * tick:g}" for tick in DET_TICKS]
-        axes.set_xticks(ticks, labels)
-        axes.set_yticks(ticks, labels)
-        low, high = deviate(np.asarray(DET_ENDS))
+        lines = {}
+        for title, curve in curves.items():
+            far, frr = visible(curve.far, curve.frr)
+            lines[title] = deviate(far), deviate(frr)
+        handles = _plot_lines(axes, lines)
+        shown = [tick for tick in DET_TICKS if tick >= least]
+        ticks, names = deviate(np.asarray(shown)), [f"{100 * tick:g}" for tick in shown]
+        axes.set_xticks(ticks, names)
+        axes.set_yticks(ticks, names)
+        low, high = (float(end) for end in deviate(np.asarray((least / 2, 0.95))))
         axes.plot([low, high], [low, high], color=QUIET, linewidth=0.8)
-        for index, (x, y, marker) in points(groups, thresholds):
-            across, up = (float(np.clip(value, low, high)) for value in deviate(np.asarray([x, y])))
+        for index, (accepted, rejected, marker) in _points(curves):
+            across, up = (float(np.clip(value, low, high)) for value in deviate(np.asarray([accepted, rejected])))
             mark(axes, across, up, marker, index)
-        axes.set(xlim=(low, high), ylim=(low, high), xlabel=f"attacks accepted, {attacks} (%)")
-        axes.set_ylabel("bona fide rejected, BPCER (%)")
-        key(figure, [*handles, *marks(bool(thresholds))], [*groups, *mark_names(bool(thresholds))])
+        axes.set(xlim=(low, high), ylim=(low, high), xlabel=labels[0], ylabel=labels[1])
+        _key_of_curves(figure, handles, curves)
         return svg(figure, "det")
 
 
-def roc_by_site(sites: Mapping[str, Histogram]) -> str:
-    """Draw a ROC for each site from its histogram of held-out scores; many sites are drawn in grey, with their mean."""
+def _plot_lines(axes: Axes, lines: Mapping[str, tuple[FloatArray, FloatArray]], mean: bool = False) -> list[Artist]:
+    """Draw a line per series; with ``mean``, the last one on top of the others, which are faint."""
+    handles: list[Artist] = []
+    for index, (x, y) in enumerate(lines.values()):
+        handles += axes.plot(x, y, **line_style(index, faint=mean and index < len(lines) - 1))
+    if mean:
+        handles[-1].set(color=colour(0), linewidth=2, linestyle="solid")
+    return handles
+
+
+def line_style(index: int, *, faint: bool = False) -> dict[str, Any]:
+    """Return the style of the line with this index."""
+    return {"color": QUIET, "linewidth": 0.6} if faint else {"color": colour(index), "linestyle": dash(index)}
+
+
+def _points(curves: Mapping[str, Curve]) -> list[tuple[int, tuple[float, float, str]]]:
+    return [(index, point) for index, curve in enumerate(curves.values()) for point in curve.points]
+
+
+def _key_of_curves(figure: Figure, handles: list[Artist], curves: Mapping[str, Curve], mean: bool = False) -> None:
+    """Name the lines and the markers that occur."""
+    names = list(curves)
+    if mean:
+        handles, names = [handles[0], handles[-1]], [f"{len(names) - 1} sites", names[-1]]
+    markers = {marker for _, (_, _, marker) in _points(curves)}
+    for marker, name in ((OPERATING, "at the threshold"), (EQUAL, "EER")):
+        if marker in markers:
+            style = {"linestyle": "", "color": INK, "markersize": 5, "marker": marker}
+            face = INK if marker == OPERATING else "none"
+            handles = [*handles, Line2D([], [], markerfacecolor=face, **style)]  # type: ignore[arg-type]
+            names = [*names, name]
+    key(figure, handles, names)
+
+
+def histogram(
+    shares: Mapping[str, FloatArray], edges: FloatArray, threshold: float | None, labels: Labels, name: str
+) -> str:
+    """Draw the share of each class per bin, the first class filled, with the threshold."""
+    ends = (float(edges[0]), float(edges[-1]))
     with figure_style():
         figure, axes = canvas()
         handles: list[Artist] = []
-        many = len(sites) > MANY_SITES
-        for index, counts in enumerate(sites.values()):
-            style = {"color": QUIET, "linewidth": 0.6} if many else {"color": colour(index), "linestyle": dash(index)}
-            handles += axes.plot(*_accepted_shares([counts]), **style)
-        if many:
-            handles = [handles[0], *axes.plot(*_accepted_shares(list(sites.values())), color=colour(0), linewidth=2)]
-        axes.plot([0, 100], [0, 100], color=QUIET, linewidth=0.8)
-        axes.set(xlim=(-1, 100), ylim=(0, 101), xlabel="attacks accepted, pooled APCER (%)")
-        axes.set_ylabel("bona fide accepted (%)")
-        key(figure, handles, [f"{len(sites)} sites", "their mean"] if many else list(sites))
-        return svg(figure, "roc-sites")
-
-
-def points(groups: Mapping[str, Scores], thresholds: Mapping[str, float]) -> list[tuple[int, tuple[float, float, str]]]:
-    """Return the marked points by line index: FAR and FRR at the threshold, and the point of equal errors."""
-    marked = []
-    for index, (name, scores) in enumerate(groups.items()):
-        equal = eer(scores)
-        marked.append((index, (equal, equal, EQUAL)))
-        if name in thresholds:
-            marked.append((index, (*far_frr(scores, thresholds[name]), OPERATING)))
-    return marked
-
-
-def score_histograms(scores: Scores, threshold: float | None, name: str = "histogram") -> str:
-    """Draw the logits of the bona fide (filled) and of each attack species, with the threshold."""
-    groups = {"bona fide": scores.bona_fide} if len(scores.bona_fide) else {}
-    groups |= {species or "attack": live for species, live in attacks_by_species(scores).items()}
-    with figure_style():
-        figure, axes = canvas()
-        low, high = span(scores.live, threshold)
-        bins = int(np.clip(2.5 * len(scores) ** (1 / 3), 12, 60))  # more bins would leave some of them empty
-        edges = np.linspace(low, high, bins + 1)
-        handles: list[Artist] = []
-        for index, live in enumerate(groups.values()):
-            share = 100 * np.histogram(np.clip(live, edges[0], edges[-1]), edges)[0] / len(live)
+        for index, share in enumerate(shares.values()):
             if index == 0:
                 axes.stairs(share, edges, fill=True, color=colour(index), alpha=0.25)
             handles.append(axes.stairs(share, edges, color=colour(index), linestyle=dash(index), linewidth=1.5))
         if threshold is not None:
-            mark_threshold(axes, threshold, (low, high))
-        axes.set(xlabel="score: logit of being live", ylabel="share of the class (%)", ylim=(0, None), xlim=(low, high))
-        key(figure, handles, list(groups))
+            mark_threshold(axes, threshold, ends)
+        axes.set(xlabel=labels[0], ylabel=labels[1], ylim=(0, None), xlim=ends)
+        key(figure, handles, list(shares))
         return svg(figure, name)
+
+
+def score_histograms(scores: Scores, threshold: float | None, name: str = "histogram") -> str:
+    """Draw the logits of the bona fide and of each attack species."""
+    groups = {"bona fide": scores.bona_fide} if len(scores.bona_fide) else {}
+    groups |= {species or "attack": live for species, live in attacks_by_species(scores).items()}
+    low, high = span(scores.live, threshold)
+    bins = int(np.clip(2.5 * len(scores) ** (1 / 3), 12, 60))  # more bins would leave some of them empty
+    edges = np.linspace(low, high, bins + 1)
+    shares = {
+        title: 100 * np.histogram(np.clip(live, edges[0], edges[-1]), edges)[0] / len(live)
+        for title, live in groups.items()
+    }
+    return histogram(shares, edges, threshold, ("score: logit of being live", "share of the class (%)"), name)
 
 
 def span(values: FloatArray, threshold: float | None) -> tuple[float, float]:
@@ -270,11 +336,17 @@ def over_rounds(series: Mapping[str, Sequence[tuple[float, float]]], label: str,
         handles: list[Artist] = []
         many = len(series) > MANY_SITES
         for index, points in enumerate(series.values()):
-            style = {"color": QUIET, "linewidth": 0.6} if many else {"color": colour(index), "linestyle": dash(index)}
             marker = "o" if len(points) < 25 and not many else ""
-            handles += axes.plot(*zip(*points, strict=True), marker=marker, markersize=3, **style)
+            handles += axes.plot(
+                *zip(*points, strict=True), marker=marker, markersize=3, **line_style(index, faint=many)
+            )
         if many:
-            handles = [handles[0], *axes.plot(*mean_by_round(series), color=colour(0), linewidth=2)]
+            values: dict[float, list[float]] = {}
+            for points in series.values():
+                for number, value in points:
+                    values.setdefault(number, []).append(value)
+            mean = {number: sum(values[number]) / len(values[number]) for number in sorted(values)}
+            handles = [handles[0], *axes.plot(list(mean), list(mean.values()), color=colour(0), linewidth=2)]
         axes.set(xlabel="round", ylabel=label)
         first, last = (end(number for line in series.values() for number, _ in line) for end in (min, max))
         if first == last:
@@ -352,12 +424,6 @@ def by_row(rows: Mapping[str, Sequence[float]], means: Mapping[str, Sequence[flo
         return svg(figure, name)
 
 
-def rates(scores: Scores) -> tuple[FloatArray, FloatArray]:
-    """Return FAR and FRR, without points too close to be distinguished."""
-    curve = error_curve(scores.live, scores.label)
-    return visible(curve.far, curve.frr)
-
-
 def visible(far: FloatArray, frr: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Leave out points of a curve that are closer than 1/2000 to the previous one."""
     cell = np.round(2000 * np.stack([far, frr]))
@@ -365,25 +431,7 @@ def visible(far: FloatArray, frr: FloatArray) -> tuple[FloatArray, FloatArray]:
     return far[distinct], frr[distinct]
 
 
-def _accepted_shares(histograms: Sequence[Histogram]) -> tuple[FloatArray, FloatArray]:
-    """Return accepted attacks and accepted bona fide at each edge of the bins, in per cent."""
-    mean = average_rates(histograms)
-    assert mean.far is not None and mean.frr is not None  # noqa: PT018  # sites without a class are not drawn
-    far, frr = visible(mean.far, mean.frr)
-    return 100 * far, 100 * (1 - frr)
-
-
 def deviate(rate: FloatArray) -> FloatArray:
     """Return the normal quantile of each rate; rates of 0 and 1 are placed outside the axes instead of at infinity."""
     normal = NormalDist()
     return np.asarray([normal.inv_cdf(value) for value in np.clip(rate, 1e-5, 1 - 1e-5).tolist()])
-
-
-def mean_by_round(series: Mapping[str, Sequence[tuple[float, float]]]) -> tuple[list[float], list[float]]:
-    """Return the rounds, and the mean of all series in each round."""
-    values: dict[float, list[float]] = {}
-    for points in series.values():
-        for number, value in points:
-            values.setdefault(number, []).append(value)
-    ordered = sorted(values)
-    return ordered, [sum(values[number]) / len(values[number]) for number in ordered]

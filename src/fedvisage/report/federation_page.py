@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from statistics import fmean
 from typing import Any
 
 from fedvisage.base.errors import plain_line
@@ -74,7 +75,15 @@ def _page(standing: FederationState, every: float, now: datetime) -> str:
                 ("failed", str(failures), "uploads of these runs that did not come"),
             ],
             sites=_sites(standing.status),
-            ending=[*_certificate_warnings(standing.status), *map(_short, standing.status.get("differences") or [])],
+            ending=[
+                *(
+                    f"The certificate of {_short(certificate['name'])} ends on {str(certificate['until'])[:10]}, "
+                    f"in {format_count(round(certificate['days_left']), 'day')}."
+                    for certificate in standing.status.get("certificates") or []
+                    if float(certificate["days_left"]) < SOON
+                ),
+                *map(_short, standing.status.get("differences") or []),
+            ],
             runs=[_run(run, standing.details.get(str(run["run"]), {}), sites) for run in runs],
         )
     )
@@ -99,20 +108,11 @@ def _connected(sites: Sequence[Row]) -> set[str]:
     return {str(site["name"]) for site in sites if not site.get("stale")}
 
 
-def _certificate_warnings(status: Row) -> list[str]:
-    ending = [certificate for certificate in status.get("certificates") or [] if float(certificate["days_left"]) < SOON]
-    return [
-        f"The certificate of {_short(certificate['name'])} ends on {str(certificate['until'])[:10]}, "
-        f"in {format_count(round(certificate['days_left']), 'day')}."
-        for certificate in ending
-    ]
-
-
 def _run(run: Row, details: Row, sites: Sequence[Row]) -> dict[str, Any]:
     """Return the template's values for a run."""
     rows, connected = list(details.get("rounds") or []), _connected(sites)
     done, total = int(run["round"]), int(run["rounds"])
-    last = rows[-1] if rows else {}
+    last, recent = rows[-1] if rows else {}, [float(row["seconds"]) for row in rows[-RECENT:]]
     lost = sorted(map(str, set(last.get("asked") or ()) - connected))
     return {
         "name": _short(run["run"]),
@@ -120,7 +120,7 @@ def _run(run: Row, details: Row, sites: Sequence[Row]) -> dict[str, Any]:
         "state": _short(run["state"]),
         "done": done,
         "of": total,
-        "left": _time_left(rows, total - done),
+        "left": f"about {duration_in_words((total - done) * fmean(recent))} left" if recent and total > done else "",
         "facts": [
             ("left the sites", size(float(run["bytes_up"]))),
             ("came to the sites", size(float(run["bytes_down"]))),
@@ -134,11 +134,6 @@ def _run(run: Row, details: Row, sites: Sequence[Row]) -> dict[str, Any]:
             for line in details.get("log") or []
         ],
     }
-
-
-def _time_left(rows: Sequence[Row], left: int) -> str:
-    recent = [float(row["seconds"]) for row in rows[-RECENT:]]
-    return f"about {duration_in_words(left * sum(recent) / len(recent))} left" if recent and left > 0 else ""
 
 
 def _budget(details: Row) -> tuple[str, float] | None:

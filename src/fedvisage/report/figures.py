@@ -9,14 +9,16 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from fedvisage.base.streams import numpy_rng
-from fedvisage.metrics.intervals import Band, band
+from fedvisage.metrics.intervals import band
+from fedvisage.metrics.recorded import Metrics
 from fedvisage.metrics.scores import Scores, by_video
 from fedvisage.report import curves
-from fedvisage.report.curves import INK, canvas, colour, figure_style, key, svg
-from fedvisage.report.run_files import Features, Row, RunFiles
-from fedvisage.report.tsne import tsne
+from fedvisage.report.content import threshold_of
+from fedvisage.report.curves import INK, MANY_SITES, canvas, colour, figure_style, key, svg
+from fedvisage.report.run_files import Features, RunFiles
 
 # The papers' t-SNE figure: colours show the site, markers the label (N. Alkhunaizi et al., "FedSIS", 2023, Fig. 3). A
 # linear support vector machine separates each set's bona fide images from its attacks in the plane. One linear head
@@ -26,7 +28,7 @@ MOST_POINTS = 1000  # more points are slow to place and cover each other
 MOST_SITES = 6  # the number of distinguishable colours
 FEWEST_POINTS = 24  # below, the perplexity is too small for a meaningful figure
 FEWEST_OF_A_CLASS = 5  # below, a line through a set means nothing
-MOST_STEPS, SHORTEST_STEP = 100, 1e-9  # of the search for a line
+PERPLEXITY = 30.0
 SEED = 0  # fixed, because the figure of given features does not depend on the run's seed
 
 
@@ -71,12 +73,16 @@ def boundary(place: NDArray[np.float32], label: NDArray[np.int64]) -> NDArray[np
     """
     if min((label == value).sum() for value in (0, 1)) < FEWEST_OF_A_CLASS:
         return None
-    normal, offset = linear_svm(place.astype(np.float64), label)
+    # Imported here, because it loads for seconds, which a report without features need not.
+    from sklearn.svm import LinearSVC
+
+    middle = place.mean(0)
+    classifier = LinearSVC(C=0.5, dual=False, intercept_scaling=10.0).fit(place - middle, label)
+    normal, offset = classifier.coef_[0], float(classifier.intercept_[0])
     length = float(np.linalg.norm(normal))
     if length < 1e-9:
         return None
-    middle = place.mean(0)
-    foot = middle - normal * (middle @ normal + offset) / length**2
+    foot = middle - normal * offset / length**2
     if np.linalg.norm(foot - middle) > np.linalg.norm(place - middle, axis=1).max():
         return None  # for overlapping classes the line is far away and separates nothing
     along = np.array([-normal[1], normal[0]]) / length
@@ -84,30 +90,17 @@ def boundary(place: NDArray[np.float32], label: NDArray[np.int64]) -> NDArray[np
     return np.asarray(foot + np.outer([reach.min(), reach.max()], along) * 1.1)
 
 
-def linear_svm(place: NDArray[np.float64], label: NDArray[np.int64]) -> tuple[NDArray[np.float64], float]:
-    """Return normal w and offset b of the line that minimises ‖w‖² + Σ max(0, 1 − y(w·x + b))², with y = ±1.
+def tsne(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Place points in the plane so that neighbours stay neighbours (L. van der Maaten, G. Hinton, JMLR 9, 2008).
 
-    A linear support vector machine with squared hinge loss, by Newton's method: S. S. Keerthi, D. DeCoste, "A Modified
-    Finite Newton Method for Fast Solution of Large Scale Linear SVMs", JMLR 6, 2005. The length of a step is halved
-    until the sum falls.
+    One thread only: sums over points depend on the number of threads.
     """
-    truth, rows = np.where(label == 1, 1.0, -1.0), np.column_stack([place, np.ones(len(place))])
-    penalty = np.diag([1.0, 1.0, 0.0])
+    from sklearn.manifold import TSNE
 
-    def loss(line: NDArray[np.float64]) -> float:
-        return float(line @ penalty @ line + np.square(np.maximum(0, 1 - truth * (rows @ line))).sum())
-
-    line = np.zeros(3)
-    for _ in range(MOST_STEPS):
-        inside = truth * (rows @ line) < 1
-        near = rows[inside]
-        step = np.linalg.lstsq(penalty + near.T @ near, near.T @ truth[inside])[0] - line
-        while loss(line + step) >= loss(line):
-            step /= 2
-            if np.abs(step).max() < SHORTEST_STEP:
-                return line[:2], float(line[2])
-        line = line + step
-    return line[:2], float(line[2])
+    perplexity = min(PERPLEXITY, (len(values) - 1) / 3)
+    with threadpool_limits(limits=1):
+        places: NDArray[np.float32] = TSNE(perplexity=perplexity, init="pca", random_state=SEED).fit_transform(values)
+    return places
 
 
 def sample(count: int) -> NDArray[np.int64]:
@@ -127,7 +120,6 @@ Figure = tuple[str, str, str]
 MOST_MODELS = 6  # curves per figure, and histograms per page
 RESAMPLES = 300  # of a band: a drawing needs fewer than printed intervals
 PRIVILEGE = "Only in a simulation: a federation does not see its target. Nothing was chosen by these metrics."
-KINDS = (("TAR", "tar_at_far"), ("TPIR", "tpir_at_fpir"))
 SCALE = "Only neighbourhoods matter; distances have no unit, and distant groups may in fact be close to each other."
 
 
@@ -140,7 +132,11 @@ def figures(run: RunFiles) -> list[Figure]:
     }
     drawings += _rounds("Training loss", "Mean training loss at each site.", loss, "loss")
     heldout = {
-        name: [(row["round"], 100 * row["heldout"][key]) for row in run.rounds if _number(_heldout(row).get(key))]
+        name: [
+            (row["round"], 100 * row["heldout"][key])
+            for row in run.rounds
+            if isinstance(row.get("heldout"), dict) and _number(row["heldout"].get(key))
+        ]
         for key, name in (("auc", "AUC"), ("eer", "EER"))
     }
     drawings += _rounds("Held-out subjects of the sites", "Mean over the sites, by round.", heldout, "per cent")
@@ -149,15 +145,16 @@ def figures(run: RunFiles) -> list[Figure]:
     return drawings + _features(run)
 
 
-def by_round(metrics: Row) -> dict[str, dict[str, list[tuple[float, float]]]]:
+def by_round(metrics: Metrics) -> dict[str, dict[str, list[tuple[float, float]]]]:
     """Return the target's figures of evaluated rounds, in per cent, by kind and name."""
     by_kind: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for row in metrics.get("by_round") or ():
-        tables = {kind: (row.get("generic") or {}).get(key) or {} for kind, key in KINDS}
+    for row in map(Metrics, metrics.get("by_round", ())):
+        generic = row.part("generic")
+        tables = {kind: generic.rates(kind.lower()) for kind in ("TAR", "TPIR")}
         tables |= {"errors": {"EER": row.get("eer"), "AUC": row.get("auc")}}
         for kind, table in tables.items():
             for name, value in table.items():
-                if _number(value):
+                if value is not None and _number(value):
                     by_kind.setdefault(kind, {}).setdefault(name, []).append((row["round"], 100 * value))
     return by_kind
 
@@ -172,50 +169,45 @@ def curve_groups(scores: Scores, level: str = "frame") -> dict[str, Scores]:
     return dict(sorted(groups.items(), key=lambda entry: entry[0] != f"{level}s"))
 
 
-def thresholds_of(metrics: Row, groups: Mapping[str, Scores]) -> dict[str, float]:
-    """Return the threshold of each line: the run's, or that of the line's own model."""
-    members = metrics.get("members") or {}
-    thresholds = {
-        name: (members.get(str(scores.model[0])) or metrics).get("threshold") for name, scores in groups.items()
-    }
-    return {name: float(value) for name, value in thresholds.items() if value is not None}
-
-
 def _error_curves(run: RunFiles) -> list[Figure]:
     scores = run.target_scores
     drawings: list[Figure] = []
     if scores is not None and 0 < scores.label.sum() < len(scores):
         groups = curve_groups(scores, str(run.metrics.get("level", "frame")))
-        thresholds = thresholds_of(run.metrics, groups)
-        shade = _band(run, groups)
-        note = f" Shaded: 95 % band over subjects (bootstrap), of {next(iter(groups))}." if shade else ""
+        name, headline = next(iter(groups.items()))
+        shade = None
+        if not run.metrics.part("members"):  # bands of several models would hide each other
+            shade = band(headline, RESAMPLES, numpy_rng(int(run.metrics.get("seed") or 0), "bootstrap", "band", name))
+        note = f" Shaded: 95 % band over subjects (bootstrap), of {name}." if shade else ""
         explanation = "Every threshold at once; up and to the left is better."
-        drawings.append(("ROC", explanation + note, curves.roc(groups, thresholds, shade)))
+        lines = {
+            name: curves.curve_of_scores(rows, threshold_of(run.metrics, str(rows.model[0])))
+            for name, rows in groups.items()
+        }
+        drawings.append(("ROC", explanation + note, curves.roc(lines, shade)))
         explanation = "The same, on axes that magnify small errors; down is better."
-        drawings.append(("DET", explanation + note, curves.det(groups, thresholds, shade)))
+        drawings.append(("DET", explanation + note, curves.det(lines, curves.DET_OF_ATTACKS, shade=shade)))
     sites = {name: counts for name, counts in run.heldout.items() if (counts.sum(axis=1) > 0).all()}
     if sites and run.metrics.get("task") != "recognition":
-        subjects = "training images" if "sites_training" in run.metrics else "held-out subjects"
+        subjects = "training images" if run.metrics.part("sites_training") else "held-out subjects"
         explanation = f"The finished model on the sites' own {subjects}, from their histograms."
-        drawings.append(("ROC by site", explanation, curves.roc_by_site(sites)))
+        lines, many = (
+            {name: curves.curve_of_counts([counts]) for name, counts in sites.items()},
+            len(sites) > MANY_SITES,
+        )
+        if many:
+            lines["their mean"] = curves.curve_of_counts(list(sites.values()))
+        drawings.append(("ROC by site", explanation, curves.roc(lines, name="roc-sites", mean=many)))
     return drawings
 
 
-def _band(run: RunFiles, groups: Mapping[str, Scores]) -> Band | None:
-    """Return the confidence band of the headline's line; bands of several models would hide each other."""
-    if run.metrics.get("members"):
-        return None
-    name, scores = next(iter(groups.items()))
-    return band(scores, RESAMPLES, numpy_rng(int(run.metrics.get("seed") or 0), "bootstrap", "band", name))
-
-
 def _histograms(run: RunFiles) -> list[Figure]:
-    scores, members = run.target_scores, run.metrics.get("members") or {}
+    scores = run.target_scores
     if scores is None or len(scores) == 0:
         return []
     drawings = []
     for index, name in enumerate(sorted(set(scores.model.tolist()))[:MOST_MODELS]):
-        threshold, own_scores = (members.get(name) or run.metrics).get("threshold"), scores.where(scores.model == name)
+        threshold, own_scores = threshold_of(run.metrics, name), scores.where(scores.model == name)
         drawing = curves.score_histograms(own_scores, threshold, f"histogram{index}")
         beyond = curves.beyond(own_scores.live, curves.span(own_scores.live, threshold))
         note = f" {beyond} of {len(own_scores)} lie beyond the axis and are counted at its ends." if beyond else ""
@@ -244,11 +236,6 @@ def _features(run: RunFiles) -> list[Figure]:
 def _rounds(title: str, meaning: str, series: Mapping[str, list[tuple[float, float]]], label: str) -> list[Figure]:
     drawn = {name: points for name, points in series.items() if points}
     return [(title, meaning, curves.over_rounds(drawn, label, title))] if drawn else []
-
-
-def _heldout(row: Row) -> Row:
-    heldout = row.get("heldout")
-    return heldout if isinstance(heldout, dict) else {}
 
 
 def _number(value: Any) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedvisage.metrics.presentations import Point, Presentations, figures
 from fedvisage.metrics.scores import Scores, from_columns
-from fedvisage.report.curves import canvas, colour, dash, det, figure_style, key, mark_threshold, svg
+from fedvisage.report.curves import canvas, colour, curve_of_scores, dash, det, figure_style, key, mark_threshold, svg
 from fedvisage.report.page import apply_theme, colours, environment
 from fedvisage.report.run_files import Row
 from fedvisage.report.tables import MISSING, Table, table
@@ -70,7 +70,10 @@ def page(values: Row, presentations: Presentations, at: Point) -> str:
                     part for part in (_bona_fide(values), _species(values), _targets(values), *_people(values)) if part
                 ],
                 "figures": drawings,
-                "conditions": _conditions(values["test"]),
+                "conditions": [
+                    (name, ", ".join(f"{value} ({count})" for value, count in counts.items()))
+                    for name, counts in values["test"]["conditions"].items()
+                ],
             }
         )
     )
@@ -112,14 +115,8 @@ def _bona_fide(values: Row) -> Table | None:
     row = values["pad"].get("bona_fide")
     if row is None:
         return None
-    cells = [
-        {
-            "what": "bona fide",
-            "presented": row["presented"],
-            "error": _cell(row["bpcer"]),
-            "silent": _cell(row["bpnrr"]),
-        }
-    ]
+    rates = {"error": _cell(row["bpcer"]), "silent": _cell(row["bpnrr"])}
+    cells = [{"what": "bona fide", "presented": row["presented"], **rates}]
     columns = {"what": "attack detection", "presented": "presentations", "error": "BPCER %", "silent": "BPNRR %"}
     return table("Bona fide presentations", cells, columns)
 
@@ -177,21 +174,15 @@ def _people(values: Row) -> Iterator[Table]:
             yield table(f"{title}: attacks", [*attacks, highest], columns, note=f"RIAPAR = {NAMES[missed]} + IAPAR.")
 
 
-def _conditions(test: Row) -> list[tuple[str, str]]:
-    return [
-        (name, ", ".join(f"{value} ({count})" for value, count in values.items()))
-        for name, values in test["conditions"].items()
-    ]
-
-
 def _drawings(values: Row, presentations: Presentations, at: Point) -> Iterator[tuple[str, str, str]]:
     groups = _groups(presentations)
     if groups:
         explanation = (
             "Errors of attack detection at every threshold, one line per species; below and to the left is better."
         )
-        thresholds = dict.fromkeys(groups, at.pad)
-        yield "DET of attack detection", explanation, det(groups, thresholds, attacks="APCER of the species")
+        lines = {name: curve_of_scores(scores, at.pad) for name, scores in groups.items()}
+        labels = ("attacks accepted, APCER of the species (%)", "bona fide rejected, BPCER (%)")
+        yield "DET of attack detection", explanation, det(lines, labels)
     if at.recognition is not None and np.isfinite(presentations.similarity).any():
         explanation = "Rates at other similarity thresholds, with the pipeline's attack detection unchanged."
         yield "Acceptance at every similarity", explanation, over_similarity(presentations, at)
@@ -204,16 +195,13 @@ def _groups(presentations: Presentations) -> dict[str, Scores]:
         answered = np.isfinite(presentations.live) & (presentations.bona_fide | (presentations.species == name))
         label = presentations.bona_fide[answered].astype(np.int64)
         if len(np.unique(label)) == 2:
-            texts = {
-                "item": presentations.item[answered],
-                "video": presentations.item[answered],
-                "subject": presentations.subject[answered],
-            }
             groups[name] = from_columns(
                 presentations.live[answered],
                 label,
+                item=presentations.item[answered].tolist(),
+                video=presentations.item[answered].tolist(),
+                subject=presentations.subject[answered].tolist(),
                 species=presentations.species[answered].tolist(),
-                **{kind: values.tolist() for kind, values in texts.items()},
             )
     return groups
 

@@ -31,7 +31,14 @@ class OperatingPoints:
 
     def as_values(self) -> dict[str, Any]:
         """Return everything as plain values, for programs."""
-        points = [{"at": point.rule, "threshold": point.value, "estimates": _values(point)} for point in self.points]
+        points = [
+            {
+                "at": point.rule,
+                "threshold": point.value,
+                "estimates": {name: asdict(estimate) for name, estimate in point.estimates.items()},
+            }
+            for point in self.points
+        ]
         own = None if self.own is None else {"threshold": self.own.value, "rule": self.own.rule}
         curves = self.curves.model_dump(mode="json")
         return {
@@ -59,10 +66,6 @@ class OperatingPoints:
         scale = "logit" if self.task == "pad" else "cosine"
         note = f"Held-out people at the sites: {counts}{unsupported}. Other cameras have other error rates."
         return Table("Operating points", ("at", scale, *names), tuple(rows), note=note)
-
-
-def _values(point: Threshold) -> dict[str, Any]:
-    return {name: asdict(estimate) for name, estimate in point.estimates.items()}
 
 
 def list_points(

@@ -12,14 +12,15 @@ from markupsafe import Markup
 from fedvisage.base.files import CACHE, flatten, write_atomically
 from fedvisage.federation.record.attendance import training_summary
 from fedvisage.federation.record.ledger import LEDGER
+from fedvisage.metrics.recorded import Metrics
 from fedvisage.report import content, figures, privacy, recognition, worst
 from fedvisage.report.curves import COLOURS, INK, ON_DARK, QUIET
 from fedvisage.report.privacy import promises
-from fedvisage.report.run_files import Row, RunFiles, damaged_files_are_errors, read_run
+from fedvisage.report.run_files import RunFiles, damaged_files_are_errors, read_run
 from fedvisage.report.tables import Table, html, size
 
 NAME = "report.html"
-SHOWN = ("method", "rounds", "target", "seed", "level", "members", "intervals")
+SHOWN = ("method", "rounds", "target", "seed", "level")
 
 
 def write_report(run: Path, cache: Path = CACHE, images: bool | None = None) -> Path:
@@ -73,6 +74,8 @@ def context(run: RunFiles) -> dict[str, Any]:
         "run": run.path.name,
         "colours": colours(),
         "metrics": {name: metrics.get(name) for name in SHOWN},
+        "has_members": bool(metrics.part("members")),
+        "has_intervals": bool(metrics.part("intervals")),
         "trained_by": training_summary(metrics),
         "headlines": recognition.headlines(metrics) if recognises else content.headlines(metrics),
         "threshold": recognition.threshold_sentence(metrics) if recognises else threshold_sentence(metrics),
@@ -105,7 +108,7 @@ def context(run: RunFiles) -> dict[str, Any]:
     }
 
 
-def threshold_sentence(metrics: Row) -> str:
+def threshold_sentence(metrics: Metrics) -> str:
     """Describe the threshold, the rule that chose it, and its errors on the data of that choice."""
     rule, value = metrics.get("threshold_rule"), metrics.get("threshold")
     if rule is None or value is None:
@@ -116,9 +119,8 @@ def threshold_sentence(metrics: Row) -> str:
         "source-train-eer": "chosen on the images that the sites trained on, without any data of the target",
     }
     choice = origin.get(str(rule), "chosen on the sites' held-out subjects, without any data of the target")
-    subject = "mean threshold of the sites' models" if metrics.get("members") else "threshold"
-    source = metrics.get("threshold_source") or {}
-    accepts, rejects = (source.get(kind) for kind in ("far", "frr"))
+    subject = "mean threshold of the sites' models" if metrics.part("members") else "threshold"
+    accepts, rejects = (metrics.number(f"threshold_source.{kind}") for kind in ("far", "frr"))
     errors = (
         f"; it accepts {100 * accepts:.2f} % of attacks and rejects {100 * rejects:.2f} % of bona fide there"
         if accepts is not None and rejects is not None
@@ -138,7 +140,7 @@ def nothing_left(run: RunFiles) -> str:
     return "The ledger is empty: nothing left a site."
 
 
-def costs(metrics: Row) -> list[tuple[str, str]]:
+def costs(metrics: Metrics) -> list[tuple[str, str]]:
     """Return the run's traffic, time and memory."""
     seconds, memory = metrics.get("seconds"), metrics.get("peak_rss_mb")
     rows = [

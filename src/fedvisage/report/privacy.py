@@ -12,6 +12,7 @@ from typing import Any
 
 from fedvisage.data.overlap import TARGET, Overlap
 from fedvisage.federation.privacy.accountant import PROTECTED_UNIT
+from fedvisage.metrics.recorded import Metrics
 from fedvisage.report.run_files import AUDIT, Row, RunFiles
 from fedvisage.report.tables import Table, size, table
 
@@ -92,19 +93,46 @@ def sentences(run: RunFiles) -> list[str]:
 SIMULATED = "The noise is derived from the run's seed and can be repeated: this is a simulation, which protects nobody."
 
 
-def promises(metrics: Row, recipe: Row) -> list[str]:
+def promises(metrics: Metrics, recipe: Row) -> list[str]:
     """Return a sentence for each protection of the run."""
-    federation = recipe.get("federation") or {}
-    return [*_of_noise(metrics.get("privacy") or {}), *_of_the_sum(federation)]
+    sentences, federation = list(_of_noise(metrics.get("privacy", {}))), recipe.get("federation") or {}
+    secure, poisoned = federation.get("secure"), federation.get("poisoned")
+    rule = (federation.get("combine") or {}).get("rule", "mean")
+    if secure and secure.get("entropy") == "derived":
+        sentences.append(
+            "Secure aggregation in a simulation: masks are derived from the run's seed, and anybody who knows it "
+            "can remove them."
+        )
+    elif secure:
+        sentences.append(
+            "Secure aggregation: the server saw the sum of the sites' weights and losses, but no single upload."
+        )
+    if rule != "mean":
+        sentences.append(
+            f"Robust aggregation: uploads were combined by {rule}, which limits the influence of hostile sites "
+            "but sees every upload."
+        )
+    if poisoned:
+        attackers = ", ".join(poisoned["sites"])
+        sentences.append(f"Simulated attack: {attackers} sent a {poisoned['how']} deliberately.")
+    return sentences
 
 
 def _of_noise(privacy: Row) -> Iterator[str]:
     if not privacy:
         return
-    if "models" in privacy:
-        yield from _of_both(privacy)
-        return
     relation = " and ".join(str(PROTECTED_UNIT.get(name, name)) for name in privacy["relation"])
+    if "models" in privacy:  # the joint account first, because it holds for both mechanisms together
+        yield (
+            f"Noise on the models and noise on what sites released, together: ε {privacy['tight_epsilon']:.4g} at δ "
+            f"{privacy['at_delta']:.3g} (ε {privacy['epsilon']:.4g} at δ {privacy['delta']:.3g} by the sum of all "
+            f"parts), for {relation}."
+        )
+        for part in (privacy["models"], privacy["releases"]):
+            yield from _of_noise({**part, "noise": ""})
+        if privacy["noise"] == "derived":
+            yield SIMULATED
+        return
     tight_cost = f"ε {privacy['tight_epsilon']:.4g} at δ {privacy['at_delta']:.3g}"
     if "noise_multiplier" in privacy:
         yield (
@@ -121,42 +149,6 @@ def _of_noise(privacy: Row) -> Iterator[str]:
         )
     if privacy.get("noise") == "derived":
         yield SIMULATED
-
-
-def _of_both(privacy: Row) -> Iterator[str]:
-    """Yield the joint account first, because it holds for both mechanisms together."""
-    yield (
-        f"Noise on the models and noise on what sites released, together: ε {privacy['tight_epsilon']:.4g} at δ "
-        f"{privacy['at_delta']:.3g} (ε {privacy['epsilon']:.4g} at δ {privacy['delta']:.3g} by the sum of all parts), "
-        f"for {' and '.join(str(PROTECTED_UNIT.get(name, name)) for name in privacy['relation'])}."
-    )
-    for part in (privacy["models"], privacy["releases"]):
-        yield from _of_noise({**part, "noise": ""})
-    if privacy["noise"] == "derived":
-        yield SIMULATED
-
-
-def _of_the_sum(federation: Row) -> Iterator[str]:
-    secure, poisoned = federation.get("secure"), federation.get("poisoned")
-    rule = (federation.get("combine") or {}).get("rule", "mean")
-    if secure:
-        yield _secret(secure)
-    if rule != "mean":
-        yield (
-            f"Robust aggregation: uploads were combined by {rule}, which limits the influence of hostile sites "
-            "but sees every upload."
-        )
-    if poisoned:
-        yield f"Simulated attack: {', '.join(poisoned['sites'])} sent a {poisoned['how']} deliberately."
-
-
-def _secret(secure: dict[str, Any]) -> str:
-    if secure.get("entropy") == "derived":
-        return (
-            "Secure aggregation in a simulation: masks are derived from the run's seed, and anybody who knows it "
-            "can remove them."
-        )
-    return "Secure aggregation: the server saw the sum of the sites' weights and losses, but no single upload."
 
 
 NOT_COVERED = (
@@ -208,7 +200,7 @@ def _sentences(run: RunFiles, lines: list[Row]) -> Iterator[str]:
 
 def _joint(run: RunFiles) -> Row | None:
     """Return the joint account of noise on the models and of releases, if the run has both."""
-    account: Row = run.metrics.get("privacy") or {}
+    account: Row = run.metrics.get("privacy", {})
     return account if "models" in account else None
 
 
@@ -252,7 +244,7 @@ def _of_the_budget(run: RunFiles) -> Iterator[str]:
         f"A site's budget for the whole run was ε {budget['epsilon']:g} at δ {budget['delta']:g}, by "
         f"{counted}; each release was charged before its noise was drawn, and its noise was never drawn twice."
     )
-    if (run.metrics.get("ended") or {}).get("cause") == "budget":
+    if run.metrics.get("ended", {}).get("cause") == "budget":
         done, planned = run.metrics.get("rounds"), (run.recipe.get("training") or {}).get("rounds")
         yield f"The run ended after round {done} of {planned}, because another release would have exceeded the budget."
 

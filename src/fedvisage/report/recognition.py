@@ -5,63 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.artist import Artist
-from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from fedvisage.metrics.pad import curve_eer
-from fedvisage.metrics.scores import FloatArray
+from fedvisage.metrics.recorded import Metrics
 from fedvisage.metrics.threshold import BINS, Histogram
-from fedvisage.report.curves import (
-    AIR,
-    EQUAL,
-    OPERATING,
-    QUIET,
-    canvas,
-    colour,
-    dash,
-    deviate,
-    figure_style,
-    key,
-    mark,
-    mark_names,
-    mark_threshold,
-    marks,
-    svg,
-    visible,
-)
+from fedvisage.report import curves
 from fedvisage.report.figures import Figure
 from fedvisage.report.run_files import Row, RunFiles
 from fedvisage.report.tables import MISSING, Table, percent, table
 
 # Tables of further benchmarks: lists of pairs, templates, and sets without a list.
 
-KINDS = {"tar_at_far": "TAR at FAR", "tpir_at_fpir": "TPIR at FPIR", "rank": "rank"}
+KINDS = {"tar": "TAR at FAR", "tpir": "TPIR at FPIR", "rank": "rank"}
+Benchmarks = dict[str, Metrics]
 
 
-def benchmark_tables(metrics: Row) -> list[Table | None]:
-    """Return the tables of all further benchmarks, None for each kind that the run lacks."""
-    benchmarks = metrics.get("benchmarks") or {}
-    return [pairs_table(benchmarks), spread_table(benchmarks), rates_table(benchmarks)]
-
-
-def pairs_table(benchmarks: Row) -> Table | None:
+def pairs_table(benchmarks: Benchmarks) -> Table | None:
     """Return accuracy and TAR on each list of pairs."""
     rows = []
     for name, benchmark in benchmarks.items():
-        for which, listed in (benchmark.get("lists") or {}).items():
-            deviation = percent(listed.get("accuracy_std"))
-            rows.append(
-                {
-                    "benchmark": name,
-                    "list": which,
-                    "accuracy": percent(listed.get("accuracy")),
-                    "std": deviation,
-                    "folds": listed.get("folds"),
-                    "pairs": listed.get("pairs"),
-                    "left_out": listed.get("left_out"),
-                }
-                | _cells({"tar_at_far": listed.get("tar_at_far")})
-            )
+        for which, listed in benchmark.parts("lists").items():
+            row = {
+                "benchmark": name,
+                "list": which,
+                "accuracy": percent(listed.get("accuracy")),
+                "std": percent(listed.get("accuracy_std")),
+                "folds": listed.get("folds"),
+                "pairs": listed.get("pairs"),
+                "left_out": listed.get("left_out"),
+            }
+            rows.append(row | _cells(listed))
     titles = {
         "benchmark": "benchmark",
         "list": "list",
@@ -76,29 +48,29 @@ def pairs_table(benchmarks: Row) -> Table | None:
     return table("Further benchmarks: lists of pairs (per cent)", rows, titles, names=2, note=note) if rows else None
 
 
-def spread_table(benchmarks: Row) -> Table | None:
+def spread_table(benchmarks: Benchmarks) -> Table | None:
     """Return the spread of accuracy over groups of people."""
     rows = [
         {
             "benchmark": name,
-            "mean": percent(benchmark["spread"].get("mean")),
-            "std": percent(benchmark["spread"].get("std")),
-            "ratio": MISSING if (ratio := benchmark["spread"].get("skewed_error_ratio")) is None else f"{ratio:.2f}",
+            "mean": percent(spread.get("mean")),
+            "std": percent(spread.get("std")),
+            "ratio": MISSING if (ratio := spread.number("skewed_error_ratio")) is None else f"{ratio:.2f}",
         }
         for name, benchmark in benchmarks.items()
-        if benchmark.get("spread")
+        if (spread := benchmark.part("spread"))
     ]
     titles = {"benchmark": "benchmark", "mean": "mean", "std": "standard deviation", "ratio": "skewed error ratio"}
     note = "The ratio is the highest group\u2019s error over the lowest; one is best."
     return table("Accuracy over groups of people (per cent)", rows, titles, note=note) if rows else None
 
 
-def rates_table(benchmarks: Row) -> Table | None:
+def rates_table(benchmarks: Benchmarks) -> Table | None:
     """Return rates on templates, in both readings, and on sets without a list."""
     rows = []
     for name, benchmark in benchmarks.items():
-        tables = dict(benchmark.get("readings") or {})
-        tables |= {"all images": benchmark["generic"]} if benchmark.get("generic") else {}
+        generic = benchmark.part("generic")
+        tables = benchmark.parts("readings") | ({"all images": generic} if generic else {})
         rows += [{"benchmark": name, "reading": reading} | _cells(rates) for reading, rates in tables.items()]
     titles = {"benchmark": "benchmark", "reading": "reading", **_benchmark_titles(rows)}
     note = (
@@ -108,152 +80,82 @@ def rates_table(benchmarks: Row) -> Table | None:
     return table("Further benchmarks: rates (per cent)", rows, titles, names=2, note=note) if rows else None
 
 
-def _cells(rates: Row) -> Row:
+def _cells(rates: Metrics) -> Row:
     return {
-        f"{kind} {rate}": percent(value)
+        f"{kind}@{rate}": percent(value)
         for kind in KINDS
-        for rate, value in (rates.get(kind) or {}).items()
+        for rate, value in rates.rates(kind).items()
         if value is not None
     }
 
 
 def _benchmark_titles(rows: list[Row]) -> dict[str, str]:
     """Return a title for each rate in the rows, from the strictest on."""
-    keys = {key for row in rows for key in row if key.split(" ")[0] in KINDS}
-    return {key: f"{KINDS[key.split(' ')[0]]} {key.split(' ')[1]}" for key in sorted(keys, key=_place)}
-
-
-def _place(key: str) -> tuple[int, float, str]:
-    """Return the sorting key of a rate; a malformed rate sorts last within its kind."""
-    kind, _, rate = key.partition(" ")
-    try:
-        return list(KINDS).index(kind), float(rate), rate
-    except ValueError:
-        return list(KINDS).index(kind), float("inf"), rate
+    rates = {key.partition("@")[::2] for row in rows for key in row if "@" in key}
+    ordered = sorted(rates, key=lambda name: (list(KINDS).index(name[0]), float(name[1])))
+    return {f"{kind}@{rate}": f"{KINDS[kind]} {rate}" for kind, rate in ordered}
 
 
 # Figures, from the counts of pairs by similarity.
 
 SHOWN_BINS = 50  # between the ends of the axis
-LEAST_FAR = 1e-6
 MANY = 8
-DET_TICKS = (0.0001, 0.001, 0.01, 0.05, 0.2, 0.5, 0.8)
-DET_ENDS = (0.00005, 0.98)
 WHOLE = "all"
 
 
 def figures(run: RunFiles) -> list[Figure]:
     """Return the drawings: title, explanation, SVG text."""
-    counts, threshold = run.similarities, run.metrics.get("threshold")
+    counts, threshold = run.similarities, run.metrics.number("threshold")
     drawings: list[Figure] = []
     if counts:
+        edge = None if threshold is None else edge_of(threshold)
+        groups = {
+            "all pairs" if name == WHOLE else name: curves.curve_of_counts([pairs], edge, marked=name == WHOLE)
+            for name, pairs in list(counts.items())[:MANY]
+            if (pairs.sum(axis=1) > 0).all()
+        }
         note = "Counts of pairs do not record the people, so there is no interval by person here."
         explanation = "Every threshold at once; FAR on a logarithmic axis. Up is better."
-        drawings.append(("ROC", f"{explanation} {note}", roc(counts, threshold)))
+        drawings.append(("ROC", f"{explanation} {note}", curves.roc_of_pairs(groups, impostors_of(counts))))
         explanation = "The same, on axes that magnify small errors; down is better."
-        drawings.append(("DET", explanation, det(counts, threshold)))
+        drawings.append(("DET", explanation, curves.det(groups, curves.DET_OF_PAIRS, 1e-4)))
     if (all_pairs := counts.get(WHOLE)) is not None:
-        outside = beyond(all_pairs, threshold)
+        first, last, _ = ends(all_pairs, threshold)
+        outside = int(all_pairs.sum() - all_pairs[:, first:last].sum())
         excess = f" {outside:,} of {int(all_pairs.sum()):,} lie beyond the axis." if outside else ""
         explanation = f"Pairs right of the threshold are taken as one person.{excess}"
         drawings.append(("Similarities", explanation, similarities(all_pairs, threshold)))
     sites = {name: pairs for name, pairs in run.heldout.items() if (pairs.sum(axis=1) > 0).all()}
     if sites:
         explanation = "The finished model on each site's own people and impostors, from the site's histogram."
-        drawings.append(("ROC by site", explanation, roc(sites, None, "roc-sites")))
+        drawn = {name: curves.curve_of_counts([pairs]) for name, pairs in list(sites.items())[:MANY]}
+        if len(sites) > MANY:
+            last_name, last_curve = drawn.popitem()
+            drawn[f"{last_name} (of {len(sites)})"] = last_curve
+        drawings.append(("ROC by site", explanation, curves.roc_of_pairs(drawn, impostors_of(sites), "roc-sites")))
     return drawings
 
 
-def roc(counts: Mapping[str, Histogram], threshold: float | None, name: str = "roc") -> str:
-    """Draw TAR against FAR, one line for all pairs and one per group or site; only the line of all pairs is marked."""
-    with figure_style():
-        figure, axes = canvas()
-        handles: list[Artist] = []
-        for index, histogram in enumerate(list(counts.values())[:MANY]):
-            far, frr = rates(histogram)
-            visible_part = far >= LEAST_FAR
-            handles += axes.plot(
-                far[visible_part], 100 * (1 - frr[visible_part]), color=colour(index), linestyle=dash(index)
-            )
-        has_all_pairs = WHOLE in counts
-        for x, y, marker in points(counts[WHOLE], threshold) if has_all_pairs else ():
-            if x >= LEAST_FAR:
-                mark(axes, x, 100 * (1 - y), marker, 0)
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(
-            FuncFormatter(lambda value, _: "1" if value == 1 else f"1e{np.log10(value):.0f}")
-        )
-        pairs = max(int(histogram[0].sum()) for histogram in counts.values())
-        axes.set_xlim(max(LEAST_FAR, 0.5 / max(1, pairs)), 1)
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set(ylim=(0, 101), xlabel="impostor pairs accepted, FAR", ylabel="genuine pairs accepted, TAR (%)")
-        operating = threshold is not None
-        extra = (marks(operating), mark_names(operating)) if has_all_pairs else ([], [])
-        key(figure, [*handles, *extra[0]], [*_names(counts), *extra[1]])
-        return svg(figure, name)
+def impostors_of(counts: Mapping[str, Histogram]) -> int:
+    """Return the largest number of impostor pairs of a histogram."""
+    return max(int(histogram[0].sum()) for histogram in counts.values())
 
 
-def det(counts: Mapping[str, Histogram], threshold: float | None) -> str:
-    """Draw missed genuine pairs against accepted impostor pairs, on normal-deviate axes."""
-    with figure_style():
-        figure, axes = canvas()
-        handles: list[Artist] = []
-        for index, histogram in enumerate(list(counts.values())[:MANY]):
-            far, frr = visible(*rates(histogram))
-            style = {"color": colour(index), "linestyle": dash(index)}
-            handles += axes.plot(deviate(far), deviate(frr), **style)  # type: ignore[arg-type]
-        ticks, labels = deviate(np.asarray(DET_TICKS)), [f"{100 * tick:g}" for tick in DET_TICKS]
-        axes.set_xticks(ticks, labels)
-        axes.set_yticks(ticks, labels)
-        low, high = (float(end) for end in deviate(np.asarray(DET_ENDS)))
-        axes.plot([low, high], [low, high], color=QUIET, linewidth=0.8)
-        has_all_pairs = WHOLE in counts
-        for x, y, marker in points(counts[WHOLE], threshold) if has_all_pairs else ():
-            across, up = (float(np.clip(value, low, high)) for value in deviate(np.asarray([x, y])))
-            mark(axes, across, up, marker, 0)
-        axes.set(xlim=(low, high), ylim=(low, high))
-        axes.set(xlabel="impostor pairs accepted, FAR (%)", ylabel="genuine pairs missed, FRR (%)")
-        operating = threshold is not None
-        extra = (marks(operating), mark_names(operating)) if has_all_pairs else ([], [])
-        key(figure, [*handles, *extra[0]], [*_names(counts), *extra[1]])
-        return svg(figure, "det")
+def edge_of(threshold: float) -> int:
+    """Return the position of a similarity among the edges of the bins."""
+    return round((threshold + 1) * BINS / 2)
 
 
 def similarities(counts: Histogram, threshold: float | None) -> str:
-    """Draw the similarities of genuine (filled) and of impostor pairs, with the threshold."""
+    """Draw the similarities of genuine and of impostor pairs."""
     first, last, width = ends(counts, threshold)
     edges = np.linspace(-1, 1, BINS + 1)[first : last + 1 : width]
-    with figure_style():
-        figure, axes = canvas()
-        handles: list[Artist] = []
-        for index, (row, fill) in enumerate(((counts[1], True), (counts[0], False))):
-            share = 100 * row[first:last].reshape(-1, width).sum(axis=1) / max(1, row.sum())
-            if fill:
-                axes.stairs(share, edges, fill=True, color=colour(index), alpha=0.25)
-            handles.append(axes.stairs(share, edges, color=colour(index), linestyle=dash(index), linewidth=1.5))
-        span = (float(edges[0]), float(edges[-1]))
-        if threshold is not None:
-            mark_threshold(axes, threshold, span)
-        axes.set(xlim=span, xlabel="similarity (cosine)", ylabel="share of the pairs (%)", ylim=(0, None))
-        key(figure, handles, ["one person", "two people"])
-        return svg(figure, "similarities")
-
-
-def rates(counts: Histogram) -> tuple[FloatArray, FloatArray]:
-    """Return FAR and FRR at each lower edge of the bins, starting where every pair is rejected."""
-    accepted = [np.concatenate([[0.0], np.cumsum(row[::-1]) / max(1, row.sum())]) for row in counts]
-    return accepted[0], 1 - accepted[1]
-
-
-def points(counts: Histogram, threshold: float | None) -> list[tuple[float, float, str]]:
-    """Return the marked points: equal errors, and the errors at the threshold."""
-    far, frr = rates(counts)
-    equal = float(curve_eer(far[::-1], frr[::-1]))
-    marked = [(equal, equal, EQUAL)]
-    if threshold is not None:
-        above = BINS - round((threshold + 1) * BINS / 2)
-        marked.append((float(far[above]), float(frr[above]), OPERATING))
-    return marked
+    shares = {
+        name: 100 * row[first:last].reshape(-1, width).sum(axis=1) / max(1, row.sum())
+        for name, row in (("one person", counts[1]), ("two people", counts[0]))
+    }
+    labels = ("similarity (cosine)", "share of the pairs (%)")
+    return curves.histogram(shares, edges, threshold, labels, "similarities")
 
 
 def ends(counts: Histogram, threshold: float | None) -> tuple[int, int, int]:
@@ -264,9 +166,9 @@ def ends(counts: Histogram, threshold: float | None) -> tuple[int, int, int]:
     shares = [np.cumsum(row) / row.sum() for row in counts if row.sum()]
     places = [int(np.searchsorted(share, part)) for share in shares for part in (0.01, 0.99)] or [0, BINS - 1]
     if threshold is not None:
-        places.append(min(BINS - 1, round((threshold + 1) * BINS / 2)))
+        places.append(min(BINS - 1, edge_of(threshold)))
     low, high = min(places), max(places) + 1
-    air = max(1, round(AIR * (high - low)))
+    air = max(1, round(curves.AIR * (high - low)))
     low, high = max(0, low - air), min(BINS, high + air)
     width = max(1, -(-(high - low) // SHOWN_BINS))
     bars = min(BINS // width, -(-(high - low) // width))
@@ -274,16 +176,7 @@ def ends(counts: Histogram, threshold: float | None) -> tuple[int, int, int]:
     return low, low + bars * width, width
 
 
-def beyond(counts: Histogram, threshold: float | None) -> int:
-    """Count the pairs outside the axis."""
-    first, last, _ = ends(counts, threshold)
-    return int(counts.sum() - counts[:, first:last].sum())
-
-
-def _names(counts: Mapping[str, Histogram]) -> list[str]:
-    names = ["all pairs" if name == WHOLE else name for name in counts]
-    return names if len(names) <= MANY else [*names[: MANY - 1], f"{names[MANY - 1]} (of {len(names)})"]
-
+# Tables of the target and of the sites' own people.
 
 IMPOSTORS = {
     "public": "Impostors are held-out public people.",
@@ -292,51 +185,48 @@ IMPOSTORS = {
 MODELS = {"generic": "generic model Θ_g", "local": "local model Θ_l", "own": "customised model [Θ_l, Π_l]"}
 
 
-def headlines(metrics: Row) -> list[dict[str, str]]:
+def headlines(metrics: Metrics) -> list[dict[str, str]]:
     """Return the figures for the top of the page."""
-    generic, personal = metrics.get("generic") or {}, metrics.get("personalised") or {}
+    generic, personal = metrics.part("generic"), metrics.part("personal")
     cards = []
     for model, figures, meaning in (
         ("generic", generic, "pairs of the benchmark's people accepted where one impostor pair in {} is"),
         ("personal", personal, "the sites' own people accepted by their own models where one impostor in {} is"),
     ):
-        measured = [(rate, value) for rate, value in (figures.get("tar_at_far") or {}).items() if value is not None]
+        measured = [(rate, value) for rate, value in figures.rates("tar").items() if value is not None]
         if measured:
             rate, value = measured[0]
             name, explanation = f"{model} TAR at FAR {rate}", meaning.format(f"{1 / float(rate):,.0f}")
             cards.append({"name": name, "value": percent(value), "interval": "", "meaning": explanation})
-    if generic.get("accuracy_on_ten_folds") is not None:
+    if generic.get("accuracy") is not None:
         explanation = "fixed pairs classified correctly, each fold at the others' best threshold"
-        cards.append(
-            {
-                "name": "ten folds",
-                "value": percent(generic["accuracy_on_ten_folds"]),
-                "interval": "",
-                "meaning": explanation,
-            }
-        )
+        accuracy = percent(generic["accuracy"])
+        cards.append({"name": "ten folds", "value": accuracy, "interval": "", "meaning": explanation})
     return cards
 
 
-def threshold_sentence(metrics: Row) -> str:
+def threshold_sentence(metrics: Metrics) -> str:
     """Describe the threshold of verification, and its errors on the data of its choice."""
-    value, source = metrics.get("threshold"), metrics.get("threshold_source") or {}
+    value = metrics.number("threshold")
     if value is None:
         return "The sites have too few impostor pairs for a threshold at the requested false match rate."
-    missed = source.get("fnmr")
+    missed = metrics.number("threshold_source.fnmr")
     misses = f" and misses {100 * missed:.2f} % of genuine pairs" if missed is not None else ""
     return (
         f"Two faces are taken as one person from similarity {value:+.4f}, rule "
         f"{metrics.get('threshold_rule')}: chosen on counts of the sites' pairs, without any image of the "
-        f"target; it accepts {100 * source['fmr']:.4f} % of impostor pairs there{misses}."
+        f"target; it accepts {100 * metrics['threshold_source.fmr']:.4f} % of impostor pairs there{misses}."
     )
 
 
-def results(metrics: Row) -> list[Table | None]:
+def results(metrics: Metrics) -> list[Table | None]:
     """Return the tables of results."""
+    benchmarks = metrics.parts("benchmarks")
     return [
         generic_table(metrics),
-        *benchmark_tables(metrics),
+        pairs_table(benchmarks),
+        spread_table(benchmarks),
+        rates_table(benchmarks),
         personal_table(metrics),
         group_table(metrics),
         site_table(metrics),
@@ -344,28 +234,24 @@ def results(metrics: Row) -> list[Table | None]:
     ]
 
 
-def generic_table(metrics: Row) -> Table | None:
+def generic_table(metrics: Metrics) -> Table | None:
     """Return the generic model's rates on the benchmark."""
-    generic = metrics.get("generic") or {}
+    generic = metrics.part("generic")
     rows = [
-        {"what": f"1:1 TAR at FAR {rate}", "value": percent(value)}
-        for rate, value in (generic.get("tar_at_far") or {}).items()
+        {"what": f"{search} {KINDS[kind]} {rate}", "value": percent(value)}
+        for search, kind in (("1:1", "tar"), ("1:N", "tpir"))
+        for rate, value in generic.rates(kind).items()
     ]
-    rows += [
-        {"what": f"1:N TPIR at FPIR {rate}", "value": percent(value)}
-        for rate, value in (generic.get("tpir_at_fpir") or {}).items()
-    ]
-    decision = generic.get("decision") or {}
-    if (listed := generic.get("listed_pairs")) is not None:
+    if listed := generic.part("listed_pairs"):
         description = f"accuracy on {listed['folds']} folds of {listed['list']}: {listed['pairs']:,} pairs"
         description += (
             f", {listed['left_out']:,} left out because their images are missing" if listed["left_out"] else ""
         )
         rows.append({"what": description, "value": percent(listed["accuracy"])})
     rows += [
-        {"what": name, "value": percent(decision.get(short))}
+        {"what": name, "value": percent(generic[f"decision.{short}"])}
         for short, name in (("fmr", "false matches at the sites' threshold"), ("fnmr", "false non-matches there"))
-        if decision.get(short) is not None
+        if generic.get(f"decision.{short}") is not None
     ]
     note = (
         f"{generic.get('genuine_pairs', 0):,} genuine and {generic.get('impostor_pairs', 0):,} impostor pairs "
@@ -379,10 +265,10 @@ def generic_table(metrics: Row) -> Table | None:
     )
 
 
-def personal_table(metrics: Row) -> Table | None:
+def personal_table(metrics: Metrics) -> Table | None:
     """Return the means over sites for each kind of model that a site may use for its own people."""
-    personal = metrics.get("personalised") or {}
-    models = personal.get("models") or {}
+    personal = metrics.part("personal")
+    models = personal.parts("models")
     rows = [{"model": MODELS.get(name, name)} | _columns(figures) for name, figures in models.items()]
     columns, remark = _measured_columns(list(models.values()))
     note = f"Means over sites. {IMPOSTORS.get(str(personal.get('impostors')), '')}{remark}"
@@ -390,10 +276,10 @@ def personal_table(metrics: Row) -> Table | None:
     return table("The sites' own people (per cent)", rows, titles, note=note) if rows else None
 
 
-def site_table(metrics: Row) -> Table | None:
+def site_table(metrics: Metrics) -> Table | None:
     """Return each site's figures with the model that the method chooses."""
-    personal = metrics.get("personalised") or {}
-    sites = personal.get("sites") or {}
+    personal = metrics.part("personal")
+    sites = personal.parts("sites")
     rows = [
         {"site": name, "pairs": f"{row.get('genuine_pairs')} / {row.get('impostor_pairs')}"} | _columns(row)
         for name, row in sites.items()
@@ -404,9 +290,9 @@ def site_table(metrics: Row) -> Table | None:
     return table(caption, rows, titles, note=note.strip()) if rows else None
 
 
-def group_table(metrics: Row) -> Table | None:
+def group_table(metrics: Metrics) -> Table | None:
     """Return the generic model's figures within each group of people."""
-    groups = (metrics.get("generic") or {}).get("groups") or {}
+    groups = metrics.parts("generic.groups")
     rows = [
         {
             "group": name,
@@ -414,18 +300,18 @@ def group_table(metrics: Row) -> Table | None:
             "fmr": percent(figures.get("fmr")),
             "fnmr": percent(figures.get("fnmr")),
         }
-        | _columns({"tar_at_far": figures.get("tar_at_far")})
+        | _columns(figures)
         for name, figures in groups.items()
     ]
     titles = {"group": "group", "people": "people"}
     for figures in groups.values():
-        titles |= _rate_titles({"tar_at_far": figures.get("tar_at_far")})
+        titles |= _rate_titles(figures)
     titles |= {"fmr": "false matches", "fnmr": "false non-matches"}
     note = "Pairs within a group only; the last two columns are at the sites' one threshold."
     return table("The generic model by group (per cent)", rows, titles, note=note) if rows else None
 
 
-def left_out_table(metrics: Row) -> Table | None:
+def left_out_table(metrics: Metrics) -> Table | None:
     """Return the people left out of figures, by reason."""
     names = {
         "without_test_images": "identities at sites without test images, so without personal metrics",
@@ -433,27 +319,22 @@ def left_out_table(metrics: Row) -> Table | None:
         "identities_without_pairs": "people of the benchmark with one image, so no genuine pair",
         "identities_not_searched": "people of the benchmark without images of both kinds, not in 1:N",
     }
-    counts = {**(metrics.get("counted") or {}), **(metrics.get("generic") or {})}
+    counts = {**metrics.part("counted"), **metrics.part("generic")}
     rows = [{"what": reason, "count": counts[name]} for name, reason in names.items() if counts.get(name)]
     return table("Left out of some metrics", rows, {"what": "what", "count": "how many"}) if rows else None
 
 
-def _columns(rates: Row) -> Row:
-    return {
-        f"{kind} {rate}": percent(value)
-        for kind in ("tar_at_far", "tpir_at_fpir")
-        for rate, value in (rates.get(kind) or {}).items()
-    }
+def _columns(rates: Metrics) -> Row:
+    return {f"{kind}@{rate}": percent(value) for kind in KINDS for rate, value in rates.rates(kind).items()}
 
 
-def _rate_titles(rates: Row) -> Row:
-    names = {"tar_at_far": "TAR at FAR", "tpir_at_fpir": "TPIR at FPIR"}
-    return {f"{kind} {rate}": f"{name} {rate}" for kind, name in names.items() for rate in rates.get(kind) or {}}
+def _rate_titles(rates: Metrics) -> Row:
+    return {f"{kind}@{rate}": f"{title} {rate}" for kind, title in KINDS.items() for rate in rates.rates(kind)}
 
 
-def _measured_columns(rows: Sequence[Row]) -> tuple[Row, str]:
+def _measured_columns(rows: Sequence[Metrics]) -> tuple[Row, str]:
     """Return the columns with a figure in any row, and a sentence on the columns left out for lack of pairs."""
-    titles = _rate_titles(next(iter(rows), {}))
+    titles = _rate_titles(rows[0] if rows else Metrics())
     columns = {key: title for key, title in titles.items() if any(_columns(row).get(key) != MISSING for row in rows)}
     note = " Stricter rates are left out: no site has enough pairs for them." if len(columns) < len(titles) else ""
     return columns, note

@@ -13,10 +13,11 @@ from fedvisage.base.errors import UserError
 from fedvisage.base.files import parse_json, read_arrays, read_json
 from fedvisage.data.overlap import OVERLAP
 from fedvisage.federation.record.ledger import LEDGER, REPEATED, ROUNDS, stream_lines
+from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.metrics.scores import Scores, read_scores
 from fedvisage.metrics.threshold import BINS
 from fedvisage.recipe import plain_yaml
-from fedvisage.recipe.former import rename_in_metrics, rename_in_recipe, rename_places
+from fedvisage.recipe.former import rename_in_recipe, rename_places
 from fedvisage.tasks.heldout_counts import read_counts
 from fedvisage.tasks.seal import SEAL, chain_of, check_seal
 
@@ -67,7 +68,7 @@ class RunFiles:
     """A run directory in memory; files that a run may lack are empty or None."""
 
     path: Path
-    metrics: Row
+    metrics: Metrics
     recipe: Row
     environment: Row
     rounds: list[Row]
@@ -104,7 +105,7 @@ def read_run(path: Path) -> RunFiles:
             raise UserError(str(path), "contains no run; give the directory of a run")
         raise UserError(str(path), "has no metrics.json: the run is not finished; continue it with --resume")
     lacking = [] if check_seal(path) else [UNSEALED]  # a broken seal raises; a missing one is only reported
-    metrics = rename_in_metrics(read_mapping(path / "metrics.json"))
+    metrics = read_metrics(path / "metrics.json")
     if not isinstance(metrics.get("method"), str):
         raise UserError(
             str(path / "metrics.json"),
@@ -204,14 +205,10 @@ def _uploads(path: Path, lacking: list[str]) -> Uploads:
     """Add up the lines of a ledger; refuse one that is not a ledger entry."""
     uploads = Uploads()
     for number, row in enumerate(_lines(path, lacking), 1):
-        if not _is_entry(row):
+        # An incomplete line would hide an upload.
+        bytes_sent, names = row.get("bytes"), [row.get(name) for name in ("site", "field", "kind")]
+        counted = isinstance(bytes_sent, int) and not isinstance(bytes_sent, bool) and bytes_sent >= 0
+        if not (counted and row.get("direction") in ("up", "down") and all(isinstance(name, str) for name in names)):
             raise UserError(str(path), f"line {number} is not a ledger entry; restore the original file")
         uploads.add(row)
     return uploads
-
-
-def _is_entry(row: Row) -> bool:
-    """Check that a ledger line names direction, site, field, kind and size; an incomplete line would hide an upload."""
-    size, names = row.get("bytes"), ("site", "field", "kind")
-    counted = isinstance(size, int) and not isinstance(size, bool) and size >= 0
-    return counted and row.get("direction") in ("up", "down") and all(isinstance(row.get(name), str) for name in names)

@@ -147,16 +147,12 @@ def as_csv(content: Table) -> str:
         ]
     )
     for row in content.rows:
-        writer.writerow([part for cell, two in zip(row, spread, strict=True) for part in _parts(cell, two)])
+        cells: list[str] = []
+        for cell, two in zip(row, spread, strict=True):
+            mean, _, deviation = ("" if cell == MISSING else cell).partition(SPREAD)
+            cells += [mean, deviation] if two else [mean]
+        writer.writerow(cells)
     return out.getvalue()
-
-
-def _parts(cell: str, two: bool) -> list[str]:
-    text = "" if cell == MISSING else cell
-    if not two:
-        return [text]
-    mean, _, deviation = text.partition(SPREAD)
-    return [mean, deviation]
 
 
 def as_latex(content: Table) -> str:

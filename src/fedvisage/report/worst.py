@@ -21,6 +21,7 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import split_entry
 from fedvisage.datasets.sources import existing_set
 from fedvisage.metrics.scores import Scores
+from fedvisage.report.content import threshold_of
 from fedvisage.report.run_files import Row, RunFiles
 
 EACH = 4
@@ -62,7 +63,7 @@ def images_of(run: RunFiles, cache: Path, wanted: bool | None = None) -> WorstIm
         return None
     model = str(np.unique(scores.model)[0])
     model_scores = scores.where(scores.model == model)
-    threshold = ((run.metrics.get("members") or {}).get(model) or run.metrics).get("threshold")
+    threshold = threshold_of(run.metrics, model)
     kinds = tuple(
         (name, pictures)
         for name, kind_scores in _kinds(model_scores)
@@ -106,17 +107,14 @@ def _pictures(prepared: PreparedSet, scores: Scores, threshold: float | None) ->
         place, score = places.get(str(scores.item[index])), float(scores.live[index])
         if place is not None:
             wrong = threshold is not None and (score >= threshold) != (scores.label[index] == 1)
-            pictures.append(WorstImage(_address(np.array(prepared.images[place])), f"{score:+.2f}", bool(wrong)))
+            image = Image.fromarray(np.array(prepared.images[place]))
+            if max(image.size) > SIDE:
+                image = image.resize((SIDE, SIDE), Image.Resampling.BOX)
+            file = io.BytesIO()
+            image.save(file, format="PNG", optimize=True)
+            address = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
+            pictures.append(WorstImage(address, f"{score:+.2f}", bool(wrong)))
     return tuple(pictures)
-
-
-def _address(pixels: np.ndarray) -> str:
-    image = Image.fromarray(pixels)
-    if max(image.size) > SIDE:
-        image = image.resize((SIDE, SIDE), Image.Resampling.BOX)
-    file = io.BytesIO()
-    image.save(file, format="PNG", optimize=True)
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
 
 
 def _describe_source(prepared: PreparedSet, recipe: Row, model: str) -> str:

@@ -37,9 +37,9 @@ from fedvisage.federation.record.releases import CHARGES
 from fedvisage.federation.record.store import CHECKPOINTS, Owner, recipe_digest
 from fedvisage.federation.wire.message import digest_of
 from fedvisage.methods.origin import origin_of
+from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.nn.compute import LAYOUTS, Compute
 from fedvisage.recipe import Recipe
-from fedvisage.recipe.former import rename_in_metrics
 from fedvisage.tasks.catalogue import Setup
 from fedvisage.tasks.opened import RunData
 
@@ -124,7 +124,7 @@ class RunDirectory:
         """Return the path of a file of the run."""
         return self.path / name
 
-    def finished_metrics(self, recipe: Recipe, resume: bool) -> dict[str, Any] | None:
+    def finished_metrics(self, recipe: Recipe, resume: bool) -> Metrics | None:
         """Return a finished run's metrics, or None for a new or unfinished run; refuse anything else."""
         place = str(self.path)
         if not self.path.exists() or (self.path.is_dir() and not self._visible_entries()):
@@ -145,9 +145,9 @@ class RunDirectory:
                 )
         return self.metrics() if (self / METRICS).exists() else None
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> Metrics:
         """Read the metrics of a finished run."""
-        return rename_in_metrics(read_json(self / METRICS, EVALUATE_AGAIN))
+        return read_metrics(self / METRICS, EVALUATE_AGAIN)
 
     def with_recorded_values(self, recipe: Recipe) -> Recipe:
         """Return a recipe with the values that an earlier run in the directory filled in, if there is one.

@@ -15,6 +15,7 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import select, split_entry, splits_of
 from fedvisage.datasets.sources import existing_set, without_part
 from fedvisage.methods import read_method
+from fedvisage.metrics.recorded import Metrics
 from fedvisage.nn.compute import report_nondeterminism
 from fedvisage.recipe import load
 from fedvisage.runs.directory import DATA, METRICS, RECIPE, RunDirectory, close_settings
@@ -32,7 +33,7 @@ EXACT = "training.statistics=exact"
 """The recipe change that a recount makes."""
 
 
-def recount(trained: Path, out: Path, cache: Path, reporter: Reporter) -> dict[str, Any]:
+def recount(trained: Path, out: Path, cache: Path, reporter: Reporter) -> Metrics:
     """Adopt the model of a finished run, compute exact BatchNorm statistics over the sites' images, and evaluate it.
 
     Nothing is trained; thresholds and metrics are new.
@@ -59,7 +60,7 @@ def evaluate(
     checks: Checks = USUAL,
     say: Say = discard,
     course: Say = discard,
-) -> dict[str, Any]:
+) -> Metrics:
     """Evaluate a model on a set, by default the run's target; with ``out``, write metrics and scores there.
 
     ``benchmarks`` maps names to data entries. With it, the model is evaluated on these, and on a set only if ``data``
@@ -97,12 +98,13 @@ def evaluate(
         overlap |= shared.as_json(checks.allow_overlap)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-    metrics: dict[str, Any] = {"method": model.recipe.method.name, "target": None, "seed": model.recipe.runtime.seed}
+    sections: dict[str, Any] = {"method": model.recipe.method.name, "target": None, "seed": model.recipe.runtime.seed}
     if target is not None:
-        name = metrics["target"] = target.prepared.name
-        metrics |= task.evaluate_saved(model.scorer, model.saved, target.view, name, out)
+        sections["target"] = target.prepared.name
+        sections |= task.evaluate_saved(model.scorer, model.saved, target.view, target.prepared.name, out)
     if benchmark_sets:
-        metrics |= task.evaluate_benchmarks(model.scorer, model.saved, benchmark_sets)
+        sections |= task.evaluate_benchmarks(model.scorer, model.saved, benchmark_sets)
+    metrics = Metrics.of(sections)
     if out is not None:
         digests = {f"{PLACE}{name}": benchmark.digest for name, benchmark in benchmark_sets.items()}
         write_json(out / DATA, digests if target is None else {**digests, TARGET: target.digest})

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedvisage.base.files import read_json, read_tensors
+from fedvisage.base.files import read_tensors
 from fedvisage.base.imports import pause_garbage_collection
 from fedvisage.base.processes import use_threads
 from fedvisage.base.progress import Reporter, Say
@@ -18,6 +18,7 @@ from fedvisage.federation.protections.dp import figures_of
 from fedvisage.federation.record.attendance import absences, attendance_of
 from fedvisage.federation.record.ledger import LEDGER, REPEATED, ROUNDS, LedgerTotals, stream_lines, totals_of
 from fedvisage.federation.site_worker import LocalTransport
+from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.nn.compute import report_nondeterminism
 from fedvisage.report.tracking.reporting import report_to_trackers
 from fedvisage.runs.directory import METRICS, REPORT, RunDirectory, peak_rss_mb, snapshot_path
@@ -32,7 +33,7 @@ from fedvisage.tasks.seal import write_sealed
 from fedvisage.tasks.task import TrainingResult
 
 
-def run(request: Request, reporter: Reporter) -> dict[str, Any]:
+def run(request: Request, reporter: Reporter) -> Metrics:
     """Train and evaluate a model by a recipe, write all files of the run into its directory, and return the metrics.
 
     A finished run is not repeated: its metrics are returned.
@@ -104,16 +105,14 @@ def train_model(request: Request, setup: Setup, data: RunData, pool: WorkerPool,
     return trained
 
 
-def evaluate(
-    setup: Setup, out: Path, data: RunData, trained: TrainingResult, pool: WorkerPool, say: Say
-) -> dict[str, Any]:
+def evaluate(setup: Setup, out: Path, data: RunData, trained: TrainingResult, pool: WorkerPool, say: Say) -> Metrics:
     """Evaluate the model on the target, write and return the metrics, and report the sites that were absent."""
     totals, bytes_sent = totals_of(stream_lines(out / LEDGER)), dict[str, Any]()
     for way, count in totals.bytes.items():
         bytes_sent[f"bytes_{way}"] = count
     if totals.repeated:  # an interrupted run also reports the bytes that were sent again
         bytes_sent[REPEATED] = {f"bytes_{way}": count for way, count in totals.repeated.items()}
-    metrics = {
+    sections = {
         **_training_metrics(setup, out, data, trained, totals),
         **setup.task.evaluate(setup.scorer(), trained, data, out),
         **_snapshot_metrics(setup, out, trained, data),
@@ -121,10 +120,11 @@ def evaluate(
         "seconds": round(sum(row["seconds"] for row in stream_lines(out / ROUNDS)), 3),
         "peak_rss_mb": peak_rss_mb(pool.peaks_kb),
     }
+    metrics = Metrics.of(sections)
     write_sealed(out, metrics)
     for sentence in absences(metrics):
         say(f"note: {sentence}")
-    return read_json(out / METRICS)
+    return read_metrics(out / METRICS)
 
 
 def _training_metrics(
@@ -165,5 +165,5 @@ def _snapshot_metrics(setup: Setup, out: Path, trained: TrainingResult, data: Ru
         path = snapshot_path(out, number)
         if path.exists():  # a run that adopted the model of another run has none
             saved = replace(trained.saved, finished=read_tensors(path)[0])
-            figures.append({"round": number, **setup.task.evaluate_snapshot(scorer, saved, data)})
+            figures.append(Metrics.of({"round": number, **setup.task.evaluate_snapshot(scorer, saved, data)}))
     return {"by_round": figures} if figures else {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from fedvisage.device.exported import check_free
 from fedvisage.device.fused import Model, members_of
 from fedvisage.metrics import pad
 from fedvisage.metrics.intervals import intervals
+from fedvisage.metrics.recorded import Metrics
 from fedvisage.metrics.scores import FloatArray, by_video, write_scores
 from fedvisage.recipe import Evaluation
 from fedvisage.runs.directory import DATA
@@ -103,7 +103,7 @@ def score_set(model: Model, view: View) -> FloatArray:
 
 def evaluate_export(
     model: Model, data: str, cache: Path, out: Path | None = None, *, checks: Checks = USUAL, say: Say = discard
-) -> dict[str, Any]:
+) -> Metrics:
     """Evaluate an exported or fused detector on a prepared set; with ``out``, write metrics and scores there."""
     if model.task != "pad" or model.threshold is None:
         raise UserError(str(model.directory), "is no detector with a threshold; evaluate the run that it came from")
@@ -114,7 +114,7 @@ def evaluate_export(
     name, threshold = named.prepared.name, model.threshold
     scores = as_scores(score_set(model, named.view), named.view, name, "")
     scores_by_video = by_video(scores)
-    metrics: dict[str, Any] = {
+    sections = {
         "method": model.method,
         "target": name,
         "model_sha256": model.digest,
@@ -131,6 +131,7 @@ def evaluate_export(
             for level, scored in (("frame", scores), ("video", scores_by_video))
         },
     }
+    metrics = Metrics.of(sections)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         write_scores(out / SCORES, scores)

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedvisage import recipe as recipes
 from fedvisage.base.errors import RunFailed, UserError, plain_line
-from fedvisage.base.files import json_text, read_json, read_text, tensor_bytes, write_atomically
+from fedvisage.base.files import json_text, read_text, tensor_bytes, write_atomically
 from fedvisage.base.progress import Reporter
 from fedvisage.base.streams import seed_global_rng
 from fedvisage.federation.exchange import LONGEST_REASON, Exchange
@@ -38,6 +38,7 @@ from fedvisage.federation.wire.schema import Schema
 from fedvisage.federation.wire.transport import Transport
 from fedvisage.methods import find, read_method
 from fedvisage.methods.models.frozen_backbone import constant_weights, load_constant
+from fedvisage.metrics.recorded import read_metrics
 from fedvisage.runs.directory import (
     METRICS,
     RECIPE,
@@ -339,7 +340,7 @@ def _adopt(trained: Path, setup: Setup, server: Server) -> Message:
     theirs, ours = (training_of(recipes.tree_of(recipe), exact) for recipe in (their_recipe, setup.recipe))
     if theirs != ours or find(their_recipe.method).server is not setup.method.server:
         raise UserError(str(trained), f"was trained with other settings than {setup.method.name} has here")
-    server.round = int(read_json(trained / METRICS)["rounds"])
+    server.round = int(read_metrics(trained / METRICS)["rounds"])
     server.exchange.ledger.mark_repeated(0)  # a killed attempt may have left lines
     server.exchange.close_training(server.round)
     return saved.finished

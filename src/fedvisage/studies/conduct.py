@@ -17,6 +17,7 @@ from fedvisage.base.progress import Reporter, Say, discard
 from fedvisage.data.selection import ONLY, split_entry
 from fedvisage.datasets.sources import SYNTHETIC, resolve, without_part
 from fedvisage.methods import find, read_method
+from fedvisage.metrics.recorded import Metrics
 from fedvisage.recipe import tree_of as recipe_tree
 from fedvisage.recipe import validate
 from fedvisage.render.domains import DOMAINS
@@ -117,7 +118,9 @@ def _tiny(name: str, entry: str, study: Study) -> str:
     if source.strip().startswith(SYNTHETIC):
         spec = parse_synthesis(source.strip().removeprefix(SYNTHETIC))
     elif domain in DOMAINS:
-        spec = Synthesis(domain, seed=_of_the_domain(entry, domain, study))
+        # Each directory of a domain has its own replacement: the seed is its number among them.
+        sources = [split_entry(other)[0] for name, other in study.sets.items() if name.split("-")[0] == domain]
+        spec = Synthesis(domain, seed=list(dict.fromkeys(sources)).index(split_entry(entry)[0]))
     else:
         raise UserError(
             f"sets.{name}", "a smoke test renders a substitute by the set's name, but there is no domain with that name"
@@ -126,14 +129,6 @@ def _tiny(name: str, entry: str, study: Study) -> str:
     further = [*([f"seed={spec.seed}"] if spec.seed else []), *spec.further]
     amount = " ".join(["subjects=4 videos=1 frames=1 heldout=0.5", f"size={SIZE}{species}", *further])
     return f"{SYNTHETIC} {spec.domain} {amount}{only}{selection}"
-
-
-def _of_the_domain(entry: str, domain: str, study: Study) -> int:
-    """Return the number of the entry's directory among those of its domain; each directory has its own replacement."""
-    sources = {
-        name: split_entry(other_entry)[0] for name, other_entry in study.sets.items() if name.split("-")[0] == domain
-    }
-    return list(dict.fromkeys(sources.values())).index(split_entry(entry)[0])
 
 
 def _few_people(name: str, entry: str, study: Study) -> str:
@@ -215,15 +210,28 @@ def run_study(
     remedy = "; --root DIR finds and imports the datasets" if study.imports and root is None else ""
     for cell in cells:
         if not (cell.out / METRICS).exists():
-            _check_data(cell, remedy)
+            try:
+                check_entries(cell.recipe)
+            except UserError as error:
+                place = f"{cell.row}, target {cell.target}: {error.place}"
+                raise UserError(place, f"{error.message}{remedy}") from error
     groups = groups_of(cells)
     results: list[dict[str, Any]] = []
     for cell, metrics in _finished_cells(groups, cache, workers, checks, say):
         figures = {name: value_of(metrics, name) for name in study.figures}
-        if blind:
-            metrics = {name: value for name, value in metrics.items() if name != "members"}  # on the target
-        results.append({**metrics, **figures, "row": cell.row, "target": cell.target, "seed": cell.seed})
-        say(_progress(study, results, len(cells)))
+        members = {} if blind else metrics.parts("members")  # their figures are on the target
+        results.append(
+            figures
+            | {"row": cell.row, "target": cell.target, "seed": cell.seed, "sites": metrics["sites"]}
+            | {
+                "members": {
+                    member: {name: value_of(part, name) for name in study.figures} for member, part in members.items()
+                }
+            }
+        )
+        values = [f"{name} {scale(name) * value:.1f}" for name, value in figures.items() if value is not None]
+        position = f"{len(results)}/{len(cells)}  {cell.row:{max(map(len, study.rows))}} target {cell.target}"
+        say("  ".join([position, f"seed {cell.seed}", *values]))
     # Groups finish in any order; sorting makes the table independent of it.
     results.sort(key=lambda result: (result["seed"], result["target"]))
     table = summarise(study, results)
@@ -257,18 +265,9 @@ def _write(
         write_atomically(out / file, form.encode())
 
 
-def _progress(study: Study, results: Sequence[dict[str, Any]], total: int) -> str:
-    last = results[-1]
-    figures = "  ".join(
-        f"{name} {scale(name) * last[name]:.1f}" for name in study.figures if last.get(name) is not None
-    )
-    width = max(len(row) for row in study.rows)
-    return f"{len(results)}/{total}  {last['row']:{width}} target {last['target']}  seed {last['seed']}  {figures}"
-
-
 def _finished_cells(
     groups: list[list[Cell]], cache: Path, workers: int, checks: Checks, say: Say
-) -> Iterator[tuple[Cell, dict[str, Any]]]:
+) -> Iterator[tuple[Cell, Metrics]]:
     """Run groups of cells and yield the cells as they finish.
 
     Cells of a group run in order, because a row may evaluate the model of an earlier one.
@@ -285,25 +284,17 @@ def _finished_cells(
             yield from done.result()
 
 
-def _check_data(cell: Cell, remedy: str) -> None:
-    """Refuse missing sets and impossible ones before the first cell runs; ``remedy`` ends the message."""
-    try:
-        check_entries(cell.recipe)
-    except UserError as error:
-        raise UserError(f"{cell.row}, target {cell.target}: {error.place}", f"{error.message}{remedy}") from error
-
-
-def _run_group(group: list[Cell], cache: Path, checks: Checks) -> list[tuple[Cell, dict[str, Any]]]:
+def _run_group(group: list[Cell], cache: Path, checks: Checks) -> list[tuple[Cell, Metrics]]:
     """Run a group in a worker process; its sites get no workers, because the groups already use all cores."""
-    return [(cell, _run_cell(_without_workers(cell), cache, checks)) for cell in group]
+    results = []
+    for cell in group:
+        runtime = {key: value for key, value in cell.resolved["runtime"].items() if key != "workers"}
+        alone = replace(cell, resolved={**cell.resolved, "runtime": runtime})
+        results.append((cell, _run_cell(alone, cache, checks)))
+    return results
 
 
-def _without_workers(cell: Cell) -> Cell:
-    runtime = {key: value for key, value in cell.resolved["runtime"].items() if key != "workers"}
-    return replace(cell, resolved={**cell.resolved, "runtime": runtime})
-
-
-def _run_cell(cell: Cell, cache: Path, checks: Checks, say: Say = discard) -> dict[str, Any]:
+def _run_cell(cell: Cell, cache: Path, checks: Checks, say: Say = discard) -> Metrics:
     recipe, training = cell.recipe, None
     if cell.trained is not None:
         # The rule may choose otherwise on this machine, but adopting a model does not train it again.

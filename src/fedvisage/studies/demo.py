@@ -5,11 +5,9 @@ from __future__ import annotations
 from importlib.resources import as_file, files
 from pathlib import Path
 
-from rich.console import Console
-
 from fedvisage.base.errors import UserError
 from fedvisage.base.processes import block_signals, cores, worker_processes
-from fedvisage.base.progress import Reporter, Say
+from fedvisage.base.progress import Say, discard
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.show import contact_sheet
 from fedvisage.datasets.sources import resolve, without_part
@@ -36,18 +34,14 @@ def demonstrate(out: Path, cache: Path, say: Say, course: Say, *, resume: bool =
         course("At the same time, rendering people, and training two recognition methods at three sites.")
         with worker_processes(1) as pool:
             with block_signals():
-                beside = pool.submit(_conduct_quietly, *people)
+                beside = pool.submit(_conduct, *people)
             results = [_conduct(out, "study.yaml", cache, course)]
             results.append(beside.result())
     for lines in results:
         say("\n".join(lines))
 
 
-def _conduct_quietly(out: Path, study: str, cache: Path) -> list[str]:
-    return _conduct(out, study, cache, Reporter(Console(), quiet=True))
-
-
-def _conduct(out: Path, study: str, cache: Path, course: Say) -> list[str]:
+def _conduct(out: Path, study: str, cache: Path, course: Say = discard) -> list[str]:
     """Run a packaged study; return its table, and the paths of its pictures and reports."""
     with as_file(files("fedvisage.studies") / study) as path:
         run_study(path, out, cache, course)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedvisage.base.files import read_json
+from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.metrics.scores import Scores, by_video, read_scores
 from fedvisage.metrics.threshold import Histogram
 from fedvisage.report import curves
@@ -17,8 +17,7 @@ from fedvisage.report.compare_tables import counts_of, difference_cell, explain_
 from fedvisage.report.figures import PRIVILEGE, Figure
 from fedvisage.report.page import NAME as REPORT
 from fedvisage.report.page import apply_theme, colours, environment
-from fedvisage.report.recognition import WHOLE
-from fedvisage.report.recognition import roc as roc_of_pairs
+from fedvisage.report.recognition import WHOLE, impostors_of
 from fedvisage.report.run_files import read_similarities
 from fedvisage.report.tables import Table, table
 from fedvisage.runs.directory import METRICS
@@ -33,6 +32,7 @@ from fedvisage.tasks.seal import SIMILARITIES
 # curve: this reproduces the figures of papers that no table prints. All other rows are drawn below each other, with a
 # point per target, which shows a mean that depends on a single target.
 
+RUN_AGAIN = "run the cell again"
 MOST_LINES = 8
 """Most methods in one panel; larger studies show the first ones."""
 FEWEST_POINTS = 3
@@ -54,29 +54,23 @@ def curves_over_rounds(study: Study, cells: Sequence[Cell]) -> list[Figure]:
     drawings = []
     for target in study.targets:
         rounds_by_row = {
-            cell.row: read_json(cell.out / METRICS, "run the cell again").get("by_round") or []
+            cell.row: read_metrics(cell.out / METRICS, RUN_AGAIN).get("by_round", [])
             for cell in cells
             if (cell.target, cell.seed) == (target, study.seeds[0])
         }
         for figure in study.figures:
-            series = {row: points for row, rounds in rounds_by_row.items() if (points := round_figures(rounds, figure))}
-            for number, part in enumerate(parts_of(series)):
+            series: dict[str, Points] = {}
+            for row, rounds in rounds_by_row.items():
+                values = [(float(metrics["round"]), value_of(Metrics(metrics), figure)) for metrics in rounds]
+                points = [(number, scale(figure) * value) for number, value in values if value is not None]
+                series |= {row: points} if points else {}
+            rows = list(series.items())  # more lines than a reader can distinguish go to several panels
+            parts = [dict(rows[first : first + MOST_LINES]) for first in range(0, len(rows), MOST_LINES)]
+            for number, part in enumerate(parts):
                 title = f"{heading(figure)} at target {target}, round by round"
                 drawing = curves.over_rounds(part, f"{heading(figure)} (%)", f"rounds-{figure}-{target}-{number}")
                 drawings.append((title, f"Seed {study.seeds[0]}. {PRIVILEGE}", drawing))
     return drawings
-
-
-def round_figures(rounds: Sequence[Mapping[str, Any]], figure: str) -> list[tuple[float, float]]:
-    """Return a figure of the evaluated rounds, in per cent."""
-    values = [(float(row["round"]), value_of(row, figure)) for row in rounds]
-    return [(number, scale(figure) * value) for number, value in values if value is not None]
-
-
-def parts_of(series: Mapping[str, Points]) -> list[dict[str, Points]]:
-    """Split the lines of a panel into several panels if there are too many to distinguish."""
-    rows = list(series.items())
-    return [dict(rows[first : first + MOST_LINES]) for first in range(0, len(rows), MOST_LINES)]
 
 
 def rocs(study: Study, cells: Sequence[Cell]) -> list[Figure]:
@@ -89,14 +83,14 @@ def rocs(study: Study, cells: Sequence[Cell]) -> list[Figure]:
         for cell in cells:
             if (cell.target, cell.seed) != (target, study.seeds[0]):
                 continue
-            metrics = read_json(cell.out / METRICS, "run the cell again")
+            metrics = read_metrics(cell.out / METRICS, RUN_AGAIN)
             if (scores := _scores(cell, metrics)) is not None:
                 groups[cell.row], thresholds[cell.row] = scores, float(metrics["threshold"])
         plotted = dict(list(groups.items())[:MOST_LINES])
         if len(plotted) > 1:
             explanation = f"Seed {study.seeds[0]}; filled points: at the threshold, hollow points: at the EER."
-            operating = {name: thresholds[name] for name in plotted}
-            drawings.append((f"ROC at target {target}", explanation, curves.roc(plotted, operating)))
+            lines = {name: curves.curve_of_scores(scores, thresholds[name]) for name, scores in plotted.items()}
+            drawings.append((f"ROC at target {target}", explanation, curves.roc(lines)))
     return drawings
 
 
@@ -106,13 +100,17 @@ def _roc_of_pairs(study: Study, cells: Sequence[Cell], target: str) -> list[Figu
     for cell in cells:
         if (cell.target, cell.seed) == (target, study.seeds[0]):
             all_pairs = read_similarities(cell.out / SIMILARITIES).get(WHOLE)
-            counts |= {} if all_pairs is None else {cell.row: all_pairs}
+            if all_pairs is not None and all_pairs.sum(axis=1).all():
+                counts[cell.row] = all_pairs
     plotted = dict(list(counts.items())[:MOST_LINES])
+    if len(plotted) < 2:
+        return []
     explanation = f"Seed {study.seeds[0]}; all pairs of the target's people, FAR on a logarithmic axis."
-    return [(f"ROC at target {target}", explanation, roc_of_pairs(plotted, None))] if len(plotted) > 1 else []
+    lines = {name: curves.curve_of_counts([pairs]) for name, pairs in plotted.items()}
+    return [(f"ROC at target {target}", explanation, curves.roc_of_pairs(lines, impostors_of(plotted)))]
 
 
-def _scores(cell: Cell, metrics: Mapping[str, Any]) -> Scores | None:
+def _scores(cell: Cell, metrics: Metrics) -> Scores | None:
     """Return the scores of an attack-detection cell at the recipe's level; None with several models or a single class.
 
     Recognition keeps pairs of faces under the same file name.
@@ -203,6 +201,11 @@ def render(
     drawn = [
         (title, meaning, apply_theme(drawing, title)) for title, meaning, drawing in figures(study, cells, summary)
     ]
+    links = []
+    for cell in cells:  # to its report, or to its metrics if it has none
+        report = cell.out / REPORT
+        link = Path(os.path.relpath(report if report.exists() else cell.out / METRICS, out)).as_posix()
+        links.append((f"{cell.row}, target {cell.target}, seed {cell.seed}", link))
     return (
         environment()
         .get_template("study.html.jinja")
@@ -214,7 +217,7 @@ def render(
             notes=notes_of(text),
             differences=gaps,
             figures=drawn,
-            cells=[(f"{cell.row}, target {cell.target}, seed {cell.seed}", _link(cell, out)) for cell in cells],
+            cells=links,
         )
     )
 
@@ -260,9 +263,3 @@ def _paired_differences(
         if gap is not None:
             by_figure[figure] = gap
     return by_figure
-
-
-def _link(cell: Cell, out: Path) -> str:
-    """Return the path of a cell's report, or of its metrics if it has no report."""
-    page = cell.out / REPORT
-    return Path(os.path.relpath(page if page.exists() else cell.out / METRICS, out)).as_posix()

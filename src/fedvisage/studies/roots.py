@@ -12,13 +12,12 @@ import hashlib
 import shlex
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.files import read_json
 from fedvisage.base.progress import Say, duration_in_words, format_count
 from fedvisage.data.prepared import DEPTH_SIZE, POINT_COUNT, Manifest
 from fedvisage.datasets.catalogue import LAYOUTS, SCANNERS, dataset_of
@@ -30,6 +29,7 @@ from fedvisage.datasets.import_spec import ImportSpec, read_spec
 from fedvisage.datasets.importing import import_dataset
 from fedvisage.datasets.sources import SYNTHETIC
 from fedvisage.datasets.tree import walk
+from fedvisage.metrics.recorded import read_metrics
 from fedvisage.recipe.data import named_weights
 from fedvisage.runs.directory import METRICS
 from fedvisage.studies.grid import Cell, SizedSet, source_of, with_paths
@@ -56,14 +56,15 @@ def describe_needs(cells: Sequence[Cell], sets: Mapping[str, str], plans: Plans,
     seconds = list[float]()
     for target, (spec, original) in plans.items():
         count, image_count, reading = _of_import(spec, original)
-        images, size = images + image_count, size + image_count * _image_bytes(spec)
-        lines.append(
-            f"{target.name}: {format_count(count, 'file')}, about "
-            f"{format_count(image_count, 'image')}{_slow(count, reading)}"
-        )
+        image_bytes = 3 * spec.options.size**2 + DEPTH_SIZE**2 + POINTS_BYTES * POINT_COUNT
+        images, size = images + image_count, size + image_count * image_bytes
+        speed = f", {reading:.2f} s each (measured on {TIMED})" if reading else ""
+        amounts = f"{format_count(count, 'file')}, about {format_count(image_count, 'image')}"
+        lines.append(f"{target.name}: {amounts}{speed}")
         seconds.append(count * reading / workers)
     if plans:
-        free = shutil.disk_usage(_nearest_existing(room)).free
+        existing = next(place for place in (room.absolute(), *room.absolute().parents) if place.is_dir())
+        free = shutil.disk_usage(existing).free
         disk = f"{_gigabytes(size)} of the {_gigabytes(free)} free on the disk of {room}"
         lines.append(f"imports: {format_count(images, 'image')}, {disk}, about {duration_in_words(sum(seconds))}")
         if size > free:
@@ -100,47 +101,24 @@ def _of_import(wanted: ImportSpec, original: Path) -> tuple[int, int, float]:
     return len(items), images, (time.perf_counter() - began) / TIMED
 
 
-def _image_bytes(wanted: ImportSpec) -> int:
-    return 3 * wanted.options.size**2 + DEPTH_SIZE**2 + POINTS_BYTES * POINT_COUNT
-
-
-def _slow(count: int, reading: float) -> str:
-    return f", {reading:.2f} s each (measured on {TIMED})" if reading else ""
-
-
 def _gigabytes(size: int) -> str:
     return f"{size / 1e9:,.1f} GB"
-
-
-def _nearest_existing(path: Path) -> Path:
-    """Return the path, or its nearest existing parent directory."""
-    return next(place for place in (path.absolute(), *path.absolute().parents) if place.is_dir())
 
 
 def _training(cells: Sequence[Cell], todo: Sequence[Cell], workers: int) -> str:
     """Estimate the remaining time from finished cells: from those of the same row, if there are any."""
     if not todo:
         return "training: all cells are finished"
-    measured = [(cell.row, seconds) for cell in cells if (seconds := _seconds(cell.out / METRICS)) is not None]
+    finished = [(cell.row, cell.out / METRICS) for cell in cells if (cell.out / METRICS).exists()]
+    seconds = [(row, read_metrics(path, "run the cell again").number("seconds")) for row, path in finished]
+    measured = [(row, value) for row, value in seconds if value is not None]
     if not measured:
         return "training: no estimate before the first cell is finished; run the same command again after that"
-    mean_seconds = fmean(seconds for _, seconds in measured)
-    by_row = {name: _mean(seconds for row, seconds in measured if row == name) for name in {cell.row for cell in todo}}
-    remaining = sum(by_row[cell.row] or mean_seconds for cell in todo)
+    mean_seconds = fmean(value for _, value in measured)
+    of_row = {cell.row: [value for row, value in measured if row == cell.row] for cell in todo}
+    remaining = sum(fmean(of_row[cell.row] or [mean_seconds]) for cell in todo)
     count = format_count(len(measured), "cell")
     return f"training: about {duration_in_words(remaining / workers)}, estimated from {count} that are finished"
-
-
-def _mean(values: Iterable[float]) -> float:
-    numbers = list(values)
-    return fmean(numbers) if numbers else 0.0
-
-
-def _seconds(path: Path) -> float | None:
-    if not path.exists():
-        return None
-    seconds = read_json(path, "run the cell again").get("seconds")
-    return float(seconds) if isinstance(seconds, int | float) else None
 
 
 FEW = 200

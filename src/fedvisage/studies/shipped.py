@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -32,8 +33,9 @@ def locate(name_or_path: str | Path, beside: Path = Path(), *, verb: str = "") -
     must be one that the verb runs; for ``study`` the folder of studies may be omitted.
     """
     path = beside / name_or_path
-    if _is_there(path):
-        return path
+    with suppress(OSError):  # not a valid file name
+        if path.exists() and not path.is_dir():
+            return path
     name = plain_name(name_or_path)
     if verb == "study" and name not in names() and f"{STUDIES}/{name}" in names():
         name = f"{STUDIES}/{name}"
@@ -43,13 +45,6 @@ def locate(name_or_path: str | Path, beside: Path = Path(), *, verb: str = "") -
             raise UserError(str(name_or_path), f"cannot be used with {verb}; run fedvisage {right} {name}")
         return file_of(name)
     raise UserError(str(name_or_path), f"not found: neither a file nor a shipped recipe or study{_did_you_mean(name)}")
-
-
-def _is_there(path: Path) -> bool:
-    try:
-        return path.exists() and not path.is_dir()
-    except OSError:  # not a valid file name
-        return False
 
 
 def find(requested: str) -> str:
@@ -73,14 +68,11 @@ def plain_name(requested: str | Path) -> str:
 def _did_you_mean(name: str) -> str:
     last = name.rpartition("/")[2]
     equal = [shipped for shipped in names() if shipped.rpartition("/")[2] == last]
-    near = equal or get_close_matches(name, names(), n=3) or _near_by_last(last)
+    endings = {shipped.rpartition("/")[2]: shipped for shipped in reversed(names())}
+    by_last = [endings[ending] for ending in get_close_matches(last, endings, n=3)]
+    near = equal or get_close_matches(name, names(), n=3) or by_last
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     return f"{hint} (`fedvisage recipes` lists them)"
-
-
-def _near_by_last(last: str) -> list[str]:
-    endings = {shipped.rpartition("/")[2]: shipped for shipped in reversed(names())}
-    return [endings[ending] for ending in get_close_matches(last, endings, n=3)]
 
 
 # Copies of shipped recipes and studies. A study names other files relative to itself; the copy uses their shipped names
@@ -94,23 +86,18 @@ def copy_out(requested: str, destination: Path | None) -> Path:
     name = find(requested)
     file_name = Path(f"{posixpath.basename(name)}{ENDING}")
     path = file_name if destination is None else destination / file_name if destination.is_dir() else destination
+
+    def rename(match: re.Match[str]) -> str:
+        other = posixpath.normpath(posixpath.join(posixpath.dirname(name), match[0])).removesuffix(ENDING)
+        return other if other in names() else match[0]
+
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(with_shipped_names(file_of(name).read_text(encoding="utf-8"), posixpath.dirname(name)))
+            file.write(_FILE.sub(rename, file_of(name).read_text(encoding="utf-8")))
     except FileExistsError as error:
         raise UserError(str(path), "exists already; give another path, or remove it first") from error
     return path
-
-
-def with_shipped_names(text: str, folder: str) -> str:
-    """Return the text of a file in this folder with shipped names in place of relative paths."""
-
-    def rename(match: re.Match[str]) -> str:
-        name = posixpath.normpath(posixpath.join(folder, match[0])).removesuffix(ENDING)
-        return name if name in names() else match[0]
-
-    return _FILE.sub(rename, text)
 
 
 # The list of ``fedvisage recipes``. Files without a title are parts of studies, such as printed tables: they can be
@@ -130,7 +117,20 @@ class ShippedFile:
 
 def entries() -> list[ShippedFile]:
     """Return all recipes and studies, in the order of their names."""
-    return [_shipped_file(name) for name in names() if "title" in _tree(file_of(name))]
+    files = []
+    for name in names():
+        tree = _tree(file_of(name))
+        if "title" not in tree:
+            continue
+        method = tree.get("method")
+        if method is None:
+            kind, people = "study", _study_value(file_of(name), "public") is not None
+        else:  # public people or a named face network show recognition, without loading the method
+            network = method.get("network", {}) if isinstance(method, dict) else {}
+            kind, people = "recipe", tree["data"].get("public") is not None or "name" in network
+        method_name = None if method is None else str(method["name"] if isinstance(method, dict) else method)
+        files.append(ShippedFile(name, kind, tree["title"], "recognition" if people else "pad", method_name))
+    return files
 
 
 def as_lines(files: Sequence[ShippedFile]) -> list[str]:
@@ -141,25 +141,6 @@ def as_lines(files: Sequence[ShippedFile]) -> list[str]:
         rows = [f"  {entry.name:{width}}  {entry.task:11}  {entry.title}" for entry in files if entry.kind == kind]
         lines += [heading, *rows]
     return lines
-
-
-def _shipped_file(name: str) -> ShippedFile:
-    tree = _tree(file_of(name))
-    method = tree.get("method")
-    kind = "study" if method is None else "recipe"
-    people = _study_value(file_of(name), "public") is not None if kind == "study" else _is_of_people(tree)
-    return ShippedFile(name, kind, tree["title"], "recognition" if people else "pad", _method_name(method))
-
-
-def _is_of_people(recipe: dict[str, Any]) -> bool:
-    """Recognise a recipe for face recognition without loading its method: by public people, or a named face network."""
-    method = recipe["method"]
-    network = method.get("network", {}) if isinstance(method, dict) else {}
-    return recipe["data"].get("public") is not None or "name" in network
-
-
-def _method_name(method: Any) -> str | None:
-    return None if method is None else str(method["name"] if isinstance(method, dict) else method)
 
 
 def _study_value(path: Path, key: str) -> Any:

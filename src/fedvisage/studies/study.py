@@ -21,8 +21,8 @@ from fedvisage.base.errors import UserError, choice_hint, suggestion
 from fedvisage.data.selection import split_entry
 from fedvisage.datasets.import_spec import read_spec
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS, locate_entry
+from fedvisage.metrics.recorded import Metrics
 from fedvisage.recipe import SITE_NAME, Section, expand_names, expand_sites, read_section
-from fedvisage.report.compare import PLACES, TABLES
 from fedvisage.studies.shipped import locate
 
 # Figures: the columns of a study's table. ``value_of`` documents their names.
@@ -30,18 +30,14 @@ from fedvisage.studies.shipped import locate
 PERCENT = 100.0
 OWN = ("generic", "personal", "group", "impostors", "heldout")
 """First parts of figures that do not belong to a further benchmark."""
-USUAL = ("published", "all")
-"""The reading of templates and the list of pairs of benchmark figures that name none."""
-
-_RATE = re.compile(r"(generic|personal)(?:\.(generic|local|own))?\.(tar|tpir)@(\d+e-\d+)")
-_PUBLISHED = re.compile(r"published\.(hter_target_eer|hter_train_eer|tpr_bona_fide_1pct)")
-_IMPOSTORS = re.compile(r"impostors\.(within|across)\.tar@(\d+e-\d+)")
+_PUBLISHED = re.compile(r"published\.(?:hter_target_eer|hter_train_eer|tpr_bona_fide_1pct)")
+_RATE = re.compile(r"(generic|personal)(?:\.(generic|local|own))?\.((?:tar|tpir)@\d+e-\d+)")
+_IMPOSTORS = re.compile(r"impostors\.(?:within|across)\.tar@\d+e-\d+")
 _HELDOUT = re.compile(r"heldout\.(eer|auc)")
 _GROUP = re.compile(r"group\.([A-Za-z0-9_-]+)\.accuracy")
 _BENCHMARK = re.compile(
-    rf"({SITE_NAME.pattern})(?:\.([A-Za-z0-9_-]+))?\.(?:(accuracy)|(tar|tpir|rank)@(\d+e-\d+|[1-9]\d*))"
+    rf"({SITE_NAME.pattern})(?:\.([A-Za-z0-9_-]+))?\.(accuracy|(?:tar|tpir|rank)@(?:\d+e-\d+|[1-9]\d*))"
 )
-_KINDS = {**TABLES, "rank": "rank"}
 
 BLIND = ("heldout.eer", "heldout.auc")
 """Figures that choices between methods or settings may use."""
@@ -84,10 +80,10 @@ def benchmark_of(figure: str) -> str | None:
     return None if match is None else match[1]
 
 
-def value_of(metrics: Mapping[str, Any], figure: str) -> float | None:
+def value_of(metrics: Metrics, figure: str) -> float | None:
     """Return a figure of a run; None if it could not be measured.
 
-    Figures of attack detection are keys of metrics.json: `hter`. Figures of recognition combine model, rate and error
+    Figures of attack detection are names of metrics.json: `hter`. Figures of recognition combine model, rate and error
     rate: `generic.tar@1e-3`, `personal.tpir@1e-2`, and `personal.local.tar@1e-3` for one of the models that a site may
     use for its people. `published.hter_target_eer` follows a rule of papers (`metrics/threshold`), if the recipe has
     `evaluation.published`. `impostors.across.tar@1e-3` only counts impostor pairs from different groups,
@@ -101,62 +97,45 @@ def value_of(metrics: Mapping[str, Any], figure: str) -> float | None:
     in the reading of released code, `ijb-c.conservative.tar@1e-4` in the other reading. Benchmarks without lists have
     the figures of a target.
     """
-    if (benchmark := benchmark_of(figure)) is not None:
-        return _of_benchmark((metrics.get("benchmarks") or {}).get(benchmark) or {}, figure)
-    if (group := _GROUP.fullmatch(figure)) is not None:
-        return _of_group(metrics, group[1])
-    if (rule := _PUBLISHED.fullmatch(figure)) is not None:
-        by_papers: float | None = (metrics.get("published") or {}).get(rule[1])
-        return by_papers
-    if (heldout := _HELDOUT.fullmatch(figure)) is not None:
-        return _mean([site.get(heldout[1]) for site in (metrics.get("sites_heldout") or {}).values()])
-    if (impostors := _IMPOSTORS.fullmatch(figure)) is not None:
-        kinds = (metrics.get("generic") or {}).get("tar_by_impostors") or {}
-        return (kinds.get(f"{impostors[1]} groups") or {}).get(impostors[2])
-    match = _RATE.fullmatch(figure)
-    if match is None:  # a key of metrics.json, or a cost
-        key = COSTS[figure][0] if figure in COSTS else figure
-        value: float | None = metrics.get(key)
-        again: int | None = (metrics.get("repeated") or {}).get(key)  # bytes sent again after an interruption
-        return value if value is None or again is None else value - again
-    section, model, kind, rate = match.groups()
-    table = metrics.get(PLACES[section]) or {}
-    if model is not None:
-        table = (table.get("models") or {}).get(model) or {}
-    value = (table.get(TABLES[kind]) or {}).get(rate)
-    return value
+    if (match := _HELDOUT.fullmatch(figure)) is not None:
+        sites = [site.number(match[1]) for site in metrics.parts("sites_heldout").values()]
+        measured = [value for value in sites if value is not None]
+        return fmean(measured) if measured else None
+    for name in _recorded_names(metrics, figure):
+        if name in metrics:
+            value, again = metrics.number(name), metrics.number(f"repeated.{name}")
+            return value if value is None or again is None else value - again
+    return None
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    numbers = [value for value in values if value is not None]
-    return sum(numbers) / len(numbers) if numbers else None
-
-
-def _of_benchmark(figures: Mapping[str, Any], figure: str) -> float | None:
-    """Return a figure of a further benchmark; for a group whose site has its own model, the figure of that model."""
+def _recorded_names(metrics: Metrics, figure: str) -> list[str]:
+    """Return the names under which a run can have recorded a figure, the first choice first."""
+    if figure in COSTS:
+        return [COSTS[figure][0]]
+    if _IMPOSTORS.fullmatch(figure):
+        return [f"generic.{figure}"]
+    if (match := _GROUP.fullmatch(figure)) is not None:
+        return _names_of_group("generic", match[1])
+    if (match := _RATE.fullmatch(figure)) is not None and match[2] is not None:
+        return [f"{match[1]}.models.{match[2]}.{match[3]}"]
+    if benchmark_of(figure) is None:
+        return [figure]
     match = _BENCHMARK.fullmatch(figure)
     assert match is not None, "a benchmark metric needs its full form"
-    _, part, accuracy, kind, rate = match.groups()
-    if (generic := figures.get("generic")) is not None:
-        if accuracy and part:
-            return _of_group({"generic": generic}, part)
-        tables = {"": {**generic, "accuracy": generic.get("accuracy_on_ten_folds")}}
-    else:
-        results = {name.lower(): member for name, member in (figures.get("members") or {}).items()}.get(
-            part or "", figures
-        )
-        tables = results.get("lists") or results.get("readings") or {}
-    table = next((tables[name] for name in ((part,) if part else ("", *USUAL)) if name in tables), {})
-    value: float | None = table.get("accuracy") if accuracy else (table.get(_KINDS[kind]) or {}).get(rate)
-    return value
+    name, part, measure = match.groups()
+    start = f"benchmarks.{name}"
+    if part is None:
+        return [f"{start}.{place}.{measure}" for place in ("readings.published", "lists.all", "generic")]
+    # On a group's list counts the model of the group's site, if each site has its own; lists have lower-case names.
+    owners = [member for member in metrics.parts(f"{start}.members") if member.lower() == part]
+    places = [f"{start}.members.{owner}" for owner in owners] or [start]
+    names = [f"{place}.{kind}.{part}.{measure}" for place in places for kind in ("lists", "readings")]
+    return names + (_names_of_group(f"{start}.generic", part) if measure == "accuracy" else [])
 
 
-def _of_group(metrics: Mapping[str, Any], group: str) -> float | None:
-    """Return the accuracy on a group's pairs: of the model of the group's site, if each site has its own."""
-    generic = metrics.get("generic") or {}
-    results = (generic.get("members") or {}).get(group) or generic
-    value: float | None = ((results.get("groups") or {}).get(group) or {}).get("accuracy_on_ten_folds")
-    return value
+def _names_of_group(generic: str, group: str) -> list[str]:
+    """Return the names of the accuracy on a group's pairs: of the group's site's own model, or of the only one."""
+    return [f"{place}.groups.{group}.accuracy" for place in (f"{generic}.members.{group}", generic)]
 
 
 def heading(figure: str) -> str:
@@ -214,7 +193,7 @@ def quoted_figures(tables: Sequence[PrintedTable], row: str, target: str, site: 
         if entry is not None:
             sites = _sites(entry)
             chosen = list(sites.values()) if site is None else [sites[site]] if site in sites else []
-            return _column_means(table, chosen)
+            return dict(zip(table.columns, np.mean(chosen, axis=0).tolist(), strict=True)) if chosen else {}
     return {}
 
 
@@ -249,10 +228,6 @@ def _printed_targets(tables: Sequence[PrintedTable], row: str) -> set[str]:
 
 def _sites(entry: Values | dict[str, Values]) -> dict[str, Values]:
     return entry if isinstance(entry, dict) else {"": entry}
-
-
-def _column_means(table: PrintedTable, lines: Sequence[Values]) -> dict[str, float]:
-    return dict(zip(table.columns, np.mean(lines, axis=0).tolist(), strict=True)) if lines else {}
 
 
 Tree = dict[str, Any]
@@ -439,7 +414,11 @@ def _read_inherited(path: Path, above: tuple[Path, ...] = ()) -> Tree:
     tree: Tree = {}
     content = recipes.read_tree(path)
     above = (*above, path.resolve())
-    for name in _likes(content.pop("like", []), path):
+    like = content.pop("like", [])
+    names = [like] if isinstance(like, str) else like
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UserError(f"{path}: like", "must be the name of a study, or a list of names")
+    for name in names:
         inherited = locate(name, path.parent)
         if inherited.resolve() in above:
             raise UserError(f"{path}: like", f"{name} inherits from a study that inherits from it")
@@ -451,14 +430,6 @@ def _read_inherited(path: Path, above: tuple[Path, ...] = ()) -> Tree:
     if isinstance(content.get("paper"), list):
         content["paper"] = [_read_named(entry, path) for entry in content["paper"]]
     return tree | content
-
-
-def _likes(like: Any, path: Path) -> list[str]:
-    """Return the names of the files from which a file inherits."""
-    names = [like] if isinstance(like, str) else like
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise UserError(f"{path}: like", "must be the name of a study, or a list of names")
-    return names
 
 
 def _read_named(entry: Any, path: Path) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedvisage.report.tables import Table
-from fedvisage.studies.study import COSTS, Study, heading, printing_errors, quoted_figures, quoted_mean, scale, value_of
+from fedvisage.studies.study import COSTS, Study, heading, printing_errors, quoted_figures, quoted_mean, scale
 
 # CSV and LaTeX are made from the rows of the Markdown table, so that all forms agree.
 
@@ -54,18 +54,12 @@ def summarise(study: Study, results: Sequence[Result]) -> dict[str, Any]:
     return table
 
 
-def _figures(study: Study, metrics: dict[str, Any]) -> Result:
-    """Return the study's figures of one member model."""
-    return {figure: value_of(metrics, figure) for figure in study.figures}
-
-
 def _at_target(study: Study, results: Sequence[Result]) -> dict[str, Any]:
     """Return a row's figures on one target, and its sites in the study's order."""
-    of_sites = results[0].get("members", {})
     members = {
-        site: _spread(study, [[_figures(study, result["members"][site])] for result in results])
+        site: _spread(study, [[result["members"][site]] for result in results])
         for site in study.sets
-        if site in of_sites
+        if site in results[0]["members"]
     }
     figures = {
         "sites": [site for site in study.sets if site in results[0]["sites"]],
@@ -92,7 +86,10 @@ def markdown(study: Study, table: dict[str, Any]) -> str:
     """Return the table as Markdown, with the papers' figures where the study quotes them."""
     columns = ["method", "sites", "target", *map(heading, study.figures)]
     columns += [f"{heading(name)} (paper)" for name in _quoted_figures(study)]
-    lines = [f"# {study.title}", "", _caption(study), "", _row(columns), "|---" * len(columns) + "|"]
+    seeds = len(study.seeds)
+    over = f"mean ± standard deviation over {seeds} seeds." if seeds > 1 else "one seed."
+    costs = " (costs in their own units)" if COSTS.keys() & set(study.figures) else ""
+    lines = [f"# {study.title}", "", f"Percent{costs}, {over}", "", _row(columns), "|---" * len(columns) + "|"]
     for row, figures in table["rows"].items():
         for target in study.targets:
             lines += _lines(study, row, target, figures["targets"][target])
@@ -143,9 +140,3 @@ def _row(cells: Sequence[str]) -> str:
 
 def _printed_name(study: Study, row: str) -> str:
     return study.rows[row].quotes or row
-
-
-def _caption(study: Study) -> str:
-    many = len(study.seeds) > 1
-    over = f"mean ± standard deviation over {len(study.seeds)} seeds." if many else "one seed."
-    return f"Percent{' (costs in their own units)' if COSTS.keys() & set(study.figures) else ''}, {over}"

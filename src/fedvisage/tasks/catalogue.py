@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fedvisage.base.processes import use_threads
-from fedvisage.federation.method import Method, Upload
+from fedvisage.federation.method import Method
 from fedvisage.federation.site_worker import Workspace
 from fedvisage.methods.models.frozen_backbone import load_constant
+from fedvisage.metrics.recorded import Metrics
 from fedvisage.nn.compute import Compute, Layout, choose_algorithms, resolve_compute
 from fedvisage.recipe import Recipe
 from fedvisage.tasks import scoring
@@ -27,9 +28,9 @@ def task_of(method: Method) -> Task:
     return TASKS[method.task]
 
 
-def summary(figures: Mapping[str, Any]) -> list[str]:
+def summary(metrics: Metrics) -> list[str]:
     """Return a run's headline metrics as lines; files that are older than the second task do not name theirs."""
-    return TASKS[figures.get("task", "pad")].summarise(figures)
+    return TASKS[metrics.get("task", "pad")].summarise(metrics)
 
 
 # Descriptions for ``fedvisage methods``: the fields that leave a site, and the server's view.
@@ -47,16 +48,15 @@ def describe(method: Method) -> dict[str, Any]:
         "task": method.task,
         "paper": method.paper,
         "parts": {part: home.name.lower() for part, home in method.home.items()},
-        "leaves_a_site": [_describe(upload) for upload in uploads.values()],
+        "leaves_a_site": [
+            {"field": upload.name, "kind": upload.kind, "guarantee": upload.guarantee or "none"}
+            | ({"parts": list(upload.parts)} if upload.parts else {})
+            for upload in uploads.values()
+        ],
         "server_sees": "everything" if method.pooled else method.server_sees,
         "sees_in_secure_sums": SUMS if "one_mean" in method.supports and not method.pooled else None,
         "simulation_only": method.pooled,
     }
-
-
-def _describe(upload: Upload) -> dict[str, Any]:
-    row = {"field": upload.name, "kind": upload.kind, "guarantee": upload.guarantee or "none"}
-    return row | ({"parts": list(upload.parts)} if upload.parts else {})
 
 
 def block(row: dict[str, Any]) -> str:

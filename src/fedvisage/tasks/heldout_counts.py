@@ -33,13 +33,12 @@ def read_counts(run: Path) -> dict[str, Histogram]:
         return {}
     histograms = {}
     for name, rows in sorted(read_arrays(path)[0].items()):
-        if rows.dtype != np.int64 or rows.shape[:1] != (3,) or not _within(rows):
+        valid = rows.dtype == np.int64 and rows.shape[:1] == (3,)
+        if valid:
+            kind, place, count = rows
+            valid = bool((np.isin(kind, range(CLASSES)) & (place >= 0) & (place < BINS) & (count >= 0)).all())
+        if not valid:
             raise UserError(str(path), f"does not contain classes, bins and counts of site {name}")
         histograms[name] = np.zeros((CLASSES, BINS), np.int64)
         histograms[name][rows[0], rows[1]] = rows[2]
     return histograms
-
-
-def _within(rows: np.ndarray) -> bool:
-    kind, place, count = rows
-    return bool((np.isin(kind, range(CLASSES)) & (place >= 0) & (place < BINS) & (count >= 0)).all())

@@ -92,18 +92,15 @@ def notices_of_model(trained: Iterable[CropRecord], entries: Iterable[str], plac
     crops = list(trained)
     if not crops:
         try:
-            crops = [crop for entry in entries if (crop := _crop_of(entry)) is not None]
+            sources = [split_entry(without_part(entry.strip())[0])[0] for entry in entries]
+            paths = [Path(source).expanduser() for source in sources if not source.startswith(SYNTHETIC)]
+            crops = [crop for path in paths if (crop := read_manifest(path).crops) is not None]
         except UserError:
             unsure = (
                 "does not record how its training crops were made, and their sets are not available; it may have been"
             )
             return [f"{place}: {unsure} trained on crops {_FOUND_ASIDE}"]
     return [f"{place}: was trained on crops {_FOUND_ASIDE}"] if any(crop.outdated for crop in crops) else []
-
-
-def _crop_of(entry: str) -> CropRecord | None:
-    source = split_entry(without_part(entry.strip())[0])[0]
-    return None if source.startswith(SYNTHETIC) else read_manifest(Path(source).expanduser()).crops
 
 
 def _otherwise(crop: CropRecord | None, others: str, other: CropRecord | None) -> str:
@@ -120,20 +117,20 @@ def named_benchmarks(texts: Iterable[str]) -> dict[str, str]:
     entries: dict[str, str] = {}
     for text in texts:
         named = _NAMED.fullmatch(text.strip())
-        name, entry = (named[1], named[2].strip()) if named else (_own_name(text.strip()), text.strip())
+        if named:
+            name, entry = named[1], named[2].strip()
+        else:  # the name of its directory
+            entry = text.strip()
+            name = Path(without_part(entry)[0]).name
+            if entry.startswith(SYNTHETIC) or not SITE_NAME.fullmatch(name):
+                fault = f"{entry!r} needs a name of letters, digits, '-' and '_': write NAME=SET"
+                raise UserError("--benchmark", fault)
         if not entry:
             raise UserError("--benchmark", f"{text!r} does not name a set; write NAME=SET or SET")
         if name in entries:
             raise UserError("--benchmark", f"{entries[name]} and {entry} both have the name {name}; write NAME=SET")
         entries[name] = entry
     return entries
-
-
-def _own_name(entry: str) -> str:
-    name = Path(without_part(entry)[0]).name
-    if entry.startswith(SYNTHETIC) or not SITE_NAME.fullmatch(name):
-        raise UserError("--benchmark", f"{entry!r} needs a name of letters, digits, '-' and '_': write NAME=SET")
-    return name
 
 
 POOLED = "all"

@@ -131,7 +131,8 @@ def load(directory: Path) -> SavedModel:
         recipe, digest = dict(settings["recipe"]), settings["weights_sha256"]
         scatter = {str(name): float(value) for name, value in settings["heldout_scatter"].items()}
         task: TaskName = "recognition" if settings.get("task") == "recognition" else "pad"
-        crops, curves = _crops(settings.get("crops", [])), read_curves(settings.get("curves"))
+        crops = tuple(CropRecord.model_validate(record) for record in settings.get("crops", []))
+        curves = read_curves(settings.get("curves"))
         thresholds, on_training = (
             {name: _threshold(t, WORDS[task].score) for name, t in entries.items()}
             for entries in (settings["thresholds"], settings.get("thresholds_on_training", {}))
@@ -187,15 +188,10 @@ def _threshold(values: Mapping[str, Any], score: str) -> Threshold:
     return Threshold(float(values[score]), str(values["rule"]), far, frr)
 
 
-def _crops(records: Any) -> tuple[CropRecord, ...]:
-    """Read crop records."""
-    try:
-        return tuple(CropRecord.model_validate(record) for record in records)
-    except ValidationError as error:
-        raise ValueError(f"crops: {error.errors(include_url=False)[0]['msg']}") from error
-
-
 def _what(error: Exception) -> str:
+    if isinstance(error, ValidationError):  # of crop records or curves
+        first = error.errors(include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 

@@ -232,11 +232,10 @@ def calls(scorer: Scorer) -> dict[str, Call]:
             statistics = input_statistics(scorer.net.get_submodule(name), times, _passes(scorer, site.data))
         return {MEAN: statistics.mean, VARIANCE: statistics.variance, EXAMPLES.name: torch.tensor(len(site.data))}
 
-    return {CALL: Call(of_layer, UPLOADS, exact=True, private=True, takes=_takes, questions=len(layers))}
+    def takes(recipe: Recipe) -> tuple[Upload, ...]:
+        return (Upload(LAYER, "statistic", dtype="int64", guarantee="which layer is asked about"),)
 
-
-def _takes(recipe: Recipe) -> tuple[Upload, ...]:
-    return (Upload(LAYER, "statistic", dtype="int64", guarantee="which layer is asked about"),)
+    return {CALL: Call(of_layer, UPLOADS, exact=True, private=True, takes=takes, questions=len(layers))}
 
 
 def layers_of(scorer: Scorer) -> Mapping[str, int]:
@@ -266,29 +265,22 @@ def with_exact_statistics(server: Server, scorer: Scorer, finished: Message) -> 
         else:
             replies = server.ask(CALL, request, each={name: members[name] for name in sites}, to=sites)
         channels = next(iter(members.values()))[f"{layer}.{MEAN}"].shape
-        sites = tuple(name for name, reply in replies.items() if _fits(server, name, reply, channels))
+        sites = tuple(name for name, reply in replies.items() if reply[MEAN].shape == reply[VARIANCE].shape == channels)
+        for name in [name for name in replies if name not in sites]:
+            fault = f"refused: sent {len(replies[name][MEAN])} channels instead of {channels[0]}"
+            server.exchange.note_failure(name, fault)
         if not sites:
             raise RunFailed(f"no site sent the statistics before {layer}")
         for member, names in {"": sites}.items() if single else ((name, (name,)) for name in sites):
-            members[member] = _with_layer(members[member], layer, [replies[name] for name in names])
+            statistics = pool_statistics(
+                PooledStatistics(replies[name][MEAN], replies[name][VARIANCE], float(replies[name][EXAMPLES.name]))
+                for name in names
+            )
+            weights = dict(members[member])
+            for name, value in ((f"{layer}.{MEAN}", statistics.mean), (f"{layer}.{VARIANCE}", statistics.variance)):
+                weights[name] = value.to(weights[name])
+            members[member] = weights
     return join_members(members)
-
-
-def _with_layer(member: Message, layer: str, replies: Sequence[Message]) -> Message:
-    """Return a model's weights with one layer's statistics replaced by those of all replies."""
-    combined = pool_statistics(
-        PooledStatistics(reply[MEAN], reply[VARIANCE], float(reply[EXAMPLES.name])) for reply in replies
-    )
-    layer_statistics = {f"{layer}.{MEAN}": combined.mean, f"{layer}.{VARIANCE}": combined.variance}
-    return {**member, **{name: value.to(member[name]) for name, value in layer_statistics.items()}}
-
-
-def _fits(server: Server, name: str, reply: Message, channels: torch.Size) -> bool:
-    """Return whether a reply has one value per channel of the layer; note a failure of the site otherwise."""
-    fits = reply[MEAN].shape == reply[VARIANCE].shape == channels
-    if not fits:
-        server.exchange.note_failure(name, f"refused: sent {len(reply[MEAN])} channels instead of {channels[0]}")
-    return fits
 
 
 def _passes(scorer: Scorer, view: View) -> Iterator[Callable[[], Tensor]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -18,6 +17,8 @@ from fedvisage.base.errors import UserError, plain_line
 from fedvisage.base.files import file_digest, json_text, read_json, write_atomically, write_json
 from fedvisage.data.overlap import OVERLAP
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS
+from fedvisage.metrics import recorded
+from fedvisage.metrics.recorded import Metrics
 
 SEAL, METRICS = "seal.json", "metrics.json"
 WEIGHTS, SETTINGS, COUNTS = "model.safetensors", "model.json", "heldout.safetensors"
@@ -51,12 +52,12 @@ class _Seal(BaseModel):
     chain: str
 
 
-def write_sealed(directory: Path, metrics: Mapping[str, Any]) -> None:
+def write_sealed(directory: Path, metrics: Metrics) -> None:
     """Seal the files of a run, then write its metrics, which mark it as finished.
 
     The seal already covers the metrics, so an interruption between both writes leaves an unfinished run.
     """
-    text = json_text({**metrics, SEALED: True}).encode()
+    text = json_text({"format": recorded.FORMAT, **metrics, SEALED: True}).encode()
     paths = {name: directory / name for name in FILES if name != METRICS and (directory / name).exists()}
     files = {name: _Entry(bytes=path.stat().st_size, sha256=file_digest(path)) for name, path in sorted(paths.items())}
     files[METRICS] = _Entry(bytes=len(text), sha256=hashlib.sha256(text).hexdigest())

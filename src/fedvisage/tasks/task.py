@@ -19,6 +19,7 @@ from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import Upload
 from fedvisage.metrics.identification import SiteFigures
+from fedvisage.metrics.recorded import Metrics
 from fedvisage.metrics.threshold import Histogram
 from fedvisage.nn.compute import Compute
 from fedvisage.recipe import Recipe
@@ -83,9 +84,9 @@ class Task:
 
     # Evaluation.
     evaluate: Callable[[Scorer, TrainingResult, RunData, Path], dict[str, Any]]
-    """Evaluates a run's model on its target, returns the metrics, and writes the files for recomputing them."""
+    """Evaluates a run's model on its target, returns nested metrics, and writes the files for recomputing them."""
     evaluate_snapshot: Callable[[Scorer, SavedModel, RunData], dict[str, Any]]
-    """Returns a model's metrics on the target that need no threshold, in the format of metrics.json."""
+    """Returns a model's metrics on the target that need no threshold."""
     check_set: Callable[[PreparedSet, Recipe, str], None]
     """Refuses a set or an evaluation setting that does not apply to models of this task."""
     evaluate_saved: Callable[[Scorer, SavedModel, View, str, Path | None], dict[str, Any]]
@@ -94,5 +95,5 @@ class Task:
     """Opens further sets for the evaluation of a finished model, by name."""
     evaluate_benchmarks: Callable[[Scorer, SavedModel, Mapping[str, Benchmark]], dict[str, Any]]
     """Evaluates a finished model on these benchmarks."""
-    summarise: Callable[[Mapping[str, Any]], list[str]]
+    summarise: Callable[[Metrics], list[str]]
     """Returns the headline metrics as lines."""

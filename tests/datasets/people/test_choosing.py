@@ -211,11 +211,11 @@ def test_fedfr_protocol_pools_impostors_of_other_clients(protocol: tuple[dict[st
 def test_the_protocol_runs(protocol: tuple[dict[str, Any], Path], tmp_path: Path) -> None:
     """One person at a client has 40 · 39 / 2 genuine pairs, and 40 · 40 with the other client's."""
     metrics = run_toy(protocol[0], tmp_path / "run")
-    assert metrics["personalised"]["impostors"] == "pooled"
-    for own in metrics["personalised"]["sites"].values():
+    assert metrics["personal.impostors"] == "pooled"
+    for own in metrics.parts("personal.sites").values():
         assert (own["genuine_pairs"], own["impostor_pairs"]) == (780, 1600)
         assert (own["probes_of_own_people"], own["probes_of_strangers"]) == (40, 40)
-    assert metrics["benchmarks"]["ijbc"]["identities"] == 3
+    assert metrics["benchmarks.ijbc.identities"] == 3
     assert metrics["target"] is None
     assert "Impostors are the other sites" in write_report(tmp_path / "run").read_text()
 

@@ -315,4 +315,4 @@ def test_printed_protocol_runs_on_small_copies(tmp_path: Path) -> None:
     tree["evaluation"]["resamples"] = 0
     metrics = run_toy(tree, tmp_path / "run")
     assert metrics["threshold_rule"] == "source-train-eer"
-    assert set(metrics["sites_training"]) == {"O", "C", "I"}
+    assert set(metrics.parts("sites_training")) == {"O", "C", "I"}

@@ -85,7 +85,7 @@ def test_tracker_receives_start_rounds_result_and_end(tracked_run: tuple[Path, s
         assert (figures["bytes_up"], figures["sites_replied"]) == (line["bytes_up"], len(SITES))
     metrics = json.loads((out / "metrics.json").read_text())
     assert calls[-3][2]["target/hter"] == metrics["hter"]
-    assert calls[-3][2]["target/apcer/print"] == metrics["apcer"]["print"]
+    assert calls[-3][2]["target/apcer/print"] == metrics["apcer.print"]
     assert calls[-2][2]["figures"] == calls[-3][2]
     assert calls[0][1:3] == ["tracked", "faces"]
     assert calls[0][3]["training.rounds"] == ROUNDS

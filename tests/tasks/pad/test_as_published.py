@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.record.ledger import LEDGER, read_lines
 from fedvisage.methods import METHODS
+from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.nn.compute import resolve_compute
 from fedvisage.recipe import tree_of
 from fedvisage.report.page import write_report
@@ -35,28 +35,29 @@ def content(sets: Mapping[str, Path], name: str = "fedpad", **changes: Any) -> d
 
 @pytest.fixture(scope="module")
 def runs(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
-    """A run with the figures of papers, and the same one without."""
+    """Return a run with published figures, and the same run without."""
     root = tmp_path_factory.mktemp("published")
-    for wanted in (False, True):
-        run_toy(content(sets, **({"evaluation__published": True} if wanted else {})), root / f"{wanted}")
-    return {wanted: root / f"{wanted}" for wanted in (False, True)}
+    run_toy(content(sets), root / "False")
+    run_toy(content(sets, evaluation__published=True), root / "True")
+    return {published: root / f"{published}" for published in (False, True)}
 
 
-def metrics_of(run: Path) -> dict[str, Any]:
-    return json.loads((run / "metrics.json").read_text())  # type: ignore[no-any-return]
+def metrics_of(run: Path) -> Metrics:
+    return read_metrics(run / "metrics.json")
 
 
-def test_nothing_else_of_a_run_changes(runs: dict[bool, Path]) -> None:
+def test_published_figures_change_nothing_else(runs: dict[bool, Path]) -> None:
     for file in ("model.safetensors", "scores.csv"):
         assert (runs[True] / file).read_bytes() == (runs[False] / file).read_bytes()
     with_them, without = metrics_of(runs[True]), metrics_of(runs[False])
-    assert "published" not in without
+    assert with_them.part("published")
+    assert not without.part("published")
     for key in ("threshold", "threshold_rule", "hter", "eer", "auc", "tpr_at_fpr_1pct"):
         assert with_them[key] == without[key]
     assert "published" not in tree_of(recipe_of(load(runs[False]).recipe))["evaluation"]
 
 
-def test_the_threshold_of_training_is_where_errors_on_all_training_images_are_equal(
+def test_threshold_of_training_has_equal_errors_on_all_training_images(
     runs: dict[bool, Path], sets: Mapping[str, Path]
 ) -> None:
     saved = load(runs[True])
@@ -67,46 +68,46 @@ def test_the_threshold_of_training_is_where_errors_on_all_training_images_are_eq
     levels = np.arange(live.min() - STEP, live.max() + STEP, STEP / 4)
     gaps = [abs(np.mean(live[label == 0] >= at) - np.mean(live[label == 1] < at)) for at in levels]
     least = levels[np.isclose(gaps, min(gaps))]
-    found = metrics_of(runs[True])["published"]
-    assert least.min() - STEP <= found["threshold_train_eer"] <= least.max() + STEP
+    published = metrics_of(runs[True]).part("published")
+    assert least.min() - STEP <= published["threshold_train_eer"] <= least.max() + STEP
     frames = scores_of(runs[True])[""]
-    taken, is_live = frames["logit"] >= found["threshold_train_eer"], frames["label"] == 1
-    assert found["hter_train_eer"] == pytest.approx((np.mean(taken[~is_live]) + np.mean(~taken[is_live])) / 2)
+    taken, is_live = frames["logit"] >= published["threshold_train_eer"], frames["label"] == 1
+    assert published["hter_train_eer"] == pytest.approx((np.mean(taken[~is_live]) + np.mean(~taken[is_live])) / 2)
 
 
-def test_that_scores_of_training_were_counted_stands_in_the_ledger(runs: dict[bool, Path]) -> None:
-    said = {
-        wanted: {row.get("guarantee") for row in read_lines(run / LEDGER) if row["field"] == "histogram"}
-        for wanted, run in runs.items()
+def test_ledger_records_the_counts_of_training_scores(runs: dict[bool, Path]) -> None:
+    guarantees = {
+        expected: {row.get("guarantee") for row in read_lines(run / LEDGER) if row["field"] == "histogram"}
+        for expected, run in runs.items()
     }
-    assert said[True] - said[False] == {"counts of training scores in fixed bins"}
+    assert guarantees[True] - guarantees[False] == {"counts of training scores in fixed bins"}
 
 
-def test_a_finished_model_is_judged_again_by_the_same_thresholds(
+def test_finished_model_is_evaluated_with_the_same_thresholds(
     runs: dict[bool, Path], sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     again = evaluate(open_model(runs[True]), None, tmp_path)
-    assert again["published"] == metrics_of(runs[True])["published"]
+    assert again.part("published") == metrics_of(runs[True]).part("published")
 
 
-def test_each_members_figures_are_its_own_and_are_averaged(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_published_figures_of_members_are_averaged(sets: Mapping[str, Path], tmp_path: Path) -> None:
     metrics = run_toy(content(sets, "single", evaluation__published=True), tmp_path / "run")
-    own = [metrics["members"][name]["published"] for name in SITES]
-    assert len({found["threshold_train_eer"] for found in own}) > 1
+    own = [metrics.part(f"members.{name}.published") for name in SITES]
+    assert len({published["threshold_train_eer"] for published in own}) > 1
     for key in ("hter_train_eer", "hter_target_eer", "tpr_bona_fide_1pct"):
-        assert metrics["published"][key] == pytest.approx(np.mean([found[key] for found in own]))
+        assert metrics[f"published.{key}"] == pytest.approx(np.mean([published[key] for published in own]))
 
 
-def test_recognition_is_told_where_its_published_figures_stand(sets: Mapping[str, Path]) -> None:
+def test_recognition_is_referred_to_benchmarks_for_published_figures(sets: Mapping[str, Path]) -> None:
     recipe = recipe_of(content(sets, "fedavg", evaluation__published=True))
     method = METHODS["fedavg"]
     with refused("recipe.evaluation.published", "data.benchmarks"):
         task_of(method).check(recipe, method)
 
 
-def test_report_and_summary_say_them_with_their_rules(runs: dict[bool, Path]) -> None:
-    for wanted, run in runs.items():
+def test_report_and_summary_show_published_figures_with_their_rules(runs: dict[bool, Path]) -> None:
+    for expected, run in runs.items():
         write_report(run, run)
         page, lines = (run / "report.html").read_text(), "\n".join(summarise(metrics_of(run)))
-        assert ("As papers calculate it" in page) is wanted
-        assert ("on the scores of training" in lines) is wanted
+        assert ("As papers calculate it" in page) is expected
+        assert ("on the scores of training" in lines) is expected

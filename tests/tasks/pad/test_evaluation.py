@@ -1,8 +1,7 @@
-"""Figures of a finished model: recomputed from the scores that a run leaves behind."""
+"""Figures of a finished model are recomputed from the scores in the run."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from tests.toy import SITES, open_run_data, recipe_of, run_toy, scores_of, tree
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.methods import METHODS
+from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.metrics.threshold import BINS, EDGES
 from fedvisage.nn.compute import resolve_compute
 from fedvisage.tasks.asking import source_summary
@@ -33,31 +33,31 @@ def run(request: pytest.FixtureRequest, sets: Mapping[str, Path], tmp_path_facto
 
 
 def test_figures_follow_from_the_scores_and_the_threshold(run: Path) -> None:
-    metrics = json.loads((run / "metrics.json").read_text())
-    members = metrics.get("members", {"": metrics})
+    metrics = read_metrics(run / "metrics.json")
+    members = metrics.parts("members") or {"": metrics}
     assert set(scores_of(run)) == set(members)
-    for name, found in scores_of(run).items():
-        live, label, threshold = found["logit"], found["label"], members[name]["threshold"]
+    for name, columns in scores_of(run).items():
+        live, label, threshold = columns["logit"], columns["label"], members[name]["threshold"]
         far, frr = np.mean(live[label == 0] >= threshold), np.mean(live[label == 1] < threshold)
         assert members[name]["hter"] == pytest.approx((far + frr) / 2)
         assert members[name]["auc"] == pytest.approx(roc_auc_score(label, live))
 
 
-def test_the_summary_has_numbers_of_images_intervals_and_the_errors_of_the_threshold(run: Path) -> None:
-    metrics = json.loads((run / "metrics.json").read_text())
+def test_summary_has_counts_intervals_and_threshold_errors(run: Path) -> None:
+    metrics = read_metrics(run / "metrics.json")
     labels = next(iter(scores_of(run).values()))["label"]
     text = "\n".join(summarise(metrics))
     assert f"{(labels == 1).sum()} live and {(labels == 0).sum()} attacks (frames)" in text
-    if "members" not in metrics:
-        low, high = metrics["intervals"]["frame"]["auc"]
+    if not metrics.part("members"):
+        low, high = metrics["intervals.frame.auc"]
         assert f"AUC {100 * low:.2f} to {100 * high:.2f} %" in text
-    assert f"accepts {metrics['threshold_source']['far']:.2%} of held-out attacks" in text
-    assert ("mean of the sites' EERs" in text) == ("members" not in metrics)
-    assert "warning" in "\n".join(summarise({**metrics, "count": {"bona_fide": 30, "attack": 29}}))
-    assert "warning" not in "\n".join(summarise({**metrics, "count": {"bona_fide": 30, "attack": 30}}))
+    assert f"accepts {metrics['threshold_source.far']:.2%} of held-out attacks" in text
+    assert ("mean of the sites' EERs" in text) != bool(metrics.part("members"))
+    assert "warning" in "\n".join(summarise(Metrics({**metrics, "count.bona_fide": 30, "count.attack": 29})))
+    assert "warning" not in "\n".join(summarise(Metrics({**metrics, "count.bona_fide": 30, "count.attack": 30})))
 
 
-def test_sites_that_were_merged_stay_apart_in_the_figure_of_features(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_merged_sites_are_separate_in_the_feature_plot(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, "pooled")
     data = open_run_data(content, tmp_path)
     assert list(data.sites) == ["all"]
@@ -67,17 +67,17 @@ def test_sites_that_were_merged_stay_apart_in_the_figure_of_features(sets: Mappi
     assert all(views[name].items.tolist() == apart[name].heldout.items.tolist() for name in SITES)
 
 
-def test_the_headline_of_several_members_is_their_mean(run: Path) -> None:
-    metrics = json.loads((run / "metrics.json").read_text())
-    members = list(metrics.get("members", {"": metrics}).values())
+def test_headline_of_several_members_is_their_mean(run: Path) -> None:
+    metrics = read_metrics(run / "metrics.json")
+    members = list((metrics.parts("members") or {"": metrics}).values())
     assert len(members) == (len(SITES) if metrics["method"] == "single" else 1)
     for key in ("hter", "eer", "auc", "bpcer", "threshold"):
         assert metrics[key] == pytest.approx(np.mean([member[key] for member in members]))
 
 
-def test_thresholds_are_a_rule_of_the_sites_and_saved_with_the_model(run: Path) -> None:
-    metrics, saved = json.loads((run / "metrics.json").read_text()), load(run)
-    members = metrics.get("members", {"": metrics})
+def test_thresholds_of_the_sites_are_saved_with_the_model(run: Path) -> None:
+    metrics, saved = read_metrics(run / "metrics.json"), load(run)
+    members = metrics.parts("members") or {"": metrics}
     assert {name: threshold.value for name, threshold in saved.thresholds.items()} == {
         name: member["threshold"] for name, member in members.items()
     }
@@ -89,9 +89,10 @@ def test_scores_are_recomputed_from_the_saved_model(run: Path, sets: Mapping[str
     recipe = recipe_of(saved.recipe)
     scorer = Scorer(METHODS[recipe.method.name], recipe, resolve_compute("cpu", "fp32"))
     target = open_run_data(saved.recipe, tmp_path).target
-    judged = evaluate_pad(scorer, saved, target, "U")
-    written = np.concatenate([found["logit"] for found in scores_of(run).values()])
-    assert (judged.scores.live == written).all()
+    assert target is not None
+    again = evaluate_pad(scorer, saved, target, "U")
+    stored = np.concatenate([columns["logit"] for columns in scores_of(run).values()])
+    assert (again.scores.live == stored).all()
 
 
 @pytest.mark.parametrize("method", ["fedpad", "fedgpad"])
@@ -105,23 +106,23 @@ def test_scores_are_in_fp32_after_training_in_bf16(sets: Mapping[str, Path], tmp
     assert torch.equal(half.score_images(images), single.score_images(images))
 
 
-def test_the_targets_labels_never_stand_in_for_a_missing_histogram(
-    run: Path, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_target_labels_never_replace_a_missing_histogram(run: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     saved = load(run)
     recipe = recipe_of(saved.recipe)
     scorer = Scorer(METHODS[recipe.method.name], recipe, resolve_compute("cpu", "fp32"))
+    target = open_run_data(saved.recipe, tmp_path).target
+    assert target is not None
     with pytest.raises(RunFailed, match="no histogram"):
-        evaluate_pad(scorer, replace(saved, thresholds={}), open_run_data(saved.recipe, tmp_path).target, "U")
+        evaluate_pad(scorer, replace(saved, thresholds={}), target, "U")
 
 
-def test_the_oracle_threshold_says_that_it_is_one(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_oracle_threshold_is_recorded_as_such(sets: Mapping[str, Path], tmp_path: Path) -> None:
     metrics = run_toy(tree(sets, evaluation__threshold="target-eer", training__rounds=1), tmp_path / "run")
     assert metrics["threshold_rule"] == "target-eer"
     assert load(tmp_path / "run").thresholds == {}
 
 
-def test_means_of_figures_leave_out_what_has_no_value_and_go_into_tables() -> None:
+def test_means_of_figures_skip_undefined_values_and_include_nested_ones() -> None:
     rows: list[dict[str, Any]] = [
         {"rule": "x", "eer": 0.2, "apcer": {"print": 0.0, "mask": None}, "intervals": {"eer": [0, 1]}},
         {"rule": "x", "eer": 0.4, "apcer": {"print": 0.5, "mask": 0.3}, "intervals": {"eer": [0, 1]}},
@@ -129,12 +130,12 @@ def test_means_of_figures_leave_out_what_has_no_value_and_go_into_tables() -> No
     assert mean_figures(rows) == {"rule": "x", "eer": pytest.approx(0.3), "apcer": {"print": 0.25, "mask": 0.3}}
 
 
-def test_the_source_summary_averages_sites_that_have_both_classes() -> None:
+def test_source_summary_averages_sites_with_both_classes() -> None:
     perfect, mixed, lacking = (np.zeros((2, BINS), np.int64) for _ in range(3))
     perfect[0, 100] = perfect[1, 3000] = 10
     mixed[0, 100] = mixed[1, 100] = 10
     lacking[1, 3000] = 10
-    found = source_summary({"A": perfect, "B": mixed, "C": lacking})
-    assert found == {"auc": pytest.approx(0.75), "eer": pytest.approx(0.25)}
+    columns = source_summary({"A": perfect, "B": mixed, "C": lacking})
+    assert columns == {"auc": pytest.approx(0.75), "eer": pytest.approx(0.25)}
     assert source_summary({"C": lacking}) == {}
     assert len(EDGES) == BINS + 1

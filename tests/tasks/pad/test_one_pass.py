@@ -1,4 +1,4 @@
-"""The sites' held-out images go through a finished model once, whatever the server asks about it."""
+"""Scores and scatter of held-out images come from one pass through a finished model."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from fedvisage.tasks.saved_model import load
 from fedvisage.tasks.scoring import Scorer
 
 
-def test_a_run_scores_held_out_images_once_in_each_round_that_is_evaluated(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_run_scores_held_out_images_once_per_evaluated_round(sets: Mapping[str, Path], tmp_path: Path) -> None:
     passed: list[int] = []
 
     def predict(member: Member) -> Tensor:
@@ -51,9 +49,7 @@ def test_one_pass_gives_the_scores_and_the_scatter_of_two(sets: Mapping[str, Pat
     assert histogram(logits, labels).sum() == histogram(apart, labels).sum() == len(view)
 
 
-def test_members_whose_scores_are_averaged_are_averaged_in_one_pass_too(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_one_pass_averages_the_scores_of_members(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, "fused", training__rounds=1)
     run_toy(content, tmp_path / "run")
     finished, recipe = load(tmp_path / "run").finished, recipe_of(content)

@@ -19,6 +19,7 @@ from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.record.ledger import LEDGER, read_lines
 from fedvisage.methods import METHODS
+from fedvisage.metrics.recorded import Metrics
 from fedvisage.nn.compute import resolve_compute
 from fedvisage.recipe.evaluation import Evaluation
 from fedvisage.report.page import write_report
@@ -30,14 +31,14 @@ STEP = 5 / 512
 
 
 def content(sets: Mapping[str, Path], heldout: str = "none") -> dict[str, Any]:
-    found = tree(sets, training__rounds=1, evaluation__every=0, evaluation__threshold="source-train-eer")
+    outcome = tree(sets, training__rounds=1, evaluation__every=0, evaluation__threshold="source-train-eer")
     if heldout:
-        found["data"]["sites"] = {name: f"{sets[name]} only: heldout={heldout}" for name in SITES}
-    return found
+        outcome["data"]["sites"] = {name: f"{sets[name]} only: heldout={heldout}" for name in SITES}
+    return outcome
 
 
 @pytest.fixture(scope="module")
-def run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Metrics]:
     out = tmp_path_factory.mktemp("all") / "run"
     return out, run_toy(content(sets), out)
 
@@ -47,12 +48,10 @@ def test_every_image_of_a_site_trains(sets: Mapping[str, Path], tmp_path: Path) 
     for name, site in data.sites.items():
         assert sorted(site.train.items.tolist()) == sorted(PreparedSet.open(sets[name]).rows.item.tolist())
         assert site.all_trains
-    assert not any("held-out" in place for place in data.places)  # nobody is held out who could be trained on
+    assert not any("held-out" in place for place in data.places)  # no place lists held-out images
 
 
-def test_the_threshold_is_where_errors_on_all_training_images_together_are_equal(
-    run: tuple[Path, dict[str, Any]], sets: Mapping[str, Path]
-) -> None:
+def test_threshold_has_equal_errors_on_all_training_images(run: tuple[Path, Metrics], sets: Mapping[str, Path]) -> None:
     out, metrics = run
     saved = load(out)
     scorer = Scorer(METHODS["fedpad"], recipe_of(saved.recipe), resolve_compute("cpu", "fp32"))
@@ -65,22 +64,22 @@ def test_the_threshold_is_where_errors_on_all_training_images_together_are_equal
     assert least.min() - STEP <= metrics["threshold"] <= least.max() + STEP
     assert metrics["threshold_rule"] == "source-train-eer"
     at = metrics["threshold"]
-    assert metrics["threshold_source"]["far"] == pytest.approx(np.mean(live[label == 0] >= at), abs=0.05)
+    assert metrics["threshold_source.far"] == pytest.approx(np.mean(live[label == 0] >= at), abs=0.05)
 
 
-def test_what_a_run_says_of_it_is_that_the_scores_are_of_training(run: tuple[Path, dict[str, Any]]) -> None:
+def test_run_records_that_the_scores_are_of_training(run: tuple[Path, Metrics]) -> None:
     out, metrics = run
-    assert set(metrics["sites_training"]) == set(SITES)
-    assert "sites_heldout" not in metrics
-    said = {row.get("guarantee") for row in read_lines(out / LEDGER) if row["field"] in ("histogram", "scatter")}
-    assert said == {"counts of training scores in fixed bins", "mean distance between training batches"}
+    assert set(metrics.parts("sites_training")) == set(SITES)
+    assert not metrics.part("sites_heldout")
+    guarantees = {row.get("guarantee") for row in read_lines(out / LEDGER) if row["field"] in ("histogram", "scatter")}
+    assert guarantees == {"counts of training scores in fixed bins", "mean distance between training batches"}
     write_report(out, out)
     page = (out / "report.html").read_text()
     assert "images that the sites trained on" in page
     assert "held-out" not in page.split("source-train-eer")[1][:400]
 
 
-def test_sites_that_hold_subjects_out_are_judged_on_what_they_train_on_by_this_rule(
+def test_rule_evaluates_sites_with_held_out_subjects_on_training_images(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     data = open_run_data(content(sets, heldout=""), tmp_path)
@@ -90,11 +89,11 @@ def test_sites_that_hold_subjects_out_are_judged_on_what_they_train_on_by_this_r
 
 
 @pytest.mark.parametrize("rule", ["source-eer", "source-bpcer-5pct", "fixed", "target-eer"])
-def test_other_rules_need_somebody_held_out(sets: Mapping[str, Path], tmp_path: Path, rule: str) -> None:
-    wanted = content(sets)
-    wanted["evaluation"]["threshold"] = rule
+def test_other_rules_need_held_out_subjects(sets: Mapping[str, Path], tmp_path: Path, rule: str) -> None:
+    settings = content(sets)
+    settings["evaluation"]["threshold"] = rule
     with refused("data.sites.A", rule, "source-train-eer"):
-        open_run_data(wanted, tmp_path)
+        open_run_data(settings, tmp_path)
 
 
 def test_scores_of_training_choose_no_round() -> None:
@@ -102,15 +101,15 @@ def test_scores_of_training_choose_no_round() -> None:
         Evaluation(threshold="source-train-eer", every=1)
 
 
-def test_a_target_holds_nothing_out(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    wanted = content(sets)
-    wanted["data"]["target"] += " only: heldout=none"
+def test_target_holds_no_images_out(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    settings = content(sets)
+    settings["data"]["target"] += " only: heldout=none"
     with refused("data.target", "heldout="):
-        open_run_data(wanted, tmp_path)
+        open_run_data(settings, tmp_path)
 
 
-def test_pictures_that_all_trained_are_no_target(run: tuple[Path, dict[str, Any]], sets: Mapping[str, Path]) -> None:
-    """Those whom the set has as held out trained, too."""
+def test_training_pictures_cannot_be_a_target(run: tuple[Path, Metrics], sets: Mapping[str, Path]) -> None:
+    """The held-out subjects of the set trained, too."""
     result = CliRunner().invoke(app, ["evaluate", str(run[0]), "--data", f"{sets['A']} only: subjects=0-100"])
     assert isinstance(result.exception, UserError)
     assert "shares 6 subjects" in str(result.exception)

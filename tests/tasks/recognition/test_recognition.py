@@ -1,4 +1,4 @@
-"""A recognition run from its first model to its report, judged on other people, and two faces compared with it."""
+"""Recognition runs from the first model to the report, evaluation on other people, and comparison of two faces."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from fedvisage.data.writer import Writer
 from fedvisage.device.predict import InputPictures, list_input_pictures, picture_at
 from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.server import NoQuorum
+from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.metrics.threshold import Threshold
 from fedvisage.report.page import write_report
 from fedvisage.report.recognition import left_out_table
@@ -34,13 +35,13 @@ from fedvisage.tasks.finished_model import open_model
 
 
 @pytest.fixture(scope="module")
-def finished(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("recognition") / "run"
     run_toy(tree(sets, "fedfr", training__rounds=2, evaluation__recognition={"fmr": 0.05}), out)
     return out
 
 
-def test_pre_training_happens_once_for_what_decides_it(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_pre_training_happens_once_per_combination_of_settings(sets: Mapping[str, Path], tmp_path: Path) -> None:
     def cached() -> set[str]:
         return {path.name for path in (tmp_path / "cache").glob("pretrained-*")}
 
@@ -57,8 +58,8 @@ def test_pre_training_happens_once_for_what_decides_it(sets: Mapping[str, Path],
     assert kept["centres.weight"].shape == (4, 16)
 
 
-def test_a_first_model_may_be_one_of_mid_course(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    """Where rates hang on the epoch alone, two epochs of three are two epochs; a cosine is not yet at its end."""
+def test_first_model_may_be_from_the_middle_of_a_schedule(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    """With rates by epoch, two of three epochs equal two epochs; a cosine schedule differs."""
 
     def first(schedule: Mapping[str, Any], **epochs: int) -> bytes:
         out = tmp_path / json.dumps([schedule, epochs])
@@ -82,81 +83,78 @@ def test_pre_training_needs_public_people(sets: Mapping[str, Path], tmp_path: Pa
         run_toy(content, tmp_path / "run")
 
 
-def test_without_public_people_there_are_no_personal_figures_and_it_says_so(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_run_without_public_people_has_no_personal_figures(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, "fedavg", training__rounds=1, training__pretrain=None)
     content["data"] |= {"public": None, "public_identities": None}
     metrics = run_toy(content, tmp_path / "run")
-    assert metrics["personalised"] is None
-    assert metrics["generic"]["tar_at_far"]
+    assert not metrics.part("personal")
+    assert metrics.part("generic").rates("tar")
 
 
-def test_figures_stand_by_model_site_and_group(finished: Path) -> None:
-    metrics = json.loads((finished / "metrics.json").read_text())
-    personal = metrics["personalised"]
-    assert list(personal["models"]) == ["generic", "local", "own"]
+def test_figures_are_recorded_by_model_site_and_group(finished_run: Path) -> None:
+    metrics = read_metrics(finished_run / "metrics.json")
+    personal = metrics.part("personal")
+    assert list(personal.parts("models")) == ["generic", "local", "own"]
     assert (personal["model"], personal["impostors"]) == ("own", "public")
-    assert list(personal["sites"]) == ["A", "B", "C"]
-    rates = [site["tar_at_far"]["1e-1"] for site in personal["sites"].values()]
-    assert personal["tar_at_far"]["1e-1"] == pytest.approx(np.mean(rates))
-    assert personal["sites_measured"] == {"1e-6": 0, "1e-5": 0, "1e-4": 0, "1e-3": 0, "1e-2": 0, "1e-1": 3}
-    assert set(metrics["generic"]["groups"]) == {"group-0"}, "the other group has one person, hence no impostors"
-    kinds = metrics["generic"]["tar_by_impostors"]
-    assert set(kinds) == {"within groups", "across groups"}
-    assert 0 <= kinds["across groups"]["1e-1"] <= 1
-    assert metrics["threshold_source"]["fmr"] <= 0.05
-    lines = (finished / "scores.csv").read_text().splitlines()
+    assert list(personal.parts("sites")) == ["A", "B", "C"]
+    rates = [site["tar@1e-1"] for site in personal.parts("sites").values()]
+    assert personal["tar@1e-1"] == pytest.approx(np.mean(rates))
+    measured = {"1e-6": 0, "1e-5": 0, "1e-4": 0, "1e-3": 0, "1e-2": 0, "1e-1": 3}
+    assert personal.part("sites_measured").rates("tar") == measured
+    assert set(metrics.parts("generic.groups")) == {"group-0"}, "the other group has one person, hence no impostors"
+    assert set(metrics.parts("generic.impostors")) == {"within", "across"}
+    assert 0 <= metrics["generic.impostors.across.tar@1e-1"] <= 1
+    assert metrics["threshold_source.fmr"] <= 0.05
+    lines = (finished_run / "scores.csv").read_text().splitlines()
     assert lines[0] == "first,second,same,similarity"
 
 
-def test_the_page_shows_what_was_measured(finished: Path) -> None:
-    page = write_report(finished).read_text()
+def test_page_shows_the_measured_figures(finished_run: Path) -> None:
+    page = write_report(finished_run).read_text()
     for words in ("The generic model, on the benchmark", "customised model", "held-out public people", "FAR on a log"):
         assert words in page
     assert "HTER" not in page
 
 
-def test_a_finished_model_is_judged_on_other_people(finished: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
-    recorded = json.loads((finished / "metrics.json").read_text())["generic"]
-    again = evaluate(open_model(finished), None, tmp_path, tmp_path / "again")
-    assert again["generic"] == recorded
-    others = make_people(tmp_path / "others", "X", 77, identities=4)
-    elsewhere = evaluate(open_model(finished), str(others), tmp_path)
-    assert elsewhere["generic"]["identities"] == 4
-    assert elsewhere["threshold"] == json.loads((finished / "metrics.json").read_text())["threshold"]
-    with refused("U", "identity set"):
-        evaluate(open_model(finished), str(sets["U"]), tmp_path)
-    with refused("--adapt", "attack"):
-        evaluate(open_model(finished, adapt="gated"), None, tmp_path)
-
-
-def test_a_finished_run_is_judged_in_another_way_with_its_sites_own_models(
-    finished: Path, sets: Mapping[str, Path], tmp_path: Path
+def test_finished_model_is_evaluated_on_other_people(
+    finished_run: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    def judged(out: Path, how: dict[str, Any], training: Training | None = None) -> dict[str, Any]:
+    recorded = read_metrics(finished_run / "metrics.json").part("generic")
+    again = evaluate(open_model(finished_run), None, tmp_path, tmp_path / "again")
+    assert again.part("generic") == recorded
+    others = make_people(tmp_path / "others", "X", 77, identities=4)
+    elsewhere = evaluate(open_model(finished_run), str(others), tmp_path)
+    assert elsewhere["generic.identities"] == 4
+    assert elsewhere["threshold"] == read_metrics(finished_run / "metrics.json")["threshold"]
+    with refused("U", "identity set"):
+        evaluate(open_model(finished_run), str(sets["U"]), tmp_path)
+    with refused("--adapt", "attack"):
+        evaluate(open_model(finished_run, adapt="gated"), None, tmp_path)
+
+
+def test_finished_run_is_evaluated_by_other_rules_with_its_sites_own_models(
+    finished_run: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    def evaluate_run(out: Path, how: dict[str, Any], training: Training | None = None) -> Metrics:
         recipe = recipe_of(tree(sets, "fedfr", training__rounds=2, evaluation__recognition=how))
         return run(Request(recipe, out, tmp_path / "cache", training=training), quiet_reporter())
 
     other = {"fmr": 0.05, "impostors": "pooled", "flip": True}
-    again = judged(tmp_path / "again", other, adoption(finished))
-    anew = judged(tmp_path / "anew", other)
-    assert again["personalised"] == anew["personalised"]
-    assert again["generic"] == anew["generic"]
-    assert (
-        judged(tmp_path / "same", {"fmr": 0.05}, adoption(finished))["personalised"]
-        == (json.loads((finished / "metrics.json").read_text())["personalised"])
+    again = evaluate_run(tmp_path / "again", other, adoption(finished_run))
+    anew = evaluate_run(tmp_path / "anew", other)
+    assert again.part("personal") == anew.part("personal")
+    assert again.part("generic") == anew.part("generic")
+    assert evaluate_run(tmp_path / "same", {"fmr": 0.05}, adoption(finished_run)).part("personal") == (
+        read_metrics(finished_run / "metrics.json").part("personal")
     )
-    shutil.copytree(finished, tmp_path / "without", ignore=shutil.ignore_patterns("checkpoints"))
+    shutil.copytree(finished_run, tmp_path / "without", ignore=shutil.ignore_patterns("checkpoints"))
     with refused("without", "checkpoint"):
-        judged(tmp_path / "no", other, adoption(tmp_path / "without"))
+        evaluate_run(tmp_path / "no", other, adoption(tmp_path / "without"))
 
 
-def test_it_is_the_sites_own_parameters_that_are_judged(
-    finished: Path, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
-    """Where each site's own transformation leaves nothing of a face, no site has an answer."""
-    shutil.copytree(finished, tmp_path / "blinded")
+def test_evaluation_uses_the_sites_own_parameters(finished_run: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    """If the sites' own transformations erase all faces, no site replies."""
+    shutil.copytree(finished_run, tmp_path / "blinded")
     for site in (tmp_path / "blinded" / "sites").iterdir():
         store = SiteStore(site, owner=RunDirectory(tmp_path / "blinded").owner(site.name))
         store.restore(2)
@@ -167,7 +165,7 @@ def test_it_is_the_sites_own_parameters_that_are_judged(
         run(Request(recipe, tmp_path / "run", tmp_path, training=adoption(tmp_path / "blinded")), quiet_reporter())
 
 
-def test_a_model_is_judged_on_a_list_of_pairs(finished: Path, tmp_path: Path) -> None:
+def test_model_is_evaluated_on_a_list_of_pairs(finished_run: Path, tmp_path: Path) -> None:
     rng, people = np.random.default_rng(3), ("Ada", "Bo", "Cy", "Di")
     with Writer(tmp_path / "set", name="listed", size=SIZE, source="noise", identities=True) as out:
         for who in people:
@@ -186,11 +184,11 @@ def test_a_model_is_judged_on_a_list_of_pairs(finished: Path, tmp_path: Path) ->
             )
     lines = [f"{who}\t1\t2" for who in people] + ["Ada\t1\tBo\t2", "Cy\t1\tDi\t1", "Ada\t2\tCy\t2", "Di\t1\tEve\t1"]
     (tmp_path / "pairs.txt").write_text("\n".join([*lines, *lines]))
-    listed = open_model(finished, pairs=tmp_path / "pairs.txt")
+    listed = open_model(finished_run, pairs=tmp_path / "pairs.txt")
     figures = evaluate(listed, str(tmp_path / "set"), tmp_path, tmp_path / "out")
-    found = figures["generic"]["listed_pairs"]
-    assert (found["pairs"], found["left_out"], found["folds"]) == (14, 2, 2)
-    assert 0 <= found["accuracy"] <= 1
+    result = figures.part("generic.listed_pairs")
+    assert (result["pairs"], result["left_out"], result["folds"]) == (14, 2, 2)
+    assert 0 <= result["accuracy"] <= 1
     assert "14 pairs of pairs.txt (2 left out: no such image)" in "\n".join(listed.setup.task.summarise(figures))
     rows = (tmp_path / "out" / "pairs.csv").read_text().splitlines()
     assert rows[1].startswith("Ada/Ada_0001.png,Ada/Ada_0002.png,1,1,")
@@ -199,7 +197,7 @@ def test_a_model_is_judged_on_a_list_of_pairs(finished: Path, tmp_path: Path) ->
         evaluate(listed, str(make_people(tmp_path / "others", "X", 5)), tmp_path)
 
 
-def test_people_of_the_benchmark_with_too_few_images_are_counted_and_told(finished: Path, tmp_path: Path) -> None:
+def test_benchmark_people_with_too_few_images_are_counted_and_reported(finished_run: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     with Writer(tmp_path / "set", name="few", size=SIZE, source="noise", identities=True) as out:
         for who, images in (("Ada", 1), ("Bo", 3), ("Cy", 3), ("Di", 2)):
@@ -217,10 +215,9 @@ def test_people_of_the_benchmark_with_too_few_images_are_counted_and_told(finish
                 item=names,
                 group=["all"] * images,
             )
-    found = evaluate(open_model(finished), str(tmp_path / "set"), tmp_path)["generic"]
-    assert (found["identities_without_pairs"], found["identities_not_searched"]) == (1, 2)
-    metrics = json.loads((finished / "metrics.json").read_text())
-    table = left_out_table({**metrics, "generic": found})
+    result = evaluate(open_model(finished_run), str(tmp_path / "set"), tmp_path)
+    assert (result["generic.identities_without_pairs"], result["generic.identities_not_searched"]) == (1, 2)
+    table = left_out_table(Metrics(read_metrics(finished_run / "metrics.json") | result))
     assert table is not None
     assert ("people of the benchmark with one image, so no genuine pair", "1") in table.rows
 
@@ -231,7 +228,7 @@ def test_an_empty_gallery_is_refused(tmp_path: Path) -> None:
         list_input_pictures([tmp_path / "gallery"])
 
 
-def test_faces_are_compared_at_the_sites_threshold(finished: Path, tmp_path: Path) -> None:
+def test_faces_are_compared_at_the_sites_threshold(finished_run: Path, tmp_path: Path) -> None:
     from fedvisage.render.identities import Identities, photograph_person, photographs_of
 
     images, _ = photograph_person(photographs_of(Identities(images=2, size=112), 0), 112)
@@ -239,18 +236,18 @@ def test_faces_are_compared_at_the_sites_threshold(finished: Path, tmp_path: Pat
     for number, image in enumerate(images):
         Image.fromarray(image).save(tmp_path / "gallery" / f"{number}.png")
     Image.fromarray(np.full((112, 112, 3), 60, np.uint8)).save(tmp_path / "gallery" / "wall.png")
-    gallery, recogniser = list_input_pictures([tmp_path / "gallery"]), open_model(finished)
+    gallery, recogniser = list_input_pictures([tmp_path / "gallery"]), open_model(finished_run)
     path, wall = tmp_path / "gallery" / "0.png", picture_at(tmp_path / "gallery" / "wall.png")
     face, alone = picture_at(path), list_input_pictures([path])
-    said = json.loads(json.dumps(compare_faces(recogniser, face, gallery).as_values()))
-    matches = said["matches"]
+    answer = json.loads(json.dumps(compare_faces(recogniser, face, gallery).as_values()))
+    matches = answer["matches"]
     assert matches[0]["path"].endswith("0.png")
     assert matches[0]["similarity"] == pytest.approx(1.0, abs=1e-5)
     assert matches[0]["decision"] == "same person"
     assert matches[-1]["reason"] == "no face found"
-    for one in matches[:2]:
-        assert (one["decision"] == "same person") == (one["similarity"] >= said["threshold"]["similarity"])
-    assert said["threshold"]["fmr"] <= 0.05
+    for match in matches[:2]:
+        assert (match["decision"] == "same person") == (match["similarity"] >= answer["threshold"]["similarity"])
+    assert answer["threshold"]["fmr"] <= 0.05
     assert "same person" in compare_faces(recogniser, face, alone).lines()[-1]
     with refused("gallery/wall.png", "face"):
         compare_faces(recogniser, wall, alone)
@@ -260,45 +257,45 @@ def test_faces_are_compared_at_the_sites_threshold(finished: Path, tmp_path: Pat
         compare_faces(recogniser, face, alone, member="A")
 
 
-def test_several_faces_and_faces_upside_down_are_said_and_compared_upright(finished: Path, tmp_path: Path) -> None:
+def test_several_faces_and_upside_down_faces_are_noted_and_compared_upright(finished_run: Path, tmp_path: Path) -> None:
     from fedvisage.render.identities import Identities, photograph_person, photographs_of
 
     (image,), _ = photograph_person(photographs_of(Identities(images=1, size=112), 0), 112)
-    one = np.full((240, 480, 3), 120, np.uint8)
-    one[20:220, 20:220] = cv2.resize(image, (200, 200))
-    two = one.copy()
+    match = np.full((240, 480, 3), 120, np.uint8)
+    match[20:220, 20:220] = cv2.resize(image, (200, 200))
+    two = match.copy()
     two[80:220, 300:440] = cv2.resize(image, (140, 140))
-    for name, picture in {"one": one, "two": two, "turned": one[::-1, ::-1]}.items():
+    for name, picture in {"one": match, "two": two, "turned": match[::-1, ::-1]}.items():
         Image.fromarray(picture).save(tmp_path / f"{name}.png")
     face, gallery = picture_at(tmp_path / "two.png"), list_input_pictures([tmp_path])
-    found = compare_faces(open_model(finished), face, gallery)
-    matches = {Path(one.path).stem: one for one in found.matches}
-    assert {name: (one.faces, one.notes) for name, one in matches.items()} == {
+    result = compare_faces(open_model(finished_run), face, gallery)
+    matches = {Path(match.path).stem: match for match in result.matches}
+    assert {name: (match.faces, match.notes) for name, match in matches.items()} == {
         "one": (1, ()),
         "two": (2, ("several faces",)),
         "turned": (1, ("upside down",)),
     }
     assert matches["turned"].similarity == pytest.approx(matches["one"].similarity, abs=1e-4)
-    assert found.as_values()["of_face"] == {"notes": ("several faces",), "faces": 2}
-    assert "2 faces" in found.lines()[1]
+    assert result.as_values()["of_face"] == {"notes": ("several faces",), "faces": 2}
+    assert "2 faces" in result.lines()[1]
 
 
-def test_the_threshold_is_read_back_as_a_similarity(finished: Path) -> None:
-    saved = saved_model.load(finished)
+def test_threshold_is_read_as_a_similarity(finished_run: Path) -> None:
+    saved = saved_model.load(finished_run)
     assert saved.task == "recognition"
     threshold = saved.thresholds[""]
     assert isinstance(threshold, Threshold)
     assert -1 <= threshold.value <= 1
-    assert "similarity" in json.loads((finished / "model.json").read_text())["thresholds"][""]
+    assert "similarity" in json.loads((finished_run / "model.json").read_text())["thresholds"][""]
 
 
-def test_a_model_of_attacks_compares_no_faces(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_attack_detector_compares_no_faces(sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(tree(sets, training__rounds=1), tmp_path / "run")
     with refused("--against", "--against"):
         compare_faces(open_model(tmp_path / "run"), picture_at(tmp_path), InputPictures([]), crop="none")
 
 
-def test_people_whose_data_were_merged_are_judged_site_by_site(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_merged_people_are_evaluated_per_site(sets: Mapping[str, Path], tmp_path: Path) -> None:
     metrics = run_toy(tree(sets, "centralised", training__rounds=1), tmp_path / "run")
-    assert list(metrics["personalised"]["sites"]) == ["A", "B", "C"]
-    assert metrics["personalised"]["model"] == "generic"
+    assert list(metrics.parts("personal.sites")) == ["A", "B", "C"]
+    assert metrics["personal.model"] == "generic"

@@ -17,6 +17,7 @@ from fedvisage.base.errors import UserError, plain_line
 from fedvisage.base.files import read_json, write_json
 from fedvisage.base.progress import Reporter
 from fedvisage.federation.record.ledger import ROUNDS, read_lines
+from fedvisage.metrics.recorded import Metrics
 from fedvisage.recipe import Recipe
 from fedvisage.report.tracking.tracker import End, TrackedRun, Tracker, round_scalars, settings_of, target_scalars
 from fedvisage.report.tracking.trackers import check_named, tracker_named
@@ -62,7 +63,7 @@ class TrackerReports:
         if self._live:
             self._tell([row])
 
-    def finish(self, metrics: Mapping[str, Any]) -> None:
+    def finish(self, metrics: Metrics) -> None:
         """Report the missed rounds, the finished run's figures, and its end."""
         if not self._live:
             return

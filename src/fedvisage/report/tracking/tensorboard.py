@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from tensorboardX import SummaryWriter
 
 from fedvisage.federation.record.ledger import ROUNDS, read_lines
-from fedvisage.report.run_files import damaged_files_are_errors, read_mapping
+from fedvisage.metrics.recorded import Metrics, read_metrics
+from fedvisage.report.run_files import damaged_files_are_errors
 from fedvisage.report.tracking.tracker import End, TrackedRun, round_scalars, target_scalars
 
 DIRECTORY = "tensorboard"
@@ -48,26 +48,20 @@ class TensorBoard:
 def write_events(run: Path) -> Path:
     """Rewrite the event files of a run in its directory `tensorboard`, and return that directory."""
     path = run / ROUNDS
-    rounds, metrics = read_lines(path) if path.exists() else [], read_mapping(run / "metrics.json")
+    rounds, metrics = read_lines(path) if path.exists() else [], Metrics()
+    if (run / "metrics.json").exists():
+        metrics = read_metrics(run / "metrics.json")
     board = TensorBoard()
     board.begin(run, anew=True)
     try:
         with damaged_files_are_errors(run):
-            _write(board, path, rounds, metrics)
+            # Times are computed from the files, so that repeated calls give the same ones.
+            seconds = [float(row.get("seconds") or 0) for row in rounds]
+            clock = (path.stat().st_mtime if path.exists() else 0.0) - sum(seconds)
+            for row, duration in zip(rounds, seconds, strict=True):
+                clock += duration
+                board.log(int(row["round"]), round_scalars(row), clock)
+            board.log(int(metrics.get("rounds") or 0), target_scalars(metrics), clock)
     finally:
         board.end("finished")
     return run / DIRECTORY
-
-
-def _write(board: TensorBoard, path: Path, rounds: list[dict[str, Any]], metrics: dict[str, Any]) -> None:
-    clock = _start(path, rounds)
-    for row in rounds:
-        clock += float(row.get("seconds") or 0)
-        board.log(int(row["round"]), round_scalars(row), clock)
-    board.log(int(metrics.get("rounds") or 0), target_scalars(metrics), clock)
-
-
-def _start(path: Path, rounds: list[dict[str, Any]]) -> float:
-    """Return the run's start time, computed from its files, so that repeated calls give the same times."""
-    end = path.stat().st_mtime if path.exists() else 0.0
-    return end - sum(float(row.get("seconds") or 0) for row in rounds)

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from fedvisage.metrics.recorded import Metrics
+
 # The figures that trackers receive, chosen by name, so that nothing else reaches them.
 OF_A_RUN = (
     *("threshold", "hter", "eer", "auc", "tpr_at_fpr_1pct", "apcer", "bpcer", "acer", "bpcer_at_apcer", "video"),
-    *("generic", "personalised"),
+    *("generic", "personal"),
 )
 OF_A_RECIPE = ("method", "input", "training", "federation", "evaluation", "privacy", "runtime")
 """Sections whose numbers are reported; the others describe sets and reports."""
@@ -29,9 +31,10 @@ def round_scalars(row: Mapping[str, Any]) -> dict[str, float]:
     )
 
 
-def target_scalars(metrics: Mapping[str, Any]) -> dict[str, float]:
+def target_scalars(metrics: Metrics) -> dict[str, float]:
     """Return the figures of a finished run."""
-    return scalars({"target": {key: metrics[key] for key in OF_A_RUN if key in metrics}})
+    figures = {name: value for name, value in metrics.items() if name.partition(".")[0] in OF_A_RUN}
+    return scalars({"target": {name.replace(".", "/"): value for name, value in figures.items()}})
 
 
 def settings_of(recipe: Mapping[str, Any]) -> dict[str, float | str]:

@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from importlib import import_module
 
 from fedvisage.base import extensions
 from fedvisage.base.errors import UserError, choice_hint
 from fedvisage.report.tracking.tracker import Tracker
 
-
-def _tensorboard() -> Tracker:
-    from fedvisage.report.tracking.tensorboard import TensorBoard
-
-    return TensorBoard()
-
-
-def _mlflow() -> Tracker:
-    from fedvisage.report.tracking.mlflow import Mlflow
-
-    return Mlflow()
-
-
-def _wandb() -> Tracker:
-    from fedvisage.report.tracking.wandb import WeightsAndBiases
-
-    return WeightsAndBiases()
-
-
-TRACKERS: Mapping[str, Callable[[], Tracker]] = {"mlflow": _mlflow, "tensorboard": _tensorboard, "wandb": _wandb}
+TRACKERS = {"mlflow": "Mlflow", "tensorboard": "TensorBoard", "wandb": "WeightsAndBiases"}
+"""The built-in trackers: modules of this package, which are loaded when a run needs them, and their classes."""
 
 
 def check_named(name: str) -> None:
@@ -39,8 +22,11 @@ def check_named(name: str) -> None:
 
 def tracker_named(name: str) -> Tracker:
     """Create a tracker; import errors of its package are passed on."""
-    make: Callable[[], Tracker] = TRACKERS.get(name) or extensions.load("trackers", name)
     try:
+        if name in TRACKERS:
+            made: Tracker = getattr(import_module(f"fedvisage.report.tracking.{name}"), TRACKERS[name])()
+            return made
+        make: Callable[[], Tracker] = extensions.load("trackers", name)
         return make()
     except ModuleNotFoundError as error:
         raise ImportError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from fedvisage.base.extensions import missing_extra
 from fedvisage.device.exported import CARD, GRAPH, INT8_GRAPH, MEMBERS, Config, Description, OperatingPoint, read_config
 from fedvisage.device.fused import FusedConfig, folder_of
 from fedvisage.metrics.operating_point import ErrorCurves
+from fedvisage.metrics.recorded import Metrics
 from fedvisage.metrics.threshold import Estimate, describe_rule
 from fedvisage.tasks.finished_model import FinishedModel
 
@@ -34,7 +35,7 @@ _SIMULATED = (
 )
 
 
-def card(model: FinishedModel, config: Config, figures: Mapping[str, Any], notices: Sequence[str]) -> str:
+def card(model: FinishedModel, config: Config, figures: Metrics, notices: Sequence[str]) -> str:
     """Return the card in the format of a model hub: metadata, then text. The function makes no network requests."""
     try:
         from huggingface_hub import ModelCardData
@@ -61,17 +62,16 @@ def write_card(path: Path, text: str) -> None:
     ModelCard(text).save(path)
 
 
-def _results(model: FinishedModel, figures: Mapping[str, Any]) -> list[Any] | None:
+def _results(model: FinishedModel, figures: Metrics) -> list[Any] | None:
     from huggingface_hub import EvalResult
 
     if model.task != "pad":
         return None
     target = str(figures.get("target") or "target")
-    measured = {name: figures.get(name) for name in _MEASURED}
     results = [
         EvalResult("image-classification", "private", target, name, value, task_name="presentation attack detection")
-        for name, value in measured.items()
-        if isinstance(value, int | float)
+        for name in _MEASURED
+        if (value := figures.number(name)) is not None
     ]
     return results or None
 

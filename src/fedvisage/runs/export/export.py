@@ -17,7 +17,6 @@ from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.files import (
     disk_full_is_failure,
     json_key,
-    read_json,
     replaced_when_complete,
     write_json,
     write_tensors,
@@ -45,10 +44,10 @@ from fedvisage.faces.cropping import record_of
 from fedvisage.federation.method import Member
 from fedvisage.federation.server import join_members, members_of
 from fedvisage.federation.wire.message import Message, digest_of, load_parts
+from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.metrics.threshold import Threshold
 from fedvisage.nn.inputs import prepare
 from fedvisage.recipe import Adapt
-from fedvisage.recipe.former import rename_in_metrics
 from fedvisage.runs.directory import METRICS
 from fedvisage.runs.export.card import card, write_card
 from fedvisage.runs.export.graph import (
@@ -248,7 +247,7 @@ def export(
             Exported.open(directory, int8=arithmetic)
         written = ExportResult(out, config, parity, compared_on, (*model.notices, *notices), moved)
         path = model.directory / METRICS
-        figures = rename_in_metrics(read_json(path)) if path.exists() else {}
+        figures = read_metrics(path) if path.exists() else Metrics()
         write_card(directory / CARD, card(model, config, figures, notices))
     return written
 

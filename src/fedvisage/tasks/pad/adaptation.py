@@ -256,7 +256,7 @@ def adapt_weights(
         adapted: list[Message] = []
 
         def keep(weights: list[Message] = adapted) -> None:
-            weights.append(_weights(scorer))
+            weights.append({name: value.detach().cpu().clone() for name, value in scorer.net.state_dict().items()})
 
         source = sources.get(name) or sources[""]
         _, outcome = adapt_to_view(scorer, view, settings, source, keep)
@@ -264,10 +264,6 @@ def adapt_weights(
         members[name] = member if rejected or not adapted else {**member, **adapted[0]}
         outcomes[name] = outcome
     return join_members(members), outcomes
-
-
-def _weights(scorer: Scorer) -> Message:
-    return {name: value.detach().cpu().clone() for name, value in scorer.net.state_dict().items()}
 
 
 def adapt_to_view(

@@ -150,10 +150,18 @@ def evaluate_pad(scorer: Scorer, saved: SavedModel, view: View, target: str) -> 
         if not np.isfinite(logits).all():
             raise RunFailed(NO_NUMBER)
         scores = as_scores(logits, view, target, name)
-        threshold = _threshold_of(name, saved.thresholds, scores, scorer.recipe)
+        if name in saved.thresholds:
+            threshold = saved.thresholds[name]
+        elif scorer.recipe.evaluation.threshold == "target-eer":  # only the oracle rule uses the target's labels
+            threshold = threshold_from_target(scores)
+        else:
+            raise RunFailed(f"site {name} sent no histogram of held-out scores, so its model has no threshold")
         members[name] = figures_of(scores, threshold, scorer.recipe)
         if scorer.recipe.evaluation.published:
-            members[name]["published"] = published_figures(scores, name, saved, scorer.recipe)
+            evaluation = scorer.recipe.evaluation
+            trained = (saved.thresholds if evaluation.threshold == ON_TRAINING else saved.on_training).get(name)
+            at_level = scores if evaluation.level == "frame" else by_video(scores)
+            members[name]["published"] = figures_as_published(at_level, trained)
         parts.append(scores)
     # One model, or one mean score of all members, is the headline itself; otherwise members' metrics are averaged.
     headline = next(iter(members.values())) if list(members) == [""] else mean_figures(list(members.values()))
@@ -177,22 +185,10 @@ def sources_of(method: Method, saved: SavedModel) -> dict[str, AdaptationSource]
     scatter = float(np.median(list(saved.scatter.values()))) if saved.scatter else 0.0
     if method.members == "each":
         return {
-            name: AdaptationSource(logits.get(name, 0.0), saved.scatter.get(name, scatter)) for name in _names(saved)
+            name: AdaptationSource(logits.get(name, 0.0), saved.scatter.get(name, scatter))
+            for name in sorted(members_of(saved.finished))
         }
     return {"": AdaptationSource(logits.get("", 0.0), scatter)}
-
-
-def _names(saved: SavedModel) -> list[str]:
-    return sorted(members_of(saved.finished))
-
-
-def _threshold_of(name: str, thresholds: Mapping[str, Threshold], scores: Scores, recipe: Recipe) -> Threshold:
-    """Return a member's threshold; only the oracle rule chooses it by the target's labels."""
-    if recipe.evaluation.threshold == "target-eer" and name not in thresholds:
-        return threshold_from_target(scores)
-    if name not in thresholds:
-        raise RunFailed(f"site {name} sent no histogram of held-out scores, so its model has no threshold")
-    return thresholds[name]
 
 
 def as_scores(logits: Logits, view: View, site: str, model: str) -> Scores:
@@ -230,14 +226,6 @@ def figures_of(scores: Scores, threshold: Threshold, recipe: Recipe) -> dict[str
             for level, scored in levels.items()
         }
     return figures
-
-
-def published_figures(scores: Scores, name: str, saved: SavedModel, recipe: Recipe) -> dict[str, float]:
-    """Return a member's metrics by the rules of the papers, at the recipe's level."""
-    thresholds = saved.thresholds if recipe.evaluation.threshold == ON_TRAINING else saved.on_training
-    return figures_as_published(
-        scores if recipe.evaluation.level == "frame" else by_video(scores), thresholds.get(name)
-    )
 
 
 def mean_figures(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -10,13 +10,14 @@ from fedvisage.base.errors import UserError
 from fedvisage.base.progress import Say, format_count, percent
 from fedvisage.data.batches import View, check_view
 from fedvisage.data.crops import CropRecord
-from fedvisage.data.overlap import HELD_OUT, SITE, TARGET, Places
+from fedvisage.data.overlap import HELD_OUT, SITE, TARGET
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import Selection, select, split_entry, splits_of
 from fedvisage.federation.method import Method
 from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import Upload
+from fedvisage.metrics.recorded import Metrics
 from fedvisage.metrics.scores import write_scores
 from fedvisage.metrics.threshold import ON_TRAINING, RATES, SOURCE_RULES
 from fedvisage.recipe import Recipe, tree_of
@@ -46,24 +47,20 @@ def open_data(recipe: Recipe, method: Method, cache: Path, say: Say) -> RunData:
             opened[source] = open_set(source, place, recipe, cache, say)
         digests[place], crops[place] = opened[source].digest, opened[source].crop
         sites[name] = _split_site(opened[source], place, selection, recipe.evaluation.threshold)
-    target = _open_target(recipe, opened, cache, say)
-    if target is not None:
+    target = None
+    if recipe.data.target is not None:
+        source, selection = split_entry(recipe.data.target)
+        prepared = opened.get(source) or open_set(source, TARGET, recipe, cache, say)
+        split = recipe.data.target_split
+        target = select(View.of(prepared, None if split == "all" else split), selection, TARGET)
+        if len(target) == 0:
+            raise UserError("data.target_split", f"the target's data has no images in split {split!r}")
         target_set = target.slices[0].set
         digests[TARGET], crops[TARGET] = target_set.digest, target_set.crop
-    places = _places(sites, target)
+    places = {f"{SITE}{name}": (site.train,) for name, site in sites.items()}
+    places |= {f"{SITE}{name}{HELD_OUT}": (site.heldout,) for name, site in sites.items() if not site.all_trains}
+    places |= {} if target is None else {TARGET: (target,)}
     return RunData(merge_sites(sites) if method.pooled else sites, target, digests, crops=crops, places=places)
-
-
-def _open_target(recipe: Recipe, opened: Mapping[str, PreparedSet], cache: Path, say: Say) -> View | None:
-    if recipe.data.target is None:
-        return None
-    source, selection = split_entry(recipe.data.target)
-    prepared = opened.get(source) or open_set(source, TARGET, recipe, cache, say)
-    target = View.of(prepared, None if recipe.data.target_split == "all" else recipe.data.target_split)
-    target = select(target, selection, TARGET)
-    if len(target) == 0:
-        raise UserError("data.target_split", f"the target's data has no images in split {recipe.data.target_split!r}")
-    return target
 
 
 def _split_site(prepared: PreparedSet, place: str, selection: Selection, rule: str) -> SiteData:
@@ -81,39 +78,36 @@ def _split_site(prepared: PreparedSet, place: str, selection: Selection, rule: s
     return SiteData(train, heldout)
 
 
-def _places(sites: dict[str, SiteData], target: View | None) -> Places:
-    places = {f"{SITE}{name}": (site.train,) for name, site in sites.items()}
-    places |= {f"{SITE}{name}{HELD_OUT}": (site.heldout,) for name, site in sites.items() if not site.all_trains}
-    return places if target is None else {**places, TARGET: (target,)}
-
-
-def summarise(figures: Mapping[str, Any]) -> list[str]:
+def summarise(metrics: Metrics) -> list[str]:
     """Return the headline metrics as lines: error rates by level and attack type, and the result of an adaptation."""
     lines = [
-        f"{figures['method']} at target {figures['target']} ({figures['level']} level, threshold "
-        f"{figures['threshold']:.3f} by rule {figures['threshold_rule']})"
+        f"{metrics['method']} at target {metrics['target']} ({metrics['level']} level, threshold "
+        f"{metrics['threshold']:.3f} by rule {metrics['threshold_rule']})"
     ]
-    lines += [f"  {figures['operating_point']}"] if "operating_point" in figures else []
+    lines += [f"  {metrics['operating_point']}"] if "operating_point" in metrics else []
     for level in ("frame", "video"):
-        at_level = figures if level == figures["level"] else figures[level]
+        at_level = metrics if level == metrics["level"] else metrics.part(level)
         rates = [f"{name.upper():6}{percent(at_level[name])}" for name in ("hter", "eer", "auc", "acer")]
         lines.append(f"  {level:6}" + "  ".join(rates) + f"  TPR@FPR=1% {percent(at_level['tpr_at_fpr_1pct'])}")
-    species = "  ".join(f"{name} {percent(value)}" for name, value in figures["apcer"].items())
-    lines.append(f"  APCER {species}  BPCER {percent(figures['bpcer'])}")
-    lines += [_amount(figures), *_threshold_at_sites(figures)]
-    if figures.get("published"):
-        lines.append(f"  as papers calculate it: {_published_line(figures['published'])}")
-    lines += [
-        f"  adaptation of {name}: {_adaptation(outcome)}" for name, outcome in figures.get("adaptation", {}).items()
-    ]
+    species = "  ".join(f"{name} {percent(value)}" for name, value in metrics.part("apcer").items())
+    lines.append(f"  APCER {species}  BPCER {percent(metrics['bpcer'])}")
+    lines += [_amount(metrics), *_threshold_at_sites(metrics)]
+    if published := metrics.part("published"):
+        rates = [f"{title} {percent(published[name])}" for name, title in RATES.items() if name in published]
+        lines.append(f"  as papers calculate it: {'; '.join(rates)}")
+    for name, outcome in metrics.parts("adaptation").items():
+        parts = [f"{format_count(outcome['adapted'], 'image')} adapted to"]
+        parts += [f"{count} skipped ({reason})" for reason, count in outcome.part("skipped").items()]
+        parts += [f"{count} taken back ({reason})" for reason, count in outcome.part("taken_back").items()]
+        lines.append(f"  adaptation of {name}: {', '.join(parts)}")
     return lines
 
 
-def _amount(figures: Mapping[str, Any]) -> str:
+def _amount(metrics: Metrics) -> str:
     """Return the numbers of images or videos behind the figures, with intervals, and a warning if they are few."""
-    unit, live, attacks = figures["level"], int(figures["count"]["bona_fide"]), int(figures["count"]["attack"])
+    unit, live, attacks = metrics["level"], int(metrics["count.bona_fide"]), int(metrics["count.attack"])
     line = f"  {live} live and {format_count(attacks, 'attack')} ({unit}s)"
-    bounds = (figures.get("intervals") or {}).get(unit) or {}
+    bounds = metrics.part(f"intervals.{unit}")
     shown = [
         f"{name.upper()} {100 * bounds[name][0]:.2f} to {100 * bounds[name][1]:.2f} %"
         for name in ("hter", "eer", "auc")
@@ -124,30 +118,18 @@ def _amount(figures: Mapping[str, Any]) -> str:
     return line + (f"; warning: fewer than {FEW} of a class, so the figures are very uncertain" if few else "")
 
 
-def _threshold_at_sites(figures: Mapping[str, Any]) -> list[str]:
+def _threshold_at_sites(metrics: Metrics) -> list[str]:
     """Return the errors of the threshold at the sites, and why they differ from the EER of the rounds."""
-    rates = figures.get("threshold_source") or {}
-    if figures["threshold_rule"] not in SOURCE_RULES or rates.get("far") is None or rates.get("frr") is None:
+    far, frr = metrics.number("threshold_source.far"), metrics.number("threshold_source.frr")
+    if metrics["threshold_rule"] not in SOURCE_RULES or far is None or frr is None:
         return []
-    images = "training" if figures["threshold_rule"] == ON_TRAINING else "held-out"
-    errors = f"accepts {rates['far']:.2%} of {images} attacks and rejects {rates['frr']:.2%} of live"
-    several = "members" not in figures and len(figures.get("sites") or ()) > 1
+    images = "training" if metrics["threshold_rule"] == ON_TRAINING else "held-out"
+    errors = f"accepts {far:.2%} of {images} attacks and rejects {frr:.2%} of live"
+    several = not metrics.part("members") and len(metrics.get("sites", ())) > 1
     return [
         f"  threshold: at the sites it {errors}",
         *["  (the held-out EER of a round is the mean of the sites' EERs, each at its own threshold)"] * several,
     ]
-
-
-def _published_line(rates: Mapping[str, Any]) -> str:
-    return "; ".join(f"{title} {percent(rates[name])}" for name, title in RATES.items() if name in rates)
-
-
-def _adaptation(adaptation: Mapping[str, Any]) -> str:
-    """Return the result of an adaptation in images, as text."""
-    parts = [f"{format_count(adaptation['adapted'], 'image')} adapted to"]
-    parts += [f"{count} skipped ({reason})" for reason, count in adaptation["skipped"].items()]
-    parts += [f"{count} taken back ({reason})" for reason, count in adaptation["taken_back"].items()]
-    return ", ".join(parts)
 
 
 def check(recipe: Recipe, method: Method) -> None:

@@ -51,10 +51,10 @@ from fedvisage.metrics.similarity import (
 )
 from fedvisage.metrics.threshold import Histogram, Threshold
 from fedvisage.metrics.verification import FARS, FoldAccuracies, accuracy_by_fold, verify_pairs
-from fedvisage.recipe import Recipe, Recognition
+from fedvisage.recipe import Recipe
 from fedvisage.tasks.checks import Checks
 from fedvisage.tasks.opened import Benchmark, check_for_model, open_set
-from fedvisage.tasks.recognition.heldout import has_directions, mean_of, name_rates, rates_of
+from fedvisage.tasks.recognition.heldout import has_directions, mean_of, rates_of
 from fedvisage.tasks.scoring import Scorer
 
 # Published lists of pairs, with LFW's protocol: accuracy on the list's folds, and TAR@FAR.
@@ -161,10 +161,8 @@ def evaluate_generic(
         **results[0].figures,
         "members": {name: result.figures for name, result in zip(models, results, strict=True)},
     }
-    for kind in ("tar_at_far", "tpir_at_fpir"):
-        figures[kind] = {
-            rate: mean_of([result.figures[kind][rate] for result in results]) for rate in results[0].figures[kind]
-        }
+    for rate in [name for name in figures if "@" in name]:
+        figures[rate] = mean_of([result.figures[rate] for result in results])
     return GenericResult(figures, results[0].pairs, results[0].items, results[0].counts)
 
 
@@ -182,16 +180,17 @@ def _evaluate_faces(faces: Faces, view: View, threshold: Threshold | None, recip
         if len(np.unique(members.identity)) >= LEAST_GROUP:
             counts[group] = within_counts(members)
             group_rates = generic.verification(members, ())
+            folds = generic.on_fixed_pairs(members, settings.folds_of).folds  # RFW reports these for each group
             by_group[group] = {
-                "tar_at_far": name_rates(group_rates.tar) if group_rates else {},
-                "accuracy_on_ten_folds": _accuracy(members, settings),
+                **rates_of(group_rates.tar if group_rates else {}),
+                "accuracy": folds.mean if folds else None,
                 "identities": len(np.unique(members.identity)),
                 "images": len(members),
                 **_decision_errors(counts[group], threshold),
             }
     figures: dict[str, Any] = {
         **rates_of(verified.tar if verified else {}, identified),
-        "accuracy_on_ten_folds": pairs.folds.mean if pairs.folds else None,
+        "accuracy": pairs.folds.mean if pairs.folds else None,
         "accuracy_std": pairs.folds.std if pairs.folds else None,
         "identities": len(np.unique(faces.identity)),
         "images": len(faces),
@@ -205,14 +204,14 @@ def _evaluate_faces(faces: Faces, view: View, threshold: Threshold | None, recip
     if by_group and len(np.unique(view.groups)) > 1:
         inside = [counts[group] for group in by_group]
         kinds = tar_by_impostors(counts[""], inside, sorted(verified.tar if verified else ()))
-        figures["tar_by_impostors"] = {kind: name_rates(rates) for kind, rates in kinds.items()}
+        figures["impostors"] = {kind: rates_of(rates) for kind, rates in kinds.items()}
     if pair_results is not None:
         figures["listed_pairs"] = listed_figures(str(settings.pairs), pair_results)
     return GenericResult(figures, pairs, view.items.tolist(), counts, pair_results)
 
 
 def listed_figures(path: str, listed: PairResults) -> dict[str, Any]:
-    """Return the entry of a list of pairs in metrics.json: its name, the numbers of pairs, and the metrics."""
+    """Return the name of a list of pairs, the numbers of pairs, and the metrics."""
     return {
         "list": Path(path).name,
         "pairs": len(listed.pairs),
@@ -220,14 +219,8 @@ def listed_figures(path: str, listed: PairResults) -> dict[str, Any]:
         "folds": len(listed.folds.accuracy) if listed.folds else 0,
         "accuracy": listed.folds.mean if listed.folds else None,
         "accuracy_std": listed.folds.std if listed.folds else None,
-        "tar_at_far": name_rates(listed.tar),
+        **rates_of(listed.tar),
     }
-
-
-def _accuracy(faces: Faces, settings: Recognition) -> float | None:
-    """Return the accuracy on ten folds of fixed pairs, which RFW reports for each group."""
-    folds = generic.on_fixed_pairs(faces, settings.folds_of).folds
-    return folds.mean if folds else None
 
 
 def _decision_errors(counts: Histogram, threshold: Threshold | None) -> dict[str, float | None]:
@@ -316,14 +309,18 @@ def evaluate_templates(scorer: Scorer, view: View, lists: TemplateLists, place: 
         }
     readings = {}
     for reading in READINGS:
-        tar = {} if pairs is None else _verification_rates(faces[reading], pairs, settings, reading)
+        tar: Mapping[float, float] = {}
+        if pairs is not None:
+            first, second = (np.searchsorted(names, pairs[:, column]) for column in (0, 1))
+            similarity = pair_similarity(faces[reading].features, first, second)
+            tar = ijb_verification(similarity, pairs[:, 2] == 1, reading, settings.far)
         tpir: Mapping[float, float] = {}
         rank: Mapping[int, float] = {}
         if galleries and probes is not None and all(map(len, galleries.values())) and len(probes):
             enrolled = [_of_people(faces[reading], table) for table in galleries.values()]
             probe_faces = _of_people(faces[reading], probes)
             tpir, rank = ijb_identification(enrolled, probe_faces, reading, settings.fpir)
-        readings[reading] = {**rates_of(tar, tpir), "rank": {str(depth): value for depth, value in rank.items()}}
+        readings[reading] = rates_of(tar, tpir) | {f"rank@{depth}": value for depth, value in rank.items()}
     return {**figures, "readings": readings}
 
 
@@ -375,12 +372,6 @@ def _has_templates(table: Table, names: Numbers, columns: int) -> NDArray[np.boo
     """Return a mask of the list's lines whose templates all exist."""
     existing: NDArray[np.bool_] = np.logical_and.reduce(np.isin(table[:, :columns], names), axis=1)
     return existing
-
-
-def _verification_rates(faces: Faces, pairs: Table, settings: Recognition, reading: str) -> dict[float, float]:
-    places = [np.searchsorted(faces.identity, pairs[:, column]) for column in (0, 1)]
-    similarity, same = pair_similarity(faces.features, places[0], places[1]), pairs[:, 2] == 1
-    return ijb_verification(similarity, same, reading, settings.far)
 
 
 def _of_people(faces: Faces, table: Table) -> Faces:
@@ -445,7 +436,7 @@ def check_unseen(
 def evaluate_benchmarks(
     scorer: Scorer, finished: Message, benchmarks: Mapping[str, Benchmark], thresholds: Mapping[str, Threshold]
 ) -> dict[str, Any]:
-    """Return the entry of each benchmark in metrics.json."""
+    """Return the metrics of each benchmark."""
     return {
         name: _evaluate_benchmark(scorer, finished, benchmark, thresholds)
         for name, benchmark in sorted(benchmarks.items())

@@ -23,14 +23,11 @@ from fedvisage.metrics.threshold import LIMIT, Histogram, Threshold, auc_from_hi
 from fedvisage.metrics.verification import FARS
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.opened import RunData
-from fedvisage.tasks.recognition.benchmarks import GenericResult, PairResults, evaluate_benchmarks, evaluate_generic
-from fedvisage.tasks.recognition.heldout import PEOPLE, name_rates, personal_figures, personal_of_merged
+from fedvisage.tasks.recognition.benchmarks import evaluate_benchmarks, evaluate_generic
+from fedvisage.tasks.recognition.heldout import PEOPLE, personal_figures, personal_of_merged, rates_of
 from fedvisage.tasks.scoring import Scorer
 from fedvisage.tasks.seal import PAIRS, SIMILARITIES
 from fedvisage.tasks.task import TrainingResult
-
-RATES = ("tar_at_far", "tpir_at_fpir")
-"""The tables of a generic model's rates, which do not depend on a decision threshold."""
 
 
 def heldout_table(histograms: Mapping[str, Histogram]) -> dict[str, Any]:
@@ -47,7 +44,7 @@ def unseen_table(histograms: Mapping[str, Histogram]) -> dict[str, Any]:
     for name, counts in histograms.items():
         thresholds = {far: threshold_at_fmr([counts], far) for far in FARS}
         tar = {far: 1 - at.frr for far, at in thresholds.items() if at is not None and at.frr is not None}
-        rows[name]["tar_at_far"] = name_rates(tar)
+        rows[name] |= rates_of(tar)
     return rows
 
 
@@ -80,23 +77,20 @@ def evaluate_run(scorer: Scorer, trained: TrainingResult, data: RunData, out: Pa
     if scorer.method.pooled and data.people is not None:
         personal = personal_of_merged(scorer, saved.finished, data.people)
     figures = evaluate_recognition(out, scorer, saved.finished, data.target, saved.thresholds)
+    # The mean number of steps per epoch at a site; some methods do not count steps.
+    steps = [count for row in read_lines(out / ROUNDS) for count in (row.get("steps") or {}).values()]
+    epochs = recipe.training.local.epochs
     if data.benchmarks:
         figures["benchmarks"] = evaluate_benchmarks(scorer, saved.finished, data.benchmarks, saved.thresholds)
     return {
         **threshold_figures(recipe, saved.thresholds),
         **figures,
-        "personalised": personal_figures(recipe, personal),
-        "steps_per_epoch": _steps_per_epoch(out, recipe),
+        "personal": personal_figures(recipe, personal),
+        "steps_per_epoch": float(np.mean(steps)) / epochs if steps and epochs else None,
         "sites_heldout": trained.heldout,
         "counted": data.people.counted if data.people else {},
         **({"kept": trained.kept} if trained.kept else {}),
     }
-
-
-def _steps_per_epoch(out: Path, recipe: Recipe) -> float | None:
-    """Return the mean number of training steps per epoch at a site, or None if the method does not count them."""
-    counts = [count for row in read_lines(out / ROUNDS) for count in (row.get("steps") or {}).values()]
-    return float(np.mean(counts)) / recipe.training.local.epochs if counts and recipe.training.local.epochs else None
 
 
 def evaluate_recognition(
@@ -108,42 +102,36 @@ def evaluate_recognition(
     result = evaluate_generic(scorer, finished, target, thresholds)
     if out is None:
         return {"generic": result.figures}
-    write_atomically(out / "scores.csv", _pairs_as_csv(result).encode())
+    fixed, items = result.pairs, result.items
+    places, values = fixed.pairs.tolist(), fixed.similarity.tolist()
+    _write_pairs(
+        out / "scores.csv",
+        ("first", "second", "same", "similarity"),
+        [
+            (items[a], items[b], int(same), f"{value:.9g}")
+            for (a, b), same, value in zip(places, fixed.same, values, strict=True)
+        ],
+    )
     if result.listed is not None:
-        write_atomically(out / PAIRS, _listed_as_csv(result.items, result.listed).encode())
+        pairs = result.listed.pairs
+        columns = zip(pairs.first, pairs.second, pairs.same, pairs.fold, result.listed.similarity, strict=True)
+        rows = [(items[a], items[b], int(same), int(fold) + 1, f"{value:.9g}") for a, b, same, fold, value in columns]
+        _write_pairs(out / PAIRS, ("first", "second", "same", "fold", "similarity"), rows)
     write_tensors(out / SIMILARITIES, {name or "all": torch.from_numpy(c) for name, c in result.counts.items()})
     return {"generic": result.figures}
 
 
-def _pairs_as_csv(result: GenericResult) -> str:
+def _write_pairs(path: Path, titles: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
     text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(("first", "second", "same", "similarity"))
-    rows = zip(result.pairs.pairs.tolist(), result.pairs.same.tolist(), result.pairs.similarity.tolist(), strict=True)
-    table.writerows((result.items[a], result.items[b], int(same), f"{value:.9g}") for (a, b), same, value in rows)
-    return text.getvalue()
-
-
-def _listed_as_csv(items: list[str], listed: PairResults) -> str:
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(("first", "second", "same", "fold", "similarity"))
-    pairs = listed.pairs
-    rows = zip(pairs.first, pairs.second, pairs.same, pairs.fold, listed.similarity, strict=True)
-    for a, b, same, fold, value in rows:
-        table.writerow((items[a], items[b], int(same), int(fold) + 1, f"{value:.9g}"))
-    return text.getvalue()
+    csv.writer(text, lineterminator="\n").writerows([titles, *rows])
+    write_atomically(path, text.getvalue().encode())
 
 
 def threshold_figures(recipe: Recipe, thresholds: Mapping[str, Threshold]) -> dict[str, Any]:
-    """Return the entries of the decision threshold in metrics.json."""
+    """Return the decision threshold with its rule and its errors at the sites."""
     threshold = thresholds.get("") or next(iter(thresholds.values()), None)
     if threshold is None:
-        return {
-            "threshold_rule": f"source-fmr {recipe.evaluation.people.fmr:g}",
-            "threshold": None,
-            "threshold_source": None,
-        }
+        return {"threshold_rule": f"source-fmr {recipe.evaluation.people.fmr:g}", "threshold": None}
     return {
         "threshold_rule": threshold.rule,
         "threshold": threshold.value,

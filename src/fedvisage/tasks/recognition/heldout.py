@@ -182,15 +182,14 @@ def mean_of(values: list[float | None]) -> float | None:
 
 
 def rates_of(
-    tar: Mapping[float, float | None], tpir: Mapping[float, float | None]
-) -> dict[str, dict[str, float | None]]:
-    """Return both kinds of rates under their names in metrics.json."""
-    return {"tar_at_far": name_rates(tar), "tpir_at_fpir": name_rates(tpir)}
-
-
-def name_rates(values: Mapping[float, float | None]) -> dict[str, float | None]:
-    """Name error rates in the format of metrics.json: 1e-3."""
-    return {np.format_float_scientific(rate, trim="-", exp_digits=1): value for rate, value in values.items()}
+    tar: Mapping[float, float | None], tpir: Mapping[float, float | None] | None = None
+) -> dict[str, float | None]:
+    """Return rates under their names in metrics.json: ``tar@1e-3``, ``tpir@1e-2``."""
+    return {
+        f"{kind}@{np.format_float_scientific(rate, trim='-', exp_digits=1)}": value
+        for kind, values in (("tar", tar), ("tpir", tpir or {}))
+        for rate, value in values.items()
+    }
 
 
 # Personal metrics: the sites' own models on the sites' own people.
@@ -226,10 +225,10 @@ def personal_of_merged(scorer: Scorer, finished: Message, people: RecognitionDat
     }
 
 
-def personal_figures(recipe: Recipe, rates_by_model: Mapping[str, Mapping[str, SiteFigures]]) -> dict[str, Any] | None:
-    """Return the entry of the sites' own models in metrics.json; the last model is the headline."""
-    if not rates_by_model or not any(rates_by_model.values()):
-        return None
+def personal_figures(recipe: Recipe, rates_by_model: Mapping[str, Mapping[str, SiteFigures]]) -> dict[str, Any]:
+    """Return the metrics of the sites' own models; the last model is the headline."""
+    if not any(rates_by_model.values()):
+        return {}
     models = {model: _mean_of_sites(sites) for model, sites in rates_by_model.items()}
     headline = list(rates_by_model)[-1]
     names = ("genuine_pairs", "impostor_pairs", "probes_of_own_people", "probes_of_strangers")
@@ -249,9 +248,6 @@ def personal_figures(recipe: Recipe, rates_by_model: Mapping[str, Mapping[str, S
 def _mean_of_sites(sites: Mapping[str, SiteFigures]) -> dict[str, Any]:
     """Average each rate over the sites that can measure it, and return the number of these sites with the means."""
     tables = [rates_of(site_rates.tar, site_rates.tpir) for site_rates in sites.values()]
-    mean: dict[str, Any] = {
-        kind: {rate: mean_of([table[kind][rate] for table in tables]) for rate in tables[0][kind]}
-        for kind in ("tar_at_far", "tpir_at_fpir")
-    }
-    measured = [sum(table["tar_at_far"][rate] is not None for table in tables) for rate in tables[0]["tar_at_far"]]
-    return {**mean, "sites_measured": dict(zip(tables[0]["tar_at_far"], measured, strict=True))}
+    mean = {rate: mean_of([table[rate] for table in tables]) for rate in tables[0]}
+    measured = {rate: sum(table[rate] is not None for table in tables) for rate in mean if rate.startswith("tar@")}
+    return {**mean, "sites_measured": measured}

@@ -13,6 +13,7 @@ from fedvisage.data.overlap import PUBLIC
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
+from fedvisage.metrics.recorded import Metrics
 from fedvisage.nn.compute import Compute
 from fedvisage.recipe import Recipe, tree_of
 from fedvisage.tasks.asking import call_with_model, choose_kept, collect_histograms
@@ -27,56 +28,47 @@ from fedvisage.tasks.scoring import Scorer
 from fedvisage.tasks.task import Task, TrainingResult
 
 
-def summarise(figures: Mapping[str, Any]) -> list[str]:
+def summarise(metrics: Metrics) -> list[str]:
     """Return the headline metrics as lines: verification and identification rates, generic and personal."""
-    generic, personal = figures.get("generic") or {}, figures.get("personalised") or {}
-    target = figures.get("target")
-    lines = [
-        f"{figures['method']} on benchmark {target}" if target is not None else f"{figures['method']} on benchmarks"
-    ]
-    if figures.get("threshold") is not None:
-        lines[0] += f" (threshold {figures['threshold']:.4f} by rule {figures['threshold_rule']})"
-    lines += [f"  {figures['operating_point']}"] if "operating_point" in figures else []
-    for name, measured in (("generic", generic), (f"personal, {personal.get('model')} model", personal)):
-        for kind, title in (("tar_at_far", "TAR@FAR"), ("tpir_at_fpir", "TPIR@FPIR")):
-            rates = [
-                f"{rate} {percent(value)}" for rate, value in (measured.get(kind) or {}).items() if value is not None
-            ]
-            lines += [f"  {name}: {title} {'  '.join(rates)}"] if rates else []
-    if generic.get("accuracy_on_ten_folds") is not None:
-        lines.append(f"  ten folds: {percent(generic['accuracy_on_ten_folds'])}")
-    if (listed := generic.get("listed_pairs")) is not None:
+    generic, personal = metrics.part("generic"), metrics.part("personal")
+    target = metrics.get("target")
+    lines = [f"{metrics['method']} on {'benchmarks' if target is None else f'benchmark {target}'}"]
+    if metrics.get("threshold") is not None:
+        lines[0] += f" (threshold {metrics['threshold']:.4f} by rule {metrics['threshold_rule']})"
+    lines += [f"  {metrics['operating_point']}"] if "operating_point" in metrics else []
+    lines += _rate_lines("  generic", generic) + _rate_lines(f"  personal, {personal.get('model')} model", personal)
+    if generic.get("accuracy") is not None:
+        lines.append(f"  ten folds: {percent(generic['accuracy'])}")
+    if listed := generic.part("listed_pairs"):
         pairs = f"{listed['pairs']} pairs of {listed['list']} ({listed['left_out']} left out: no such image)"
         lines.append(f"  {pairs}: {percent(listed['accuracy'])} on {listed['folds']} folds")
-    for name, benchmark in (figures.get("benchmarks") or {}).items():
+    for name, benchmark in metrics.parts("benchmarks").items():
         lines += [f"  {name}: {line}" for line in _benchmark_lines(benchmark)]
     return lines
 
 
-def _benchmark_lines(benchmark: Mapping[str, Any]) -> list[str]:
+def _rate_lines(name: str, rates: Metrics) -> list[str]:
+    """Return a line per kind of rate that was measured."""
+    lines = []
+    for kind, title in (("tar", "TAR@FAR"), ("tpir", "TPIR@FPIR"), ("rank", "rank")):
+        values = [f"{rate} {percent(value)}" for rate, value in rates.rates(kind).items() if value is not None]
+        lines += [f"{name}: {title} {'  '.join(values)}"] if values else []
+    return lines
+
+
+def _benchmark_lines(benchmark: Metrics) -> list[str]:
     """Return the headline metrics of one benchmark as lines."""
     lines = []
-    for name, listed in (benchmark.get("lists") or {}).items():
+    for name, listed in benchmark.parts("lists").items():
         pairs = f"{name}, {listed['pairs']} pairs ({listed['left_out']} left out)"
         lines.append(f"{pairs}: {percent(listed['accuracy'])} on {listed['folds']} folds")
-    if (spread := benchmark.get("spread")) is not None:
-        ratio = (
-            "" if spread["skewed_error_ratio"] is None else f", skewed error ratio {spread['skewed_error_ratio']:.2f}"
-        )
-        lines.append(
-            f"mean of the groups {percent(spread['mean'])}, standard deviation {percent(spread['std'])}{ratio}"
-        )
-    tables = {
-        **(benchmark.get("readings") or {}),
-        **({"all images": benchmark["generic"]} if "generic" in benchmark else {}),
-    }
-    for reading, rates in tables.items():
-        for kind, title in (("tar_at_far", "TAR@FAR"), ("tpir_at_fpir", "TPIR@FPIR"), ("rank", "rank")):
-            values = [
-                f"{rate} {percent(value)}" for rate, value in (rates.get(kind) or {}).items() if value is not None
-            ]
-            lines += [f"{reading}: {title} {'  '.join(values)}"] if values else []
-    return lines
+    if spread := benchmark.part("spread"):
+        ratio = spread.number("skewed_error_ratio")
+        means = f"mean of the groups {percent(spread['mean'])}, standard deviation {percent(spread['std'])}"
+        lines.append(means + ("" if ratio is None else f", skewed error ratio {ratio:.2f}"))
+    for reading, rates in benchmark.parts("readings").items():
+        lines += _rate_lines(reading, rates)
+    return lines + _rate_lines("all images", benchmark.part("generic"))
 
 
 def check_real(recipe: Recipe) -> None:
@@ -114,8 +106,8 @@ def choose_thresholds(server: Server, finished: Message) -> TrainingResult:
 
 def evaluate_snapshot(scorer: Scorer, saved: SavedModel, data: RunData) -> dict[str, Any]:
     """Return verification and identification rates at the recipe's error rates, and those of benchmarks."""
-    generic = evaluation.evaluate_recognition(None, scorer, saved.finished, data.target, {}).get("generic") or {}
-    figures: dict[str, Any] = {"generic": {key: generic[key] for key in evaluation.RATES if key in generic}}
+    generic = evaluation.evaluate_recognition(None, scorer, saved.finished, data.target, {}).get("generic", {})
+    figures: dict[str, Any] = {"generic": {name: value for name, value in generic.items() if "@" in name}}
     if data.benchmarks:
         figures["benchmarks"] = benchmarks.evaluate_benchmarks(scorer, saved.finished, data.benchmarks, {})
     return figures

@@ -1,4 +1,4 @@
-"""Forms of adaptation, and a detector built by hand, of which every decision is known on any processor."""
+"""Settings of adaptation, and a detector built by hand with known decisions on every processor."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LIGHT, DARK = 119.5 / 255, 94.5 / 255
 """The mean brightness of the toy sets' images, and of prints among them; single images differ by less than 0.02."""
 
 MEAN, DEVIATION, BIAS = 0.45, 0.05, 3.0
-"""What the detector's one BatchNorm layer has stored, and the live logit of an image as light as that mean."""
+"""The statistics of the detector's only BatchNorm layer, and the live logit of an image at their mean brightness."""
 
 
 def live_at(brightness: float) -> float:
@@ -41,10 +41,10 @@ def live_at(brightness: float) -> float:
 
 
 SOURCE = AdaptationSource(threshold=live_at((LIGHT + DARK) / 2), scatter=0.0)
-"""Sites' knowledge of the detector: its threshold is far from every image, as noise of single ones goes."""
+"""The sites' information on the detector: its threshold is far from every image."""
 
 RUINOUS = 50.0
-"""A rate whose first step turns dark into light.
+"""A learning rate whose first step exchanges dark and light.
 
 The bias makes every image look live, dark ones least. So entropy falls as these become as light as the others, and the
 layer's scale has to shrink. A step of Adam is as long as its rate: at 50 the scale is negative, at 0.005 almost one.

@@ -22,21 +22,21 @@ MOVED = 0.5
         (SPREAD, 32, None, ""),
     ],
 )
-def test_a_batch_passes_only_if_it_is_large_varied_two_sided_and_moved(
+def test_batch_passes_only_if_large_varied_two_sided_and_shifted(
     logits: np.ndarray, videos: int, shift: float | None, reason: str
 ) -> None:
     assert refusal_reason(SourcePredictions(logits, videos, shift), threshold=0.0, scatter=0.2) == reason
 
 
-def test_the_threshold_of_the_sites_says_what_one_class_is() -> None:
+def test_threshold_of_the_sites_defines_one_class() -> None:
     assert refusal_reason(SourcePredictions(SPREAD, 32, MOVED), threshold=2.99, scatter=0.2) == "one class"
 
 
-def test_an_adaptation_that_keeps_order_and_both_classes_stands() -> None:
+def test_adaptation_that_keeps_order_and_both_classes_is_accepted() -> None:
     assert collapse_reason(SPREAD, 2 * SPREAD + 0.5, threshold=0.0) == ""
 
 
-def test_collapses_are_told_apart() -> None:
+def test_reasons_for_collapse_are_distinguished() -> None:
     for adapted, reason in (
         (SPREAD + 9, "one class is left"),
         (-SPREAD, "the order of scores has changed"),
@@ -49,7 +49,7 @@ def test_collapses_are_told_apart() -> None:
     ("lengths", "count"),
     [([10], 1), ([64, 64], 1), ([64] * 4, 1), ([60] * 4, 2), ([64] * 8, 2), ([64] * 9, 3), ([2] * 100, 32)],
 )
-def test_a_glimpse_is_a_quarter_of_the_images_but_at_least_64(lengths: list[int], count: int) -> None:
+def test_sample_is_a_quarter_of_the_images_but_at_least_64(lengths: list[int], count: int) -> None:
     assert len(sample_batches([np.arange(length) for length in lengths])) == count
 
 

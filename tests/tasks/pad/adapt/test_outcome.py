@@ -1,4 +1,4 @@
-"""What is adapted to, what is kept back, what is taken back: on a detector built by hand, so that each is certain."""
+"""Outcomes of adaptation on a detector built by hand: images adapted to, withheld and reverted."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def target(sets: Mapping[str, Path]) -> View:
     return View.of(PreparedSet.open(sets["U"]))
 
 
-def test_the_detector_says_what_it_was_built_to_say(scorer: Scorer, target: View) -> None:
+def test_detector_gives_the_scores_it_was_built_for(scorer: Scorer, target: View) -> None:
     expected = [live_at(DARK if kind == "print" else LIGHT) for kind in target.species]
     np.testing.assert_allclose(scorer.logits(target), expected, atol=0.4)
 
 
 @pytest.mark.parametrize("settings", FORMS, ids=lambda form: f"{form.loop}-{'gated' if form.gate else 'open'}")
-def test_all_images_are_adapted_to_where_that_does_no_harm(scorer: Scorer, target: View, settings: Adapt) -> None:
+def test_harmless_adaptation_covers_all_images(scorer: Scorer, target: View, settings: Adapt) -> None:
     logits, outcome = adapt_to_view(scorer, target, settings, SOURCE)
     assert outcome.as_json() == {"adapted": len(target), "skipped": {}, "taken_back": {}}
     assert (np.abs(logits - scorer.logits(target)) > 0.01).mean() > 0.8
 
 
-def test_steps_move_scale_and_shift_and_nothing_else(scorer: Scorer, target: View) -> None:
+def test_steps_change_only_scale_and_shift(scorer: Scorer, target: View) -> None:
     before = {name: value.clone() for name, value in scorer.net.state_dict().items()}
     with Learner(scorer, target, PAPER) as learner, learner.with_batch_statistics():
         learner.step(np.arange(8))
@@ -51,8 +51,8 @@ def test_steps_move_scale_and_shift_and_nothing_else(scorer: Scorer, target: Vie
     assert moved == {"model.2.weight", "model.2.bias"}
 
 
-def test_a_settled_model_does_not_depend_on_the_order_in_which_images_are_stored(scorer: Scorer, target: View) -> None:
-    """All attacks first, say: that ruins batch statistics, so the settled form draws its own batches by name."""
+def test_settled_model_is_independent_of_the_order_of_images(scorer: Scorer, target: View) -> None:
+    """A stream that starts with all attacks ruins batch statistics, so the settled loop draws its own batches."""
     by_label = np.argsort(target.labels, kind="stable")
     for settings, equal in ((Adapt(batch=18), True), (PAPER.model_copy(update={"stream": "stored"}), False)):
         first, outcome = adapt_to_view(scorer, target, settings, SOURCE)
@@ -62,20 +62,19 @@ def test_a_settled_model_does_not_depend_on_the_order_in_which_images_are_stored
 
 
 class Darker(View):
-    """The same images with half the light, which is many deviations away from what the detector has stored."""
+    """The same images with half the light, many deviations away from the detector's statistics."""
 
     def batch(self, positions: Positions) -> Batch:
-        found = super().batch(positions)
-        return replace(found, images=found.images // 2)
+        result = super().batch(positions)
+        return replace(result, images=result.images // 2)
 
 
-def test_a_target_no_further_away_than_batches_scatter_is_not_adapted_to_and_a_darker_one_is(
-    scorer: Scorer, target: View
-) -> None:
+def test_gate_adapts_only_to_targets_beyond_the_scatter_of_batches(scorer: Scorer, target: View) -> None:
     darker, shifts = Darker(target.slices), []
     for view in (target, darker):
         with torch.no_grad(), StatisticsMeter(scorer.net) as meter:
             scorer.logits(view)
+        assert meter.shift is not None
         shifts.append(meter.shift)
     assert shifts[0] < 0.3
     assert shifts[1] > 10
@@ -86,7 +85,7 @@ def test_a_target_no_further_away_than_batches_scatter_is_not_adapted_to_and_a_d
     assert far.skipped == {}
 
 
-def test_an_adaptation_that_ruins_the_model_is_taken_back(scorer: Scorer, target: View) -> None:
+def test_harmful_adaptation_is_undone(scorer: Scorer, target: View) -> None:
     ruinous = Adapt(lr=RUINOUS, batch=18)
     logits, outcome = adapt_to_view(scorer, target, ruinous, SOURCE)
     assert outcome.as_json() == {"adapted": 0, "skipped": {}, "taken_back": {"one class is left": len(target)}}
@@ -95,8 +94,8 @@ def test_an_adaptation_that_ruins_the_model_is_taken_back(scorer: Scorer, target
     assert ruined.min() > SOURCE.threshold + 10, "without the gate every image is now live"
 
 
-def test_online_an_adaptation_is_taken_back_batch_by_batch(scorer: Scorer, target: View) -> None:
-    """The first batch is decided before any step; the second one, which that step has ruined, is taken back."""
+def test_online_adaptation_is_undone_per_batch(scorer: Scorer, target: View) -> None:
+    """The first batch is decided before any step; the second one follows a harmful step and is reverted."""
     settings = Adapt(loop="online", lr=RUINOUS, batch=18)
     logits, outcome = adapt_to_view(scorer, target, settings, SOURCE)
     first, second = units_of(target, settings, scorer.recipe.runtime.seed)
@@ -107,10 +106,10 @@ def test_online_an_adaptation_is_taken_back_batch_by_batch(scorer: Scorer, targe
 
 
 @pytest.mark.parametrize(("rate", "stands"), [(0.005, True), (RUINOUS, False)])
-def test_the_gate_asks_about_a_sample_and_nothing_passes_more_than_twice_besides(
+def test_gate_scores_a_sample_and_each_image_passes_at_most_twice_more(
     scorer: Scorer, target: View, rate: float, stands: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step and a decision for every image, the source model's opinion of a sample; also for what is taken back.
+    """Each image has a step and a decision, and a sample also has the source model's score, even after a reversion.
 
     Then the rest is decided by the source model, which costs no pass besides.
     """

@@ -1,4 +1,4 @@
-"""Data that cannot be used is named with its place in the recipe, before a run begins."""
+"""Unusable data is refused before training, with its place in the recipe."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def cut_short(directory: Path) -> Path:
         (cut_short, "images.npy", "bytes"),
     ],
 )
-def test_a_site_whose_data_cannot_be_used_is_named(
+def test_unusable_data_of_a_site_is_named(
     spoil: Spoil, place: str, keyword: str, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     with refused(place, keyword):
@@ -67,40 +67,40 @@ def test_a_site_whose_data_cannot_be_used_is_named(
     assert not (tmp_path / "run").exists(), "nothing is left of a run that could not begin"
 
 
-def test_a_target_whose_images_have_another_size_is_named(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_target_with_another_image_size_is_named(sets: Mapping[str, Path], tmp_path: Path) -> None:
     with refused("recipe.data.target", "24×24"):
         run_toy(tree({**sets, "U": larger(tmp_path)}), tmp_path / "run")
 
 
-def test_a_target_that_is_a_copy_of_a_site_is_noticed(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_target_that_copies_a_site_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
     shutil.copytree(sets["B"], tmp_path / "copy")
     with refused("data.target", "site B"):
         run_toy(tree({**sets, "U": tmp_path / "copy"}), tmp_path / "run")
 
 
-def test_a_target_without_the_split_that_is_asked_for_is_named(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_target_without_the_requested_split_is_named(sets: Mapping[str, Path], tmp_path: Path) -> None:
     with refused("data.target_split", "'test'"):
         run_toy(tree(sets, data__target_split="test"), tmp_path / "run")
 
 
-def test_a_site_trains_on_some_subjects_and_holds_out_others(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    found = open_run_data(tree(sets), tmp_path)
-    assert list(found.sites) == ["A", "B", "C"]
-    for site in found.sites.values():
+def test_site_trains_on_some_subjects_and_holds_out_others(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    result = open_run_data(tree(sets), tmp_path)
+    assert list(result.sites) == ["A", "B", "C"]
+    for site in result.sites.values():
         assert len(site.train) == 24
         assert len(site.heldout) == 12
         assert not set(site.train.subjects) & set(site.heldout.subjects)
 
 
-def test_a_target_contributes_everything_or_the_split_that_is_asked_for(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
-    assert len(open_run_data(tree(sets), tmp_path).target) == 36
-    assert len(open_run_data(tree(sets, data__target_split="heldout"), tmp_path).target) == 12
+def test_target_contributes_all_images_or_the_requested_split(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    for split, count in (("all", 36), ("heldout", 12)):
+        target = open_run_data(tree(sets, data__target_split=split), tmp_path).target
+        assert target is not None
+        assert len(target) == count
 
 
 def test_pooling_joins_all_sites_into_one(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    found = open_run_data(tree(sets, "pooled"), tmp_path)
-    assert list(found.sites) == [POOLED]
-    assert len(found.sites[POOLED].train) == 72
-    assert len(found.sites[POOLED].heldout) == 36
+    result = open_run_data(tree(sets, "pooled"), tmp_path)
+    assert list(result.sites) == [POOLED]
+    assert len(result.sites[POOLED].train) == 72
+    assert len(result.sites[POOLED].heldout) == 36

@@ -1,4 +1,4 @@
-"""Recognition's data: everything that can be wrong is said before anything is trained."""
+"""Faulty identity sets are refused before training."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def own(tmp_path: Path) -> dict[str, Path]:
 
 
 def remake(sets: Mapping[str, Path], place: str, like: str | None = None, **changes: Any) -> None:
-    """Make a place's identity set anew, with the people of another place if one is named."""
+    """Replace a place's identity set, optionally with the people of another place."""
     path = set_of_task(sets["A"].with_name(place), "fedfr")
     shutil.rmtree(path)
     make_people(path, like or place, 5, **changes)
 
 
-def gathered(sets: Mapping[str, Path], method: str = "fedfr", **changes: Any) -> Any:
+def open_sets(sets: Mapping[str, Path], method: str = "fedfr", **changes: Any) -> Any:
     return open_run_data(tree(sets, method, **changes), next(iter(sets.values())).parent / "cache")
 
 
@@ -43,59 +43,57 @@ def gathered(sets: Mapping[str, Path], method: str = "fedfr", **changes: Any) ->
         ("A", None, {"identities": 1, "images": 2, "test": 1}, "data.sites.A", "1 images"),
     ],
 )
-def test_sets_that_do_not_go_together_are_refused(
+def test_incompatible_sets_are_refused(
     own: dict[str, Path], name: str, like: str | None, changes: dict[str, Any], place: str, keyword: str
 ) -> None:
     remake(own, name, like, **changes)
     with refused(place, keyword):
-        gathered(own)
+        open_sets(own)
 
 
-def test_a_set_of_attacks_is_no_identity_set(own: dict[str, Path]) -> None:
+def test_set_of_attacks_is_not_an_identity_set(own: dict[str, Path]) -> None:
     with refused("data.sites.A", "fedvisage data people"):
-        gathered(own, data__sites={"A": str(own["A"])})
+        open_sets(own, data__sites={"A": str(own["A"])})
 
 
 def test_identities_without_or_with_one_test_image_are_counted(own: dict[str, Path]) -> None:
     remake(own, "A", images=4, test=0)
     remake(own, "B", images=4, test=1)
-    assert gathered(own).people.counted == {"without_test_images": 3, "with_one_test_image": 3}
+    assert open_sets(own).people.counted == {"without_test_images": 3, "with_one_test_image": 3}
 
 
-def test_rates_below_one_pair_are_refused_and_others_are_not(own: dict[str, Path]) -> None:
-    place = "evaluation__recognition"
+def test_only_rates_below_one_pair_are_refused(own: dict[str, Path]) -> None:
     pairs = 6 * 10  # test images of a site times images of held-out public people
-    gathered(own, **{place: {"personal_far": [1 / pairs]}})
+    open_sets(own, evaluation__recognition={"personal_far": [1 / pairs]})
     with refused("recipe.evaluation.recognition.personal_far", "60", "site A"):
-        gathered(own, **{place: {"personal_far": [0.9 / pairs]}})
+        open_sets(own, evaluation__recognition={"personal_far": [0.9 / pairs]})
     with refused("recipe.evaluation.recognition.personal_fpir", "16", "site A"):
-        gathered(own, **{place: {"personal_fpir": [0.01]}})
+        open_sets(own, evaluation__recognition={"personal_fpir": [0.01]})
 
 
 def test_a_generic_rate_below_one_pair_is_refused(own: dict[str, Path]) -> None:
-    place = "evaluation__recognition"
-    gathered(own, **{place: {"far": [1 / 75], "fpir": [1 / 6]}})
+    open_sets(own, evaluation__recognition={"far": [1 / 75], "fpir": [1 / 6]})
     with refused("recipe.evaluation.recognition.far", "75", "benchmark"):
-        gathered(own, **{place: {"far": [0.013]}})
+        open_sets(own, evaluation__recognition={"far": [0.013]})
     with refused("recipe.evaluation.recognition.fpir", "6", "benchmark"):
-        gathered(own, **{place: {"fpir": [0.16]}})
+        open_sets(own, evaluation__recognition={"fpir": [0.16]})
 
 
 def test_strangers_are_held_out_public_people_or_in_simulations_the_other_sites(own: dict[str, Path]) -> None:
-    public = gathered(own).people
+    public = open_sets(own).people
     assert set(public.strangers["A"].identities.tolist()) == {"secret-person-P4", "secret-person-P5"}
     assert set(public.public.identities.tolist()) == {f"secret-person-P{number}" for number in range(4)}
-    pooled = gathered(own, evaluation__recognition={"impostors": "pooled"}).people.strangers
+    pooled = open_sets(own, evaluation__recognition={"impostors": "pooled"}).people.strangers
     others = {str(name) for name in pooled["A"].identities}
     assert others == {f"secret-person-{site}{number}" for site in "BC" for number in range(3)}
-    one = {"A": str(set_of_task(own["A"], "fedfr"))}
+    entry = {"A": str(set_of_task(own["A"], "fedfr"))}
     with refused("recipe.evaluation.recognition.impostors", "site"):
-        gathered(own, data__sites=one, evaluation__recognition={"impostors": "pooled"})
+        open_sets(own, data__sites=entry, evaluation__recognition={"impostors": "pooled"})
 
 
 def test_shares_of_one_set_are_disjoint_and_whole(own: dict[str, Path]) -> None:
     path = set_of_task(own["A"], "fedfr")
-    sites = gathered(own, data__sites={"site[1-2]": f"{path} part=*/2"}).sites
+    sites = open_sets(own, data__sites={"site[1-2]": f"{path} part=*/2"}).sites
     shares = {name: set(site.train.identities.tolist()) for name, site in sites.items()}
     assert shares == {"site1": {"secret-person-A0", "secret-person-A2"}, "site2": {"secret-person-A1"}}
     assert set(sites["site1"].heldout.identities.tolist()) == shares["site1"]
@@ -105,13 +103,13 @@ def test_several_shares_of_one_set_serve_places_of_different_size(own: dict[str,
     remake(own, "A", identities=10)
     path = set_of_task(own["A"], "fedfr")
     entries = {"first": f"{path} part=1/5", "others": f"{path} part=2-4/5"}
-    data = gathered(own, data__sites=entries, data__target=f"{path} part=5/5")
+    data = open_sets(own, data__sites=entries, data__target=f"{path} part=5/5")
     shares = {name: set(site.train.identities.tolist()) for name, site in data.sites.items()}
     shares["target"] = set(data.target.identities.tolist())
     assert [len(shares[name]) for name in ("first", "others", "target")] == [2, 6, 2]
     assert len(set.union(*shares.values())) == 10
     with refused("sets/people-A part=4-2/5", "part=4-2/5"):
-        gathered(own, data__sites={"A": f"{path} part=4-2/5"})
+        open_sets(own, data__sites={"A": f"{path} part=4-2/5"})
 
 
 def test_the_number_of_public_identities_is_filled_in_and_checked(own: dict[str, Path], tmp_path: Path) -> None:
@@ -136,14 +134,14 @@ def test_the_number_of_public_identities_is_filled_in_and_checked(own: dict[str,
         ({"evaluation__adapt": "gated"}, "recipe.evaluation.adapt", "attack"),
     ],
 )
-def test_what_recognition_would_ignore_is_refused(
+def test_settings_without_effect_on_recognition_are_refused(
     own: dict[str, Path], tmp_path: Path, changes: dict[str, Any], place: str, keyword: str
 ) -> None:
     with refused(place, keyword):
         run_toy(tree(own, "fedavg", **changes), tmp_path / "run")
 
 
-def test_attack_detection_refuses_what_is_for_recognition(own: dict[str, Path], tmp_path: Path) -> None:
+def test_attack_detection_refuses_settings_of_recognition(own: dict[str, Path], tmp_path: Path) -> None:
     with refused("recipe.method", "fedpad", "data.public"):
         run_toy(tree(own, "fedpad", data__public=str(set_of_task(own["U"].with_name("P"), "fedfr"))), tmp_path / "run")
 
