@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +28,7 @@ sys.stdin.read()
 """
 
 
-def life(memory: Sequence[float]) -> list[Sample]:
+def life(memory: Iterable[float]) -> list[Sample]:
     """Return one sample of a process per minute, by its memory."""
     return [replace(SAMPLE, at=60.0 * n, age=60.0 * n, rss_mb=float(value)) for n, value in enumerate(memory)]
 
