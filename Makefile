@@ -94,11 +94,11 @@ lint: setup
 # Into build/site, to be opened as build/site/index.html; nothing is fetched.
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
-	$(BIN)/python -m docs.website.checked build/site
+	$(BIN)/python -m docs.website.check build/site
 
 # Executes the notebooks and writes their outputs into them; NOTEBOOKS="--check 04-a-curious-server" writes nothing.
 notebooks: setup
-	$(BIN)/python -m docs.website.executed $(NOTEBOOKS)
+	$(BIN)/python -m docs.website.execute $(NOTEBOOKS)
 
 reference: setup
 	$(BIN)/python docs/reference.py
