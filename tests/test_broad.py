@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -29,9 +30,10 @@ MAY_CATCH_ALL = {
 the service's replies; and places that undo a step before they raise the error again."""
 
 
-def trees() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(SOURCE.rglob("*.py")):
-        yield path.relative_to(SOURCE).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+@cache
+def trees() -> dict[str, ast.Module]:
+    paths = sorted(SOURCE.rglob("*.py"))
+    return {path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
 
 
 def names_in(node: ast.expr) -> set[str]:
@@ -67,7 +69,7 @@ def test_all_exceptions_are_caught_at_listed_places_only() -> None:
             for node in ast.walk(tree)
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and any(broad_lines(node))
         }
-        for name, tree in trees()
+        for name, tree in trees().items()
         if any(broad_lines(tree))
     }
     assert places == MAY_CATCH_ALL
@@ -82,7 +84,7 @@ def test_those_places_have_a_comment_with_the_reason() -> None:
 
 @pytest.mark.parametrize("functions", [{"dump", "dumps"}, {"load", "loads"}], ids=["written", "read"])
 def test_json_is_used_in_one_file_only(functions: set[str]) -> None:
-    assert {name for name, tree in trees() if functions & set(uses_of_json(tree))} == {"base/files.py"}
+    assert {name for name, tree in trees().items() if functions & set(uses_of_json(tree))} == {"base/files.py"}
 
 
 def test_checks_find_examples() -> None:
