@@ -15,7 +15,7 @@ N ?= 20
 # Tests start hundreds of processes, each of which would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs notebooks setup demo test test-all quick test-slow test-wheel test-dependencies test-processors distributed faults soak soak-tests hostile web browser lint reference calibrate benchmark wheel release-check clean
+.PHONY: docs notebooks setup demo test test-all coverage quick test-slow test-wheel test-dependencies test-processors distributed faults soak soak-tests hostile web browser lint reference calibrate benchmark wheel release-check clean
 
 setup: $(VENV)/.ready
 
@@ -36,6 +36,11 @@ test: setup
 # All that make test runs, and the tests that take more than 0.7 seconds.
 test-all: setup
 	$(PYTEST) -n $(TESTERS) $(SPREAD) -m "not slow and not browser"
+
+# The lines of the package that `make test` runs in its own processes, and a page per file in build/coverage/html.
+coverage: setup
+	mkdir -p build/coverage
+	$(PYTEST) -n $(TESTERS) $(SPREAD) $(SELECTED) --cov --cov-report=term:skip-covered --cov-report=html
 
 # The loop while writing: the tests of every package, without those that run whole recipes or processes.
 quick: setup
@@ -66,7 +71,7 @@ faults: setup
 hostile: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m campaigns.hostile --workers $(WORKERS) $(HOSTILE)
 
-# MINUTES=10 for a short one, SOAK="--seed 1 --keep DIR" for other mistakes and for its logs, SOAK="--calm --no-table" for none.
+# MINUTES=10 for a short one, SOAK="--seed 1 --keep DIR" for other faults and for its logs, SOAK="--calm --no-table" for no faults.
 soak: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m campaigns.soak --minutes $(MINUTES) $(SOAK)
 
@@ -89,11 +94,11 @@ lint: setup
 # Into build/site, to be opened as build/site/index.html; nothing is fetched.
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
-	$(BIN)/python -m docs.website.checked build/site
+	$(BIN)/python -m docs.website.check build/site
 
 # Executes the notebooks and writes their outputs into them; NOTEBOOKS="--check 04-a-curious-server" writes nothing.
 notebooks: setup
-	$(BIN)/python -m docs.website.executed $(NOTEBOOKS)
+	$(BIN)/python -m docs.website.execute $(NOTEBOOKS)
 
 reference: setup
 	$(BIN)/python docs/reference.py

@@ -1,7 +1,7 @@
-"""Writes the tables of recipe keys into the pages that need them: what pydantic and the text below each key say.
+"""Writes the tables of recipe keys into the pages, from pydantic's models and the docstring below each key.
 
-``make reference`` runs it. A page has a pair of comments where a table stands, ``<!-- keys: training -->`` and
-``<!-- end of keys -->``; a test holds what is between them against the code.
+``make reference`` runs it. A table is between the comments ``<!-- keys: training -->`` and ``<!-- end of keys -->``; a
+test compares it with the code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 DOCS = Path(__file__).parent
-sys.path.insert(0, str(DOCS.parent))  # this is called as a file
+sys.path.insert(0, str(DOCS.parent))  # this runs as a script
 
 from docs.website import papers, sections  # noqa: E402
 from docs.website.markdown import table  # noqa: E402
@@ -35,22 +35,22 @@ default of its own, its page on the website (`make docs`) and `RUN/recipe.yaml` 
 
 def table_of(prefixes: str) -> str:
     """Return the table of the keys below some sections, such as ``training`` or ``federation -federation.dp``."""
-    wanted = [one for one in prefixes.split() if not one.startswith("-")]
-    without = [one[1:] for one in prefixes.split() if one.startswith("-")]
+    wanted = [each for each in prefixes.split() if not each.startswith("-")]
+    without = [each[1:] for each in prefixes.split() if each.startswith("-")]
     rows = [row for row in sections.rows(Recipe) if within(row[0], wanted) and not within(row[0], without)]
-    return table(HEAD, shortened(rows))
+    return table(HEAD, shorten(rows))
 
 
-def shortened(rows: list[sections.Row]) -> list[sections.Row]:
+def shorten(rows: list[sections.Row]) -> list[sections.Row]:
     """Return the rows, with one row for each section that has the same keys as an earlier one."""
     first: dict[tuple[tuple[str, ...], ...], str] = {}
     defaults = {row[0]: row[1] for row in rows}
     short: list[sections.Row] = []
     like = "."
-    for place, (key, default, may_be, meaning) in enumerate(rows):
+    for number, (key, default, may_be, meaning) in enumerate(rows):
         if key.startswith(like):
             continue
-        inner = [row for row in rows[place + 1 :] if row[0].startswith(f"{key[:-1]}.")]
+        inner = [row for row in rows[number + 1 :] if row[0].startswith(f"{key[:-1]}.")]
         model = first.setdefault(tuple((row[0][len(key) :], *row[2:]) for row in inner), key) if inner else key
         if model != key:
             like = f"{key[:-1]}."
@@ -67,23 +67,23 @@ def sibling(key: str, section: str, other: str) -> str:
 
 
 def covers(row: str, key: str) -> bool:
-    """Tell whether a row of a table explains a key, by itself or as a section like an earlier one."""
-    named, _, rest = row.removeprefix("| `").partition("` |")
-    return key == named or (key.startswith(f"{named}.") and "| like `" in rest)
+    """Return whether a row of a table explains a key, by itself or as a section like an earlier one."""
+    name, _, rest = row.removeprefix("| `").partition("` |")
+    return key == name or (key.startswith(f"{name}.") and "| like `" in rest)
 
 
 def within(key: str, places: list[str]) -> bool:
-    """Tell whether a key is one of these places or below one."""
-    return any(f"{key.strip('`')}.".startswith(f"{place}.") for place in places)
+    """Return whether a key is one of these or below one."""
+    return any(f"{key.strip('`')}.".startswith(f"{number}.") for number in places)
 
 
-def filled(page: str) -> str:
-    """Return a page with its tables written again."""
+def fill(page: str) -> str:
+    """Return a page with new tables."""
     return BLOCK.sub(lambda block: f"{block[1]}{table_of(block[2])}{block[3]}", page)
 
 
 def pages() -> dict[Path, str]:
-    """Return the pages that have such tables, with their texts as they are."""
+    """Return the pages with such tables, and their present texts."""
     texts = {path: path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))}
     return {path: text for path, text in texts.items() if BLOCK.search(text)}
 
@@ -101,23 +101,23 @@ def all_options() -> list[type[MethodOptions]]:
 
 def declaring() -> list[type[Section]]:
     """Return the options that declare keys of their own, each once."""
-    found: dict[type[Section], None] = {}
+    kinds: dict[type[Section], None] = {}
     for options in all_options():
         for kind in options.__mro__:
             if issubclass(kind, MethodOptions) and kind is not MethodOptions and own_keys(kind):
-                found[kind] = None
-    return sorted(found, key=lambda kind: (not kind.__module__.endswith("averaging"), kind.__module__, kind.__name__))
+                kinds[kind] = None
+    return sorted(kinds, key=lambda kind: (not kind.__module__.endswith("averaging"), kind.__module__, kind.__name__))
 
 
 def own_keys(kind: type[Section]) -> set[str]:
-    """Return the keys that a section declares itself; none if a call put it together of others."""
+    """Return the keys that a section declares itself; none if it was composed of others by a call."""
     if not hasattr(importlib.import_module(kind.__module__), kind.__name__):
         return set()
     return set(vars(kind).get("__annotations__", {})) & set(kind.model_fields)
 
 
 def keys_of(kind: type[Section]) -> Iterator[str]:
-    """Yield heading and table of what one file's options declare."""
+    """Yield the heading and table of the options that one module declares."""
     own = own_keys(kind)
     rows = [row for row in sections.rows(kind) if row[0].strip("`").split(".")[0] in own]
     users = [method.name for method in METHODS.values() if issubclass(method.options, kind)]
@@ -130,7 +130,7 @@ def keys_of(kind: type[Section]) -> Iterator[str]:
 def main() -> None:
     """Write all tables."""
     for path, text in pages().items():
-        path.write_text(filled(text), encoding="utf-8")
+        path.write_text(fill(text), encoding="utf-8")
     OF_METHODS.write_text(of_methods(), encoding="utf-8")
 
 

@@ -216,7 +216,7 @@ def entry_of(node: ast.stmt, below: ast.stmt) -> tuple[str, Entry]:
     """Return a name and its entry, for a field, a value of an enumeration, a property or a function."""
     if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
         said = below.value.value if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) else ""
-        default = f" = {ast.unparse(node.value)}" if simple(node.value) else ""
+        default = f" = {ast.unparse(node.value)}" if node.value is not None and simple(node.value) else ""
         return node.target.id, Entry(f"{node.target.id}: {spelled(node.annotation)}{default}", sentence(str(said)))
     if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
         value = node.value.value if isinstance(node.value, ast.Constant) else ""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from filelock import FileLock
+from tests.refusals import Command
 from tests.seeding import (
     pytest_addoption,
     pytest_configure,
@@ -22,7 +23,7 @@ from tests.toy import SITES, THREADS, make_sets, run_toy_once, tree
 from typer.testing import CliRunner
 from xdist.scheduler import LoadScopeScheduling
 
-from fedvisage.cli import app
+from fedvisage import cli
 from fedvisage.runs.export.export import export
 from fedvisage.tasks.finished_model import open_model
 
@@ -46,9 +47,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def sets(shared: Path) -> Mapping[str, Path]:
-    """Three sites and a target, for attack detection and for recognition; the first worker that needs them makes them.
+    """Three sites and a target, for attack detection and for recognition; the first worker that needs them writes them.
 
-    All workers name them by the same paths, and so they share the runs of ``run_toy_once`` too.
+    All workers use the same paths, and therefore share the runs of ``run_toy_once``, too.
     """
     root = shared / "sets"
     with FileLock(shared / "sets.lock"):
@@ -67,14 +68,14 @@ def pad_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) 
 def pad(pad_run: Path) -> Path:
     """The same, exported by the command."""
     out = pad_run.with_name("pad")
-    result = CliRunner().invoke(app, ["export", str(pad_run), str(out)])
+    result = CliRunner().invoke(cli.app, ["export", str(pad_run), str(out)])
     assert result.exception is None, result.exception
     return out
 
 
 @pytest.fixture(scope="session")
 def strict_pad(pad_run: Path) -> Path:
-    """An export that takes every face for an attack at its own threshold, and none at ``eer``."""
+    """An export that classifies every face as an attack at its own threshold, and none at ``eer``."""
     model, out = open_model(pad_run), pad_run.with_name("strict-pad")
     curves = model.saved.curves
     assert curves is not None
@@ -87,7 +88,7 @@ def strict_pad(pad_run: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def recognition_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A recognition model that was trained in one place."""
+    """A run of centralised recognition."""
     out = tmp_path_factory.mktemp("device") / "recognition-run"
     run_toy_once(tree(sets, "pretrained", evaluation__recognition={"fmr": 0.1}), out)
     return out
@@ -101,9 +102,24 @@ def recognition(recognition_run: Path) -> Path:
     return out
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest itself then brings tests together that share a parametrised fixture
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Call the command line in this process; return the exit code and the text of both streams."""
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["fedvisage", *words])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        printed = capsys.readouterr()
+        return int(ended.value.code or 0), printed.out, printed.err
+
+    return call
+
+
+@pytest.hookimpl(tryfirst=True)  # pytest itself then groups tests that share a parametrised fixture
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what `make quick` and `make test` leave out, and begin with what takes long unless tests are shuffled."""
+    """Mark the tests that `make quick` and `make test` leave out, and start with long tests or in a shuffled order."""
     names = {item: name_of(item.nodeid) for item in items}
     long_ones = long_tests()
     for item, name in names.items():
@@ -112,18 +128,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if is_left_to_test_all(name, long_ones):
             item.add_marker("full")
     if config.option.shuffle:
-        places = {
-            name: place for place, name in enumerate(shuffle_groups(names.values(), config.option.seed, group_of))
-        }
-        items.sort(key=lambda item: places[names[item]])
+        shuffled = shuffle_groups(names.values(), config.option.seed, group_of)
+        positions = {name: position for position, name in enumerate(shuffled)}
+        items.sort(key=lambda item: positions[names[item]])
     else:
         items.sort(key=lambda item: not names[item].startswith(LONG))
 
 
-class GroupScheduling(LoadScopeScheduling):
-    """Give a group of tests to one worker: those that share costly fixtures.
+class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
+    """Give a group of tests that share costly fixtures to one worker.
 
-    The groups of ``--dist loadgroup`` have no effect with pytest 9.2, where a test keeps the name it was collected by.
+    The groups of ``--dist loadgroup`` have no effect with pytest 9.2, where a test keeps its name from the collection.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -132,12 +147,12 @@ class GroupScheduling(LoadScopeScheduling):
 
 @pytest.hookimpl(optionalhook=True)  # also valid without pytest-xdist: -p no:xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
-    """Return what spreads the tests over workers."""
+    """Return the scheduler of the workers."""
     return GroupScheduling(config, log)
 
 
 def name_of(nodeid: str) -> str:
-    """Return a test's name from the folder of tests on."""
+    """Return a test's name below the folder of tests."""
     return nodeid.removeprefix("tests/")
 
 

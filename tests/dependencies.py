@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from packaging.requirements import Requirement
+from tests.environments import create_empty
 
 ROOT = Path(__file__).parents[1]
 EXEMPT = ("fedvisage", "torch", "torchvision")
@@ -55,12 +56,7 @@ def pin_lowest(requirement: Requirement) -> str:
 
 def create_environment(folder: Path, requirements: list[str]) -> Path:
     """Create an environment with the requirements in front of the current environment's packages; return its Python."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    python = folder / "bin/python"
-    (packages,) = (folder / "lib").glob("python*/site-packages")
-    # Python appends these folders, so what is installed into the environment has precedence.
-    shared = [entry for entry in sys.path if entry.endswith("site-packages")]
-    (packages / "shared.pth").write_text("\n".join([str(ROOT / "src"), *shared]), encoding="utf-8")
+    python, _ = create_empty(folder, ROOT / "src", *(path for path in sys.path if path.endswith("site-packages")))
     pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", python)
     subprocess.run([*pip, "install", "--upgrade", *requirements], check=True)
     return python

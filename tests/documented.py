@@ -1,4 +1,4 @@
-"""The examples of the pages on extending fedvisage: files, as importable modules, and their use."""
+"""The code blocks of the documentation, and the examples of the pages on extending fedvisage as importable modules."""
 
 from __future__ import annotations
 
@@ -8,31 +8,40 @@ import types
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "docs" / f"{name}.md" for name in ("extending", "adding-a-model", "adding-a-dataset")]
+PAGES = [f"docs/{name}.md" for name in ("extending", "adding-a-model", "adding-a-dataset")]
 FILE = re.compile(r"`(\w+)\.py`[^`]*:\n\n```python\n(.*?)```", re.DOTALL)
 """A file's name, the rest of its paragraph, and the file."""
 
 
+def read_page(name: str) -> str:
+    """Return a page by its path from the root."""
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def code_blocks(text: str, language: str = "python") -> list[str]:
+    """Return the code blocks of a page in a language."""
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+
+
 def text() -> str:
-    """Return the pages, one after another."""
-    return "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    """Return the pages on extending fedvisage, one after another."""
+    return "".join(map(read_page, PAGES))
 
 
 def files() -> dict[str, str]:
-    """Return the pages' files by their module's name."""
+    """Return the pages' files by module name."""
     return dict(FILE.findall(text()))
 
 
 def snippets() -> list[str]:
-    """Return the Python blocks that are no files, in their order."""
-    blocks = re.findall(r"```python\n(.*?)```", text(), flags=re.DOTALL)
-    return [block for block in blocks if block not in files().values()]
+    """Return the Python blocks that are not files, in their order."""
+    return [block for block in code_blocks(text()) if block not in files().values()]
 
 
-def block(kind: str) -> str:
-    """Return the pages' one block in another language."""
-    (found,) = re.findall(rf"```{kind}\n(.*?)```", text(), flags=re.DOTALL)
-    return str(found)
+def block(language: str) -> str:
+    """Return the pages' only block in another language."""
+    (only,) = code_blocks(text(), language)
+    return only
 
 
 def example(name: str) -> types.ModuleType:

@@ -1,4 +1,4 @@
-"""Sets with the lists that imports of benchmarks put beside them: pairs of two groups, and templates."""
+"""Sets with the lists of benchmarks: pairs of two groups, and templates."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write_set(path: Path, names: list[str], who: list[str], groups: list[str], *
 
 
 def write_listed(root: Path) -> Path:
-    """Write a set of two groups with a list of pairs for each, as an import of RFW does."""
+    """Write a set of two groups with a list of pairs per group, as the import of RFW does."""
     people = [f"{race}-{person}" for race in RACES for person in "abcd"]
     names = [f"{who}/{who}_{number:04d}.png" for who in people for number in (1, 2)]
     owners = [who for who in people for _ in (1, 2)]
@@ -45,7 +45,7 @@ def write_listed(root: Path) -> Path:
 
 
 def write_templates(root: Path, people: int = 8) -> Path:
-    """Write a set with two templates a person, the first of three images of two media, the second of one image."""
+    """Write a set with two templates per person: three images of two media, and one image."""
     rows = [(person, 2 * person + (image == 3), image // 2) for person in range(people) for image in range(4)]
     names = [f"loose_crop/{number}.jpg" for number in range(len(rows))]
     path = write_set(
@@ -53,11 +53,11 @@ def write_templates(root: Path, people: int = 8) -> Path:
         names,
         [f"ijb/{person}" for person, _, _ in rows],
         ["all"] * len(rows),
-        template=[str(one) for _, one, _ in rows],
-        media=[str(one) for _, _, one in rows],
+        template=[str(template) for _, template, _ in rows],
+        media=[str(medium) for _, _, medium in rows],
         confidence=[f"0.{5 + number % 5}" for number in range(len(rows))],
     )
-    pairs = [(2 * one, 2 * other + 1, int(one == other)) for one in range(people) for other in range(people)]
+    pairs = [(2 * first, 2 * second + 1, int(first == second)) for first in range(people) for second in range(people)]
     enrolled = np.array([(2 * person, 100 + person) for person in range(people)], np.int32)
     probes = np.array([(2 * person + 1, 100 + person) for person in range(people)], np.int32)
     galleries = {"g1": enrolled[::2], "g2": enrolled[1::2]}

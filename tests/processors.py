@@ -1,9 +1,9 @@
-"""The suite as other processors would compute it: ``python -m tests.processors`` (``make test-processors``).
+"""Tests with the code of other processors: ``python -m tests.processors`` (``make test-processors``).
 
-PyTorch, oneDNN and MKL choose their code by what a processor can do, and with the number of threads sums are split
-otherwise; so the last bits of a trained model differ from machine to machine, and no test may hang on them.
-Environment variables make these libraries choose as if the processor could do less. What they ask for beyond this
-processor's instructions has no effect.
+PyTorch, oneDNN and MKL select their code by the processor's instructions, and the number of threads changes the order
+of sums. The last bits of a trained model therefore differ between machines, and no test may depend on them.
+Environment variables make these libraries select the code of a simpler processor. Instructions that this processor
+lacks have no effect.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[1]
 NATIVE = "native"
-"""What a library chooses by itself."""
+"""The library's own choice."""
 
 SETTINGS = (
     "default/SSE41/1",
@@ -40,7 +40,7 @@ LEFT_OUT = "not slow and not distributed and not browser"
 
 @dataclass(frozen=True)
 class Setting:
-    """What libraries may use of a processor."""
+    """The instructions and threads that libraries may use."""
 
     pytorch: str
     onednn: str
@@ -56,73 +56,69 @@ class Setting:
         return f"{self.pytorch}/{self.onednn}/{self.threads}"
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that make libraries keep to it; MKL follows PyTorch's own kernels."""
-        found = {"OMP_NUM_THREADS": str(self.threads), "FEDVISAGE_TEST_THREADS": str(self.threads)}
-        found["OMP_WAIT_POLICY"] = "PASSIVE"  # threads that spin while they wait would starve the workers beside them
+        """Return the variables for the libraries; MKL follows PyTorch's own kernels."""
+        variables = {"OMP_NUM_THREADS": str(self.threads), "FEDVISAGE_TEST_THREADS": str(self.threads)}
+        variables["OMP_WAIT_POLICY"] = "PASSIVE"  # waiting threads that spin would slow down other workers
         if self.pytorch != NATIVE:
-            found["ATEN_CPU_CAPABILITY"] = self.pytorch
-            found["MKL_CBWR"] = "COMPATIBLE" if self.pytorch == "default" else self.pytorch.upper()
+            variables["ATEN_CPU_CAPABILITY"] = self.pytorch
+            variables["MKL_CBWR"] = "COMPATIBLE" if self.pytorch == "default" else self.pytorch.upper()
         if self.onednn != NATIVE:
-            found["ONEDNN_MAX_CPU_ISA"] = self.onednn
-        return found
+            variables["ONEDNN_MAX_CPU_ISA"] = self.onednn
+        return variables
 
 
 @dataclass(frozen=True)
-class Found:
-    """What became of the tests under one setting."""
+class Result:
+    """The result of the tests of a run."""
 
     passed: int
-    failed: int
+    failed: tuple[str, ...]
     skipped: int
-    seconds: float
-    said: str
-
-    def cells(self) -> tuple[str, ...]:
-        """Return its columns of the table."""
-        return f"{self.passed}", f"{self.failed}", f"{self.skipped}", f"{self.seconds:.0f}"
+    seconds: int
 
 
-COLUMNS = ("passed", "failed", "skipped", "seconds")
-
-
-def tried(setting: Setting, tests: Sequence[str], workers: int) -> Found:
-    """Run tests under a setting; a run that could not even begin has failed once."""
-    began = time.monotonic()
-    with TemporaryDirectory() as directory:
-        report = Path(directory) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-m", LEFT_OUT, f"--junitxml={report}", "--tb=short"]
-        command += ["-p", "no:cacheprovider", "-n", str(workers), "--dist", "loadscope", *tests]
-        environment = os.environ | setting.environment()
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-        counts = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
-        if report.exists():
-            for suite in ElementTree.parse(report).getroot().iter("testsuite"):
-                counts = {name: count + int(suite.get(name, 0)) for name, count in counts.items()}
-    failed, skipped = counts["failures"] + counts["errors"], counts["skipped"]
-    passed = counts["tests"] - failed - skipped
-    return Found(passed, failed or int(done.returncode != 0), skipped, time.monotonic() - began, done.stdout)
+def run_pytest(options: Sequence[str], setting: Setting, log: Path, **variables: str) -> Result:
+    """Run tests under a setting; a run that ends early counts as one failed test."""
+    began, report = time.monotonic(), log.with_suffix(".xml")
+    report.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *options]
+    environment = os.environ | setting.environment() | variables
+    with log.open("w") as file:
+        code = subprocess.run(command, cwd=ROOT, env=environment, stdout=file, stderr=file, check=False).returncode
+    ends: dict[str, set[str]] = {"passed": set(), "skipped": set(), "failed": set()}
+    for case in ElementTree.parse(report).getroot().iter("testcase") if report.exists() else ():
+        tags = {child.tag for child in case}
+        end = "failed" if tags & {"failure", "error"} else "skipped" if "skipped" in tags else "passed"
+        ends[end].add(f"{case.get('classname')}::{case.get('name')}")
+    failed = ends["failed"] or ({f"pytest ended with code {code}"} if code else set())
+    seconds = round(time.monotonic() - began)
+    return Result(len(ends["passed"] - failed), tuple(sorted(failed)), len(ends["skipped"]), seconds)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Try the settings one after another, print a line for each, and say what failed; 1 if anything did."""
+    """Run the tests under each setting, print one line per setting and the output of failures; return 1 for any."""
     parser = argparse.ArgumentParser(prog="python -m tests.processors", description=(__doc__ or "").split("\n\n")[1])
-    parser.add_argument("tests", nargs="*", help="files or directories; everything if none is named")
+    parser.add_argument("tests", nargs="*", help="files or directories (all)")
     form = "PyTorch's kernels/oneDNN's/threads, of which the first two may be native (%(default)s)"
     parser.add_argument("--settings", default=",".join(SETTINGS), help=form)
-    parser.add_argument("--workers", type=int, default=2, help="tests side by side; 0 for none")
-    given = parser.parse_args(arguments)
-    settings = [Setting.of(one) for one in given.settings.split(",")]
+    parser.add_argument("--workers", type=int, default=2, help="parallel processes; 0: this one")
+    options = parser.parse_args(arguments)
+    settings = [Setting.of(text) for text in options.settings.split(",")]
     width = max(len(str(setting)) for setting in settings)
-    print("setting".ljust(width), *(name.rjust(8) for name in COLUMNS), flush=True)
-    broken: dict[Setting, Found] = {}
+    print("setting".ljust(width), *(name.rjust(8) for name in ("passed", "failed", "skipped", "seconds")), flush=True)
+    failures: dict[Setting, str] = {}
+    words = ["-m", LEFT_OUT, "--tb=short", "-n", str(options.workers), "--dist", "loadscope", *options.tests]
     for setting in settings:
-        found = tried(setting, given.tests, given.workers)
-        print(str(setting).ljust(width), *(cell.rjust(8) for cell in found.cells()), flush=True)
-        if found.failed:
-            broken[setting] = found
-    for setting, found in broken.items():
-        print(f"\n== {setting}\n{found.said}")
-    return int(bool(broken))
+        with TemporaryDirectory() as directory:
+            log = Path(directory) / "log"
+            result = run_pytest(words, setting, log)
+            if result.failed:
+                failures[setting] = log.read_text()
+        counts = (result.passed, len(result.failed), result.skipped, result.seconds)
+        print(str(setting).ljust(width), *(str(count).rjust(8) for count in counts), flush=True)
+    for setting, output in failures.items():
+        print(f"\n== {setting}\n{output}")
+    return int(bool(failures))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Checks of refusals: the place and the keywords that a message keeps when somebody rewords it."""
+"""Checks of refusals by the place and the keywords of a message, which do not depend on its wording."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -13,6 +13,8 @@ import pytest
 from fedvisage.base.errors import UserError
 
 Failure = TypeVar("Failure", bound=Exception)
+Command = Callable[..., tuple[int, str, str]]
+"""The fixture ``command``: takes the words of a command; returns the exit code and the text of both streams."""
 
 
 @contextmanager
@@ -22,8 +24,8 @@ def refused(
     """Expect a ``UserError`` of one line at this place, with every keyword in its message.
 
     A place is a recipe key, an option or a file. The end of a file's path suffices: ``refused("rows.csv")``. A place
-    that ends with a dot stands for any key below it. A keyword is a value, a number, a name, an option or one noun:
-    what a new wording keeps, and what tells this refusal from others of the same call.
+    that ends with a dot matches any key below it. A keyword is a value, a number, a name, an option or one noun, which
+    a new wording would keep and which distinguishes this refusal from others of the same call.
     """
     with pytest.raises(error) as caught:
         yield caught

@@ -1,4 +1,4 @@
-"""Seeds of tests: what a test draws follows from its name and ``--seed`` alone.
+"""Seeds of tests: the random numbers of a test follow from its name and ``--seed`` alone.
 
 The global generators of Python, NumPy and torch are seeded before each test, each fixture's set-up and each file's
 import. Neither the order of tests nor the number of workers changes what a test draws. The number of threads, which
@@ -30,7 +30,7 @@ settings.load_profile("seeded")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of seeds."""
-    parser.addoption("--seed", type=int, default=0, help="base seed of all that tests draw (0)")
+    parser.addoption("--seed", type=int, default=0, help="base seed of all tests (0)")
     parser.addoption("--shuffle", action="store_true", help="run the tests in an order that follows from --seed")
 
 
@@ -38,16 +38,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Let Hypothesis, whose plugin is configured later, draw its examples from the same seed.
 
-    It also draws numbers and texts that stand in the sources of modules imported so far, which other tests import.
+    Without the replacement, it also draws constants from the sources of modules that other tests have imported.
     """
     if config.getoption("hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(config.option.seed)
-    providers.is_local_module_file = lambda path: False
+    setattr(providers, "is_local_module_file", lambda path: False)  # noqa: B010  # not exported
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
-    """Seed what a file of tests draws while it is imported."""
+    """Seed a file of tests before its import."""
     seed_generators(collector.config.option.seed, collector.nodeid)
     return (yield)
 
@@ -56,7 +56,7 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, A
 def pytest_fixture_setup(
     fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
 ) -> Generator[None, Any, Any]:
-    """Seed a fixture by its name, parameter and scope, and leave the state of whatever asks for it as it was."""
+    """Seed a fixture by its name, parameter and scope, and restore the generators afterwards."""
     if fixturedef.func.__module__.startswith("_pytest."):  # tmp_path and the like draw nothing
         return (yield)
     states = save_generators()
@@ -72,7 +72,7 @@ def pytest_fixture_setup(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Seed a test by its name, and undo what it sets for the whole process."""
+    """Seed a test by its name, and restore its process-wide settings."""
     seed_generators(item.config.option.seed, item.nodeid)
     with restored_settings():
         return (yield)

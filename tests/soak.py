@@ -11,15 +11,13 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from xml.etree import ElementTree
 
-from tests.processors import Setting
+from tests.processors import Result, Setting, run_pytest
 
 ROOT = Path(__file__).parents[1]
 BUSY = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): sum(range(1_000_000))"
@@ -27,7 +25,7 @@ BUSY = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): sum(range(1_000_
 
 @dataclass(frozen=True)
 class Conditions:
-    """What differs from run to run; all of it follows from the base seed."""
+    """The conditions of one run, which follow from its base seed."""
 
     seed: int
     workers: int
@@ -39,17 +37,6 @@ class Conditions:
         """Return the conditions of one of the runs."""
         processor = "avx2/AVX2/1" if seed % 10 == 7 else "native/native/1"
         return Conditions(seed, workers=1 + seed % 4, busy=8 if seed % 10 == 4 else 0, processor=processor)
-
-
-@dataclass(frozen=True)
-class Result:
-    """What became of the tests of a run."""
-
-    commit: str
-    passed: int
-    skipped: int
-    failed: tuple[str, ...]
-    seconds: int
 
 
 @contextmanager
@@ -64,25 +51,12 @@ def start_busy_processes(count: int) -> Iterator[None]:
             process.wait()
 
 
-def run_tests(conditions: Conditions, options: Sequence[str], directory: Path, commit: str) -> Result:
-    """Run the tests once; a run that ends without a failed test and without success has failed itself."""
-    report, log = directory / f"{conditions.seed}.xml", directory / f"{conditions.seed}.log"
-    report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *options]
-    command += ["--shuffle", "--seed", str(conditions.seed), "-n", str(conditions.workers)]
-    environment = os.environ | Setting.of(conditions.processor).environment()
-    environment["PYTHONHASHSEED"] = str(conditions.seed)
-    began = time.monotonic()
-    with start_busy_processes(conditions.busy), log.open("w") as file:
-        code = subprocess.run(command, cwd=ROOT, env=environment, stdout=file, stderr=file, check=False).returncode
-    ends: dict[str, set[str]] = {"passed": set(), "skipped": set(), "failed": set()}
-    for case in ElementTree.parse(report).getroot().iter("testcase") if report.exists() else ():
-        tags = {child.tag for child in case}
-        end = "failed" if tags & {"failure", "error"} else "skipped" if "skipped" in tags else "passed"
-        ends[end].add(f"{case.get('classname')}::{case.get('name')}")
-    failed = ends["failed"] or ({f"pytest ended with code {code}"} if code else set())
-    counts = len(ends["passed"] - failed), len(ends["skipped"])
-    return Result(commit, *counts, tuple(sorted(failed)), round(time.monotonic() - began))
+def run_tests(conditions: Conditions, options: Sequence[str], directory: Path) -> Result:
+    """Run the tests once under these conditions."""
+    words = [*options, "--shuffle", "--seed", str(conditions.seed), "-n", str(conditions.workers)]
+    log, setting = directory / f"{conditions.seed}.log", Setting.of(conditions.processor)
+    with start_busy_processes(conditions.busy):
+        return run_pytest(words, setting, log, PYTHONHASHSEED=str(conditions.seed))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -103,7 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for seed in range(parsed.runs):
         if seed not in done:
             conditions = Conditions.of(seed)
-            done[seed] = asdict(conditions) | asdict(run_tests(conditions, parsed.options, results.parent, commit))
+            result = run_tests(conditions, parsed.options, results.parent)
+            done[seed] = asdict(conditions) | asdict(result) | {"commit": commit}
             with results.open("a") as file:
                 print(json.dumps(done[seed]), file=file)
         row = done[seed] | {"failed": len(done[seed]["failed"])}

@@ -10,7 +10,7 @@ from benchmarks.page import with_results
 PAGE = (Path(__file__).parents[1] / "docs" / "benchmarks.md").read_text(encoding="utf-8")
 
 
-def test_new_results_replace_the_first_table_and_the_machine_and_nothing_else() -> None:
+def test_new_results_replace_the_first_table_and_the_machine_only() -> None:
     table = "| what | bound | measured | verdict |\n|---|---|---|---|\n| a row | none | 1 | – |"
     page = with_results(PAGE, table, {"processor": "another"})
     assert table in page

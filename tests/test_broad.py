@@ -1,10 +1,13 @@
-"""What the source may do at few places only: catch whatever is raised, and read or write JSON by itself."""
+"""Only few places of the source catch all exceptions, and only one reads and writes JSON."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+
+import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "fedvisage"
 BROAD = {"Exception", "BaseException"}
@@ -23,32 +26,35 @@ MAY_CATCH_ALL = {
     "runs/engine.py": {"_deliver"},
     "report/tracking/reporting.py": {"_or_without"},
 }
-"""By file: where a parser of a stranger's file or other people's code can raise anything, where a process of NVFlare's
-or an answer of the service ends, and where what was begun is taken back before the error goes on."""
-
-WRITES_JSON = {"base/files.py"}
+"""By file: parsers of hostile files and foreign code, which can raise any exception; ends of NVFlare's processes and of
+the service's replies; and places that undo a step before they raise the error again."""
 
 
-def trees() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(SOURCE.rglob("*.py")):
-        yield path.relative_to(SOURCE).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+@cache
+def trees() -> dict[str, ast.Module]:
+    paths = sorted(SOURCE.rglob("*.py"))
+    return {path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
 
 
-def names_in(node: ast.expr | None) -> set[str]:
-    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)} if node is not None else set()
+def names_in(node: ast.expr) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
-def broad(tree: ast.AST) -> Iterator[int]:
-    """Yield the lines at which everything is caught: by ``except`` without a name, or by the name of all."""
+def broad_lines(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines that catch or suppress all exceptions."""
     for node in ast.walk(tree):
-        suppresses = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "suppress"
-        bare = isinstance(node, ast.ExceptHandler) and (node.type is None or BROAD & names_in(node.type))
-        if bare or (suppresses and any(BROAD & names_in(one) for one in node.args)):
+        if isinstance(node, ast.ExceptHandler):
+            caught = [node.type or ast.Name("BaseException")]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "suppress":
+            caught = node.args
+        else:
+            continue
+        if any(BROAD & names_in(each) for each in caught):
             yield node.lineno
 
 
 def uses_of_json(tree: ast.AST) -> Iterator[str]:
-    """Yield what a file imports of the module ``json``, or takes from it."""
+    """Yield the names of the module ``json`` that a file uses."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module == "json":
             yield from (alias.name for alias in node.names)
@@ -56,37 +62,32 @@ def uses_of_json(tree: ast.AST) -> Iterator[str]:
             yield node.attr
 
 
-def test_everything_is_caught_at_named_places_only() -> None:
-    found = {
+def test_all_exceptions_are_caught_at_listed_places_only() -> None:
+    places = {
         name: {
             node.name
             for node in ast.walk(tree)
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and any(broad(node))
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and any(broad_lines(node))
         }
-        for name, tree in trees()
-        if any(broad(tree))
+        for name, tree in trees().items()
+        if any(broad_lines(tree))
     }
-    assert found == MAY_CATCH_ALL
+    assert places == MAY_CATCH_ALL
 
 
-def test_those_places_say_why_in_their_line() -> None:
+def test_those_places_have_a_comment_with_the_reason() -> None:
     for name in MAY_CATCH_ALL:
         lines = (SOURCE / name).read_text(encoding="utf-8").splitlines()
-        for number in broad(ast.parse("\n".join(lines))):
+        for number in broad_lines(ast.parse("\n".join(lines))):
             assert "  # " in lines[number - 1], f"{name}:{number}"
 
 
-def test_json_is_written_at_one_place_only() -> None:
-    writers = {name for name, tree in trees() if {"dump", "dumps"} & set(uses_of_json(tree))}
-    assert writers == WRITES_JSON
+@pytest.mark.parametrize("functions", [{"dump", "dumps"}, {"load", "loads"}], ids=["written", "read"])
+def test_json_is_used_in_one_file_only(functions: set[str]) -> None:
+    assert {name for name, tree in trees().items() if functions & set(uses_of_json(tree))} == {"base/files.py"}
 
 
-def test_json_is_read_at_one_place_only() -> None:
-    readers = {name for name, tree in trees() if {"load", "loads"} & set(uses_of_json(tree))}
-    assert readers == WRITES_JSON
-
-
-def test_what_these_tests_look_for_is_found() -> None:
+def test_checks_find_examples() -> None:
     code = """
 try: f()
 except: pass
@@ -95,5 +96,5 @@ except (ValueError, BaseException): pass
 with suppress(Exception): f()
 with suppress(OSError): f()
 """
-    assert list(broad(ast.parse(code))) == [3, 5, 6]
+    assert list(broad_lines(ast.parse(code))) == [3, 5, 6]
     assert set(uses_of_json(ast.parse("from json import dumps\njson.load(f)"))) == {"dumps", "load"}

@@ -11,12 +11,12 @@ from fedvisage.base.errors import RunFailed, UserError
 
 
 @pytest.mark.parametrize("place", ["rows.csv", "set/rows.csv", Path("/data/set/rows.csv")])
-def test_a_file_is_named_by_its_path_or_the_end_of_it(place: str | Path) -> None:
+def test_file_matches_by_its_path_or_the_end_of_it(place: str | Path) -> None:
     with refused(place, "LINE 12", "7"):
         raise UserError("/data/set/rows.csv", "line 12 does not have 7 values")
 
 
-def test_a_key_is_named_whole_or_by_the_section_and_a_dot() -> None:
+def test_key_matches_by_its_name_or_by_the_section_and_a_dot() -> None:
     for place in ("recipe.training.rounds", "recipe.training."):
         with refused(place, "0"):
             raise UserError("recipe.training.rounds", "must be 1 or more, got 0")
@@ -31,7 +31,7 @@ def test_another_place_and_a_missing_keyword_fail(place: str, keyword: str) -> N
         raise UserError("recipe.training.rounds", "must be almost 10")
 
 
-def test_an_error_without_a_place_needs_the_keywords_only() -> None:
+def test_error_without_a_place_matches_by_the_keywords() -> None:
     with failed(RunFailed, "3", "quorum"):
         raise RunFailed("no quorum: 2 of 3 sites")
     with pytest.raises(AssertionError, match="quorums"), failed(RunFailed, "quorums"):
@@ -39,7 +39,7 @@ def test_an_error_without_a_place_needs_the_keywords_only() -> None:
 
 
 @pytest.mark.parametrize("output", ["fedvisage: --on: 'local' is unknown\n", "fedvisage: --of: 'pigeon'\n"])
-def test_output_of_a_command_is_checked_alike(output: str) -> None:
+def test_output_of_a_command_matches_by_place_and_keywords(output: str) -> None:
     check_output("fedvisage: --on: 'pigeon' is unknown\n", "--on", "'pigeon'")
     with pytest.raises(AssertionError, match="expected"):
         check_output(output, "--on", "'pigeon'")

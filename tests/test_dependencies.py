@@ -8,7 +8,7 @@ from tests.dependencies import direct_requirements, pin_lowest
 
 
 @pytest.mark.parametrize("requirement", list(direct_requirements()), ids=lambda requirement: requirement.name)
-def test_a_dependency_has_a_lowest_and_a_highest_version(requirement: Requirement) -> None:
+def test_dependency_has_a_lowest_and_a_highest_version(requirement: Requirement) -> None:
     operators = sorted(part.operator for part in requirement.specifier)
     assert operators in (["<", ">="], ["=="])
     pinned = Requirement(pin_lowest(requirement))
@@ -16,7 +16,7 @@ def test_a_dependency_has_a_lowest_and_a_highest_version(requirement: Requiremen
     assert requirement.specifier.contains(next(iter(pinned.specifier)).version)
 
 
-def test_torch_and_what_developers_use_are_left_out() -> None:
+def test_torch_and_development_dependencies_are_exempt() -> None:
     names = {requirement.name for requirement in direct_requirements()}
     assert {"numpy", "timm", "nvflare", "fastapi", "wandb"} <= names
     assert not {"fedvisage", "torch", "torchvision", "pytest", "mkdocs-material"} & names

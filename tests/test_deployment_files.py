@@ -1,4 +1,4 @@
-"""The files in deploy/: what can be tried of them without a container runtime, a cluster or a running systemd."""
+"""The files in deploy/, without a container runtime, a cluster or a running systemd."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 import typer.main
 import yaml
@@ -27,24 +26,24 @@ UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
 PROGRAM, VERIFY = "/opt/fedvisage/bin/fedvisage", shutil.which("systemd-analyze")
 HEALTH = ("python", "/opt/fedvisage/health.py", "/kit")
-NOBODY = 10001
+USER_ID = 10001
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
 
 
 def instructions(name: str) -> list[str]:
-    """Return what follows an instruction of the Dockerfile, each on one line and without comments."""
+    """Return the arguments of each use of a Dockerfile instruction, in one line and without comments."""
     lines = "\n".join(line for line in DOCKERFILE.splitlines() if not line.startswith("#"))
     return re.findall(rf"^{name} (.*)$", re.sub(r"\\\n\s*", "", lines), flags=re.MULTILINE)
 
 
 def manifest(path: Path, kind: str) -> dict[str, Any]:
-    (found,) = [one for one in yaml.safe_load_all(path.read_text()) if one["kind"] == kind]
-    return dict(found)
+    (only,) = [each for each in yaml.safe_load_all(path.read_text()) if each["kind"] == kind]
+    return dict(only)
 
 
-def started() -> Iterator[tuple[str, list[str]]]:
-    """Yield every command of the package in these files, with the place where it stands."""
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """Yield every command of the package in these files, with its place."""
     for name, service in COMPOSE["services"].items():
         yield f"compose: {name}", service["command"]
     for path in UNITS:
@@ -57,41 +56,39 @@ def started() -> Iterator[tuple[str, list[str]]]:
             yield path.name, container["args"]
 
 
-@pytest.mark.parametrize(("place", "words"), list(started()), ids=[place for place, _ in started()])
-def test_every_command_is_one_of_the_package(place: str, words: list[str]) -> None:
-    root = typer.main.get_command(cli.app)
-    assert isinstance(root, click.Group) or hasattr(root, "commands")
-    verb = root.commands[words[0]]
+@pytest.mark.parametrize(("place", "words"), list(commands()), ids=[place for place, _ in commands()])
+def test_every_command_exists_in_the_package(place: str, words: list[str]) -> None:
+    verb = vars(typer.main.get_command(cli.app))["commands"][words[0]]
     parsed = verb.make_context(words[0], words[1:])
     assert str(parsed.params["kit"]).endswith("/kit")
 
 
 @pytest.mark.skipif(VERIFY is None, reason="no systemd-analyze on the PATH")
 @pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
-def test_systemd_reads_the_units_and_calls_them_closed(unit: Path, tmp_path: Path) -> None:
-    """Its figure of exposure is 9.6 for a unit that says nothing; what is left here is the network and the files."""
+def test_systemd_accepts_the_units_and_rates_them_secure(unit: Path, tmp_path: Path) -> None:
+    """Its exposure is 9.6 for a unit without restrictions; the network and the files remain here."""
     copy = tmp_path / unit.name
     copy.write_text(unit.read_text().replace(PROGRAM, sys.executable))
     read = subprocess.run([str(VERIFY), "verify", "--man=no", str(copy)], capture_output=True, text=True)
     assert not [line for line in read.stderr.splitlines() if unit.name in line]
-    judged = [str(VERIFY), "security", "--offline=yes", "--threshold=20", str(unit)]
-    done = subprocess.run(judged, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-500:]
+    security = [str(VERIFY), "security", "--offline=yes", "--threshold=20", str(unit)]
+    result = subprocess.run(security, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout[-500:]
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
-def test_a_unit_leaves_to_a_person_what_only_a_person_can_mend(unit: Path) -> None:
+def test_unit_is_not_restarted_after_a_users_mistake_and_not_run_as_root(unit: Path) -> None:
     text = unit.read_text()
     assert re.search(r"^RestartPreventExitStatus=2$", text, flags=re.MULTILINE)
     assert "StateDirectory=fedvisage\n" in text
     assert not re.search(r"^User=root$", text, flags=re.MULTILINE)
 
 
-def test_the_image_copies_what_is_there_and_runs_as_nobody_with_a_health_check() -> None:
+def test_image_copies_existing_files_and_runs_without_root_and_with_a_health_check() -> None:
     for line in instructions("COPY"):
         sources = [] if line.startswith("--from") else line.split()[:-1]
         assert all((ROOT / source).exists() for source in sources), line
-    assert instructions("USER") == [f"{NOBODY}:{NOBODY}"]
+    assert instructions("USER") == [f"{USER_ID}:{USER_ID}"]
     assert instructions("ARG")[-1] == "DEVICE=cpu"
     (check,) = instructions("HEALTHCHECK")
     assert yaml.safe_load(check.partition("CMD ")[2]) == list(HEALTH)
@@ -100,14 +97,14 @@ def test_the_image_copies_what_is_there_and_runs_as_nobody_with_a_health_check()
     assert "[federation]" in DOCKERFILE
 
 
-def test_every_member_of_compose_is_closed_and_has_its_own_kit_and_data_that_it_cannot_write() -> None:
+def test_members_of_compose_are_restricted_and_have_their_own_kit_and_read_only_data() -> None:
     kits = []
     for name, service in COMPOSE["services"].items():
         assert service["read_only"] is True
         assert service["cap_drop"] == ["ALL"]
         assert service["tmpfs"] == ["/tmp"]
         assert "ports" not in service, "the federation is on one host"
-        mounted = {one.split(":")[1]: one for one in service["volumes"]}
+        mounted = {volume.split(":")[1]: volume for volume in service["volumes"]}
         kits.append(mounted["/kit"].split(":")[0])
         if service["command"][0] == "site":
             assert mounted["/data"] == f"./sets/{name}:/data:ro"
@@ -119,14 +116,14 @@ def test_every_member_of_compose_is_closed_and_has_its_own_kit_and_data_that_it_
 
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
-def test_a_manifest_is_closed_probed_and_hangs_together(path: Path) -> None:
+def test_manifest_is_restricted_probed_and_consistent(path: Path) -> None:
     deployment = manifest(path, "Deployment")
     pod = deployment["spec"]["template"]["spec"]
     assert deployment["spec"]["selector"]["matchLabels"] == deployment["spec"]["template"]["metadata"]["labels"]
     assert (deployment["spec"]["replicas"], deployment["spec"]["strategy"]["type"]) == (1, "Recreate")
     assert pod["automountServiceAccountToken"] is False
     assert pod["securityContext"]["runAsNonRoot"] is True
-    assert pod["securityContext"]["runAsUser"] == NOBODY
+    assert pod["securityContext"]["runAsUser"] == USER_ID
     volumes = {volume["name"] for volume in pod["volumes"]}
     for container in [*pod["initContainers"], *pod["containers"]]:
         closed = container["securityContext"]
@@ -142,25 +139,25 @@ def test_a_manifest_is_closed_probed_and_hangs_together(path: Path) -> None:
     policy = manifest(path, "NetworkPolicy")["spec"]
     assert policy["podSelector"] == deployment["spec"]["selector"]
     assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
-    opened = [port["port"] for rule in policy["ingress"] for port in rule["ports"]]
-    assert opened == ([8002] if path.name == "server.yaml" else [])
+    ports = [port["port"] for rule in policy["ingress"] for port in rule["ports"]]
+    assert ports == ([8002] if path.name == "server.yaml" else [])
 
 
 def health(kit: Path) -> tuple[int, str]:
-    done = subprocess.run([sys.executable, str(DEPLOY / "health.py"), str(kit)], capture_output=True, text=True)
-    return done.returncode, done.stderr
+    result = subprocess.run([sys.executable, str(DEPLOY / "health.py"), str(kit)], capture_output=True, text=True)
+    return result.returncode, result.stderr
 
 
-def test_a_site_is_healthy_while_a_process_holds_its_kit(tmp_path: Path) -> None:
+def test_site_is_healthy_while_a_process_holds_its_kit(tmp_path: Path) -> None:
     assert health(tmp_path)[0] == 1
     with hold_directories(tmp_path):
         assert health(tmp_path) == (0, "")
-    code, said = health(tmp_path)
+    code, error = health(tmp_path)
     assert code == 1
-    assert "no process" in said
+    assert "no process" in error
 
 
-def test_a_server_is_healthy_while_it_takes_connections(tmp_path: Path) -> None:
+def test_server_is_healthy_while_it_accepts_connections(tmp_path: Path) -> None:
     with socket.socket() as listening, hold_directories(tmp_path):
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
@@ -182,8 +179,8 @@ def unpack(archive: Path, kit: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def packed(tmp_path: Path) -> tuple[Path, Path]:
-    """A kit, and its archive as docs/deployment-files.md makes it."""
+def kit_and_archive(tmp_path: Path) -> tuple[Path, Path]:
+    """A kit, and its archive as in docs/deployment-files.md."""
     kit, archive = tmp_path / "original", tmp_path / "kit.tgz"
     for name in ("local/resources.json", "readme.txt", ".lock", "startup/client.key", "startup/rootCA.pem"):
         (kit / name).parent.mkdir(parents=True, exist_ok=True)
@@ -193,8 +190,10 @@ def packed(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("present", ["", "local", "startup", "local startup/client.key", ".unpacking/startup"])
-def test_a_kit_that_was_half_unpacked_is_completed(packed: tuple[Path, Path], present: str, tmp_path: Path) -> None:
-    original, archive = packed
+def test_incompletely_unpacked_kit_is_completed(
+    kit_and_archive: tuple[Path, Path], present: str, tmp_path: Path
+) -> None:
+    original, archive = kit_and_archive
     volume = tmp_path / "volume"
     for name in present.split():
         (volume / name).parent.mkdir(parents=True, exist_ok=True)
@@ -206,19 +205,19 @@ def test_a_kit_that_was_half_unpacked_is_completed(packed: tuple[Path, Path], pr
     assert (volume / "startup/client.key").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_complete_kit_keeps_its_renewed_certificate_and_gets_a_private_key(
-    packed: tuple[Path, Path], tmp_path: Path
+def test_complete_kit_keeps_its_renewed_certificate_and_gets_a_private_key(
+    kit_and_archive: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    volume = shutil.copytree(packed[0], tmp_path / "volume")
+    volume = shutil.copytree(kit_and_archive[0], tmp_path / "volume")
     (volume / "startup/rootCA.pem").write_bytes(b"renewed")
     (volume / "startup/client.key").chmod(0o660)
-    assert unpack(packed[1], volume).returncode == 0
+    assert unpack(kit_and_archive[1], volume).returncode == 0
     assert (volume / "startup/rootCA.pem").read_bytes() == b"renewed"
     assert (volume / "startup/client.key").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_damaged_archive_leaves_no_startable_kit(packed: tuple[Path, Path], tmp_path: Path) -> None:
-    archive, volume = packed[1], tmp_path / "volume"
+def test_damaged_archive_leaves_no_startable_kit(kit_and_archive: tuple[Path, Path], tmp_path: Path) -> None:
+    archive, volume = kit_and_archive[1], tmp_path / "volume"
     archive.write_bytes(archive.read_bytes()[:-30])
     volume.mkdir()
     assert unpack(archive, volume).returncode != 0

@@ -1,4 +1,4 @@
-"""The scripts in examples/ run as they stand, at a smaller size."""
+"""The scripts in examples/ run unchanged at a smaller size."""
 
 from __future__ import annotations
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
 
@@ -32,17 +34,20 @@ ENTRY_POINTS = {"fedvisage", "__main__"}
 MOST_PACKAGES, MOST_FILES_IN_A_FOLDER, MOST_ROOT_MODULES = 23, 25, 3
 
 
-def find_modules() -> dict[str, Path]:
-    paths = {path: path.relative_to(SOURCE.parent).with_suffix("").parts for path in SOURCE.rglob("*.py")}
-    return {".".join(part for part in parts if part != "__init__"): path for path, parts in paths.items()}
+MODULES = {
+    ".".join(part for part in path.relative_to(SOURCE.parent).with_suffix("").parts if part != "__init__"): path
+    for path in SOURCE.rglob("*.py")
+}
 
 
-MODULES = find_modules()
+@cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def imports_of(path: Path) -> Iterator[str]:
     """Yield the imports of a file, except those for type checking alone, as the longest name that is a module."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parse(path)
     for_types = {
         id(node)
         for block in ast.walk(tree)
@@ -70,24 +75,6 @@ def import_graph() -> dict[str, list[str]]:
     }
 
 
-def find_cycles(graph: Mapping[str, list[str]]) -> list[list[str]]:
-    """Return the cycles that a depth-first search meets."""
-    finished: set[str] = set()
-    cycles: list[list[str]] = []
-
-    def visit(name: str, path: list[str]) -> None:
-        if name in path:
-            cycles.append([*path[path.index(name) :], name])
-        elif name not in finished:
-            for other in graph[name]:
-                visit(other, [*path, name])
-            finished.add(name)
-
-    for name in graph:
-        visit(name, [])
-    return cycles
-
-
 def package_of(module: str) -> str:
     """Return the top-level package of a module, or the module's own name at the root."""
     return module.split(".")[1] if "." in module else "fedvisage"
@@ -97,18 +84,14 @@ def syntax_nodes() -> Iterator[tuple[str, ast.AST]]:
     """Yield every node of the source tree's syntax with its file."""
     for path in MODULES.values():
         file = str(path.relative_to(SOURCE))
-        yield from ((file, node) for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        yield from ((file, node) for node in ast.walk(parse(path)))
 
 
 def test_no_import_cycle_between_modules() -> None:
-    assert find_cycles(import_graph()) == []
+    TopologicalSorter(import_graph()).prepare()  # raises CycleError with the modules of a cycle
 
 
-def test_a_cycle_would_be_noticed() -> None:
-    assert find_cycles({"a": ["b"], "b": ["c"], "c": ["b"]}) == [["b", "c", "b"]]
-
-
-def test_every_package_stands_in_one_layer() -> None:
+def test_every_package_is_in_one_layer() -> None:
     listed = [package for layer in LAYERS for package in layer]
     assert sorted(listed) == sorted({package_of(name) for name in MODULES} - ENTRY_POINTS)
 
@@ -162,8 +145,8 @@ def test_nvflare_and_typer_are_imported_by_one_package_each() -> None:
 
 def test_only_the_command_line_prints() -> None:
     def prints(path: Path) -> bool:
-        calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
-        return any(isinstance(call.func, ast.Name) and call.func.id == "print" for call in calls)
+        calls = [node.func for node in ast.walk(parse(path)) if isinstance(node, ast.Call)]
+        return any(isinstance(function, ast.Name) and function.id == "print" for function in calls)
 
     assert {package_of(name) for name, path in MODULES.items() if prints(path)} <= {"cli"}
 
@@ -173,13 +156,15 @@ def test_test_files_have_distinct_names_as_pytest_wants_them() -> None:
     assert [name for name, following in pairwise(names) if name == following] == []
 
 
-def test_few_variables_and_parameters_have_names_that_say_nothing() -> None:
-    vague = {"found", "one", "said", "told", "known", "some", "made", "given"}
+VAGUE = ("found", "one", "said", "told", "known", "some", "made", "given")
+
+
+def test_few_variables_and_parameters_of_the_package_have_vague_names() -> None:
     places = []
     for file, node in syntax_nodes():
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in vague:
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in VAGUE:
             places.append(f"{file}:{node.lineno} {node.id}")
-        elif isinstance(node, ast.arg) and node.arg in vague:
+        elif isinstance(node, ast.arg) and node.arg in VAGUE:
             places.append(f"{file}:{node.lineno} {node.arg}")
     assert len(places) < 50, places
 
@@ -187,15 +172,15 @@ def test_few_variables_and_parameters_have_names_that_say_nothing() -> None:
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 PARTICIPLE = re.compile(
-    r"[a-z]+ed|begun|bound|built|chosen|done|drawn|found|frozen|given|gone|heard|held|hidden|kept|known|left|lost|made|met"
+    r"(?!embed|feed|need|proceed|seed|speed)[a-z]+ed|begun|bound|built|chosen|done|drawn|found|frozen|given|gone|heard|held|hidden|kept|known|left|lost|made|met"
     r"|paid|said|seen|sent|shown|spent|taken|told|written"
 )
-"""Regular participles, and irregular ones that are no base form of a verb (as ``put`` and ``read`` are)."""
+"""Regular participles, and irregular ones that are not also a verb's base form (as ``put`` and ``read`` are)."""
 
 
 def is_named_by_participle(node: ast.AST) -> bool:
-    """Return whether a function's name is one participle; a property is exempt, because it may be an adjective."""
-    if not isinstance(node, Function) or node.name == "embed":
+    """Return whether a function's name is one participle; a property may be an adjective."""
+    if not isinstance(node, Function):
         return False
     properties = {"property", "cached_property"} & {ast.unparse(decorator) for decorator in node.decorator_list}
     return not properties and PARTICIPLE.fullmatch(node.name.lstrip("_")) is not None
@@ -212,6 +197,30 @@ def test_a_participle_is_recognised() -> None:
     functions = [ast.parse(f"def {name}(): pass").body[0] for name in names]
     functions.append(ast.parse("@property\ndef frozen(self): pass").body[0])
     assert [is_named_by_participle(function) for function in functions] == [True] * 3 + [False] * 5
+
+
+UNSEARCHABLE = re.compile(
+    r"(?:^|_)(told|said|says?|meant|asked|asks|unheard|nobody|somebody|everybody|whoever|stands|judged|looked|gone|of_its_own"
+    r"|what_(?:is|was|does|a|an|the|it|they)|who_(?:is|has|was)|what_to)(?:_|$)"
+)
+"""Words of test names that describe a behaviour without its terms, so that a search for the behaviour misses them."""
+
+MOST_PARTICIPLES_IN_TESTS = 138
+MOST_VAGUE_VARIABLES_IN_TESTS = 344
+MOST_UNSEARCHABLE_TESTS = 176
+"""The counts at the last change; lower them when names improve, and never raise them."""
+
+
+def test_names_in_tests_become_no_vaguer() -> None:
+    sources = [path.read_text("utf-8") for folder in ("tests", "campaigns") for path in (ROOT / folder).rglob("*.py")]
+    functions = re.findall(r"^\s*(?:async )?def (\w+)", "\n".join(sources), flags=re.MULTILINE)
+    stores = re.findall(r"^\s*(\w+)(?:: [^=\n]+)? = |\bfor (\w+) in\b", "\n".join(sources), flags=re.MULTILINE)
+    variables = Counter(name for store in stores for name in store if name in VAGUE)
+    participles = sorted(name for name in functions if PARTICIPLE.fullmatch(name.lstrip("_")))
+    unsearchable = sorted(name for name in functions if name.startswith("test_") and UNSEARCHABLE.search(name[4:]))
+    assert len(participles) <= MOST_PARTICIPLES_IN_TESTS, participles
+    assert variables.total() <= MOST_VAGUE_VARIABLES_IN_TESTS, variables
+    assert len(unsearchable) <= MOST_UNSEARCHABLE_TESTS, unsearchable
 
 
 def test_few_places_are_kept_from_the_formatter() -> None:

@@ -1,4 +1,4 @@
-"""Trying the suite under other settings: what a test sees of a setting, and what is said of it."""
+"""The suite under settings of other processors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.processors import SETTINGS, Setting, main
 
-SEES = """
+TESTS = """
 import os
 def test_setting():
     names = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "FEDVISAGE_TEST_THREADS")
@@ -27,18 +27,18 @@ def test_that_passes():
 def test_tests_see_the_setting_and_failures_are_counted(
     settings: list[str], code: int, rows: list[list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "test_sees.py").write_text(SEES)
-    assert main([str(tmp_path / "test_sees.py"), "--workers", "0", "--settings", ",".join(settings)]) == code
-    table, *said = capsys.readouterr().out.split("\n\n")
+    (tmp_path / "test_setting.py").write_text(TESTS)
+    assert main([str(tmp_path / "test_setting.py"), "--workers", "0", "--settings", ",".join(settings)]) == code
+    table, *output = capsys.readouterr().out.split("\n\n")
     assert [line.split()[:4] for line in table.splitlines()[1:]] == rows
-    assert ("AssertionError" in "".join(said)) is bool(code)
+    assert ("AssertionError" in "".join(output)) is bool(code)
 
 
-def test_tests_that_cannot_be_found_have_failed(tmp_path: Path) -> None:
+def test_missing_tests_count_as_failed(tmp_path: Path) -> None:
     assert main([str(tmp_path / "nowhere.py"), "--workers", "0", "--settings", "native/native/1"]) == 1
 
 
-def test_every_pair_of_kernels_is_tried() -> None:
-    tried = {(setting.pytorch, setting.onednn) for setting in map(Setting.of, SETTINGS)}
-    expected = {(one, other) for one in ("default", "avx2") for other in ("SSE41", "AVX2", "AVX512_CORE")}
-    assert tried == expected | {("native", "native")}
+def test_settings_have_every_pair_of_kernels() -> None:
+    pairs = {(setting.pytorch, setting.onednn) for setting in map(Setting.of, SETTINGS)}
+    expected = {(pytorch, onednn) for pytorch in ("default", "avx2") for onednn in ("SSE41", "AVX2", "AVX512_CORE")}
+    assert pairs == expected | {("native", "native")}

@@ -1,4 +1,4 @@
-"""What the project says about itself, held against the code."""
+"""The citation and the licence agree with the code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIVE_PAPERS = (
 )
 
 
-def test_the_citation_has_what_its_format_asks_for_and_speaks_of_this_version() -> None:
+def test_citation_has_the_required_fields_and_this_version() -> None:
     assert CITATION["cff-version"] == "1.2.0"
     assert CITATION["type"] == "software"
     assert {"message", "title", "abstract", "authors", "keywords"} <= CITATION.keys()
@@ -34,23 +34,23 @@ def test_the_citation_has_what_its_format_asks_for_and_speaks_of_this_version() 
     assert set(CITATION["keywords"]) <= set(PROJECT["keywords"])
 
 
-def plain(text: str) -> str:
+def normalise(text: str) -> str:
     return " ".join(text.lower().split())
 
 
 @pytest.mark.parametrize("module", FIVE_PAPERS)
-def test_the_citation_names_each_paper_as_its_module_does(module: str) -> None:
+def test_citation_of_each_paper_agrees_with_its_module(module: str) -> None:
     docstring = ast.get_docstring(ast.parse((ROOT / "src/fedvisage" / module).read_text(encoding="utf-8")))
-    said = plain(docstring or "")
-    (paper,) = [entry for entry in CITATION["references"] if plain(entry["title"]) in said]
-    assert str(paper["year"]) in said
-    assert plain(paper.get("collection-title", "")) in said
+    text = normalise(docstring or "")
+    (paper,) = [entry for entry in CITATION["references"] if normalise(entry["title"]) in text]
+    assert str(paper["year"]) in text
+    assert normalise(paper.get("collection-title", "")) in text
     for author in paper["authors"]:
-        assert plain(author["family-names"]) in said
+        assert normalise(author["family-names"]) in text
     assert len(CITATION["references"]) == len(FIVE_PAPERS)
 
 
-def test_the_licence_is_the_unchanged_text_of_apache_2() -> None:
+def test_licence_is_the_unchanged_text_of_apache_2() -> None:
     """The digest is that of https://www.apache.org/licenses/LICENSE-2.0.txt."""
     digest = hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest()
     assert digest == "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"

@@ -1,4 +1,4 @@
-"""The JSON Schemas accept what the program accepts, and refuse what it refuses."""
+"""The JSON Schemas accept and refuse the same recipes and studies as the program."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
-from tests.refusals import check_output
+from tests.refusals import Command, check_output
 
-from fedvisage import cli
 from fedvisage.base.errors import UserError
 from fedvisage.federation.method import Method
 from fedvisage.methods import METHODS, read_method
@@ -41,13 +40,17 @@ def of_studies() -> Draft202012Validator:
     return Draft202012Validator(study_schema(METHODS))
 
 
+def faults(validator: Draft202012Validator, content: Any) -> list[str]:
+    return [error.message for error in validator.iter_errors(content)]
+
+
 def as_json(path: Path) -> Any:
-    """Return a YAML file as an editor's checker sees it: keys are text."""
+    """Return a YAML file as an editor's checker reads it: keys are text."""
     return json.loads(json.dumps(yaml.safe_load(path.read_text(encoding="utf-8"))))
 
 
-def changed(changes: dict[str, Any]) -> dict[str, Any]:
-    """Return the small recipe with dotted keys set, or left out where the value is ``...``."""
+def small_recipe(changes: dict[str, Any]) -> dict[str, Any]:
+    """Return a small recipe with changes of dotted keys; ``...`` removes a key."""
     tree: dict[str, Any] = copy.deepcopy(SMALL)
     for key, value in changes.items():
         *parents, last = key.split(".")
@@ -62,7 +65,7 @@ def changed(changes: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("schema", [of_recipes, of_studies])
-def test_a_schema_is_itself_one_of_the_dialect_that_it_names(schema: Callable[[], Draft202012Validator]) -> None:
+def test_schema_is_valid_in_its_dialect(schema: Callable[[], Draft202012Validator]) -> None:
     validator = schema()
     Draft202012Validator.check_schema(validator.schema)
     assert validator.schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
@@ -71,22 +74,24 @@ def test_a_schema_is_itself_one_of_the_dialect_that_it_names(schema: Callable[[]
 @pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.name)
 def test_every_shipped_recipe_and_study_satisfies_its_schema(entry: Any) -> None:
     validator = of_recipes() if entry.kind == "recipe" else of_studies()
-    assert [error.message for error in validator.iter_errors(as_json(locate(entry.name)))] == []
+    assert not faults(validator, as_json(locate(entry.name)))
 
 
-NEEDED = {"privacyface": {"delta": 1e-3}, "fedstackfpad": {"network": {"arch": "resnet18"}}}
-"""Options without a default."""
+REQUIRED: dict[str, dict[str, Any]] = {
+    "privacyface": {"delta": 1e-3},
+    "fedstackfpad": {"network": {"arch": "resnet18"}},
+}
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)
-def test_a_resolved_recipe_of_every_method_satisfies_the_schema(method: Method) -> None:
-    given = {"name": method.name, **NEEDED.get(method.name, {})}
-    section = method.options.model_validate(given).model_dump(mode="json")
-    assert [error.message for error in of_recipes().iter_errors(changed({"method": section}))] == []
-    assert not of_recipes().is_valid(changed({"method": {**section, "no-such-option": 1}}))
+def test_resolved_recipe_of_every_method_satisfies_the_schema(method: Method) -> None:
+    options = {"name": method.name, **REQUIRED.get(method.name, {})}
+    section = method.options.model_validate(options).model_dump(mode="json")
+    assert not faults(of_recipes(), small_recipe({"method": section}))
+    assert not of_recipes().is_valid(small_recipe({"method": {**section, "no-such-option": 1}}))
 
 
-RIGHT: list[dict[str, Any]] = [
+VALID: list[dict[str, Any]] = [
     {"method": "fedpad"},
     {"training.batch": 32},
     {"training.batch": {"default": 8, "per_site": {"O": 4}}},
@@ -104,7 +109,7 @@ RIGHT: list[dict[str, Any]] = [
     {"training.start": None},
 ]
 
-WRONG: list[dict[str, Any]] = [
+INVALID: list[dict[str, Any]] = [
     {"trainin": {}},
     {"training.rouns": 1},
     {"training.rounds": ...},
@@ -139,32 +144,32 @@ WRONG: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("changes", RIGHT, ids=json.dumps)
-def test_what_the_program_accepts_satisfies_the_schema(changes: dict[str, Any]) -> None:
-    validate(changed(changes), read_method)
-    assert [error.message for error in of_recipes().iter_errors(changed(changes))] == []
+@pytest.mark.parametrize("changes", VALID, ids=json.dumps)
+def test_accepted_recipe_satisfies_the_schema(changes: dict[str, Any]) -> None:
+    validate(small_recipe(changes), read_method)
+    assert not faults(of_recipes(), small_recipe(changes))
 
 
-@pytest.mark.parametrize("changes", WRONG, ids=str)
-def test_what_the_program_refuses_does_not_satisfy_the_schema(changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize("changes", INVALID, ids=str)
+def test_refused_recipe_does_not_satisfy_the_schema(changes: dict[str, Any]) -> None:
     with pytest.raises(UserError):
-        validate(changed(changes), read_method)
-    assert not of_recipes().is_valid(changed(changes))
+        validate(small_recipe(changes), read_method)
+    assert not of_recipes().is_valid(small_recipe(changes))
 
 
 def test_every_key_with_a_short_form_has_it_in_the_schema() -> None:
     kinds = sections_of(Recipe, *(method.options for method in METHODS.values()))
-    written = {
+    short_forms = {
         (kind, key)
         for kind in kinds
-        for found in kind.__pydantic_decorators__.field_validators.values()
-        if found.info.mode == "before"
-        for key in found.info.fields
+        for validator in kind.__pydantic_decorators__.field_validators.values()
+        if validator.info.mode == "before"
+        for key in validator.info.fields
     }
-    assert written == {(kind, key) for kind, keys in SHORT_FORMS.items() for key in keys} | {(Data, "sites")}
+    assert short_forms == {(kind, key) for kind, keys in SHORT_FORMS.items() for key in keys} | {(Data, "sites")}
 
 
-def test_sections_methods_and_keys_are_described_in_the_words_of_the_code() -> None:
+def test_descriptions_are_the_docstrings_of_the_code() -> None:
     sections = of_recipes().schema["$defs"]
     assert sections["Optimizer"]["description"] == inspect.getdoc(Optimizer)
     assert sections["Federation"]["properties"]["wire"]["description"].startswith("Number format of weights in transit")
@@ -173,7 +178,7 @@ def test_sections_methods_and_keys_are_described_in_the_words_of_the_code() -> N
 
 
 def study(**changes: Any) -> dict[str, Any]:
-    """Return a small study as it is written."""
+    """Return a small study with changes; ``...`` removes a key."""
     recipe = {"method": {"name": "fedpad"}, "training": {"rounds": 1}}
     tree = {"title": "t", "recipe": recipe, "sets": {"A": "a", "B": "b"}, "rows": {"FedPAD": {}}, "seeds": [0]}
     return {key: value for key, value in {**tree, **changes}.items() if value is not ...}
@@ -194,10 +199,10 @@ def study(**changes: Any) -> dict[str, Any]:
     ],
     ids=str,
 )
-def test_a_study_that_is_read_satisfies_the_schema(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_accepted_study_satisfies_the_schema(changes: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study(**changes)))
     load_study(tmp_path / "study.yaml")
-    assert [error.message for error in of_studies().iter_errors(study(**changes))] == []
+    assert not faults(of_studies(), study(**changes))
 
 
 @pytest.mark.parametrize(
@@ -219,34 +224,27 @@ def test_a_study_that_is_read_satisfies_the_schema(changes: dict[str, Any], tmp_
     ],
     ids=str,
 )
-def test_a_study_that_is_refused_does_not_satisfy_the_schema(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_refused_study_does_not_satisfy_the_schema(changes: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study(**changes)))
     with pytest.raises(UserError):
         load_study(tmp_path / "study.yaml")
     assert not of_studies().is_valid(study(**changes))
 
 
-def test_the_recipe_in_a_study_is_checked_too() -> None:
+def test_schema_checks_the_recipe_in_a_study() -> None:
     assert not of_studies().is_valid(study(recipe={"method": {"name": "fedpda"}}))
     assert not of_studies().is_valid(study(rows={"x": {"set": ["training.rounds"]}}))
 
 
-def test_another_schema_is_a_users_mistake(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("sys.argv", ["fedvisage", "recipe", "schema", "--of", "table"])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 2
-    check_output(capsys.readouterr().err, "--of", "'table'", "study")
+def test_unknown_schema_is_a_users_mistake(command: Command) -> None:
+    code, _, error = command("recipe", "schema", "--of", "table")
+    assert code == 2
+    check_output(error, "--of", "'table'", "study")
 
 
 @pytest.mark.parametrize(("words", "title"), [([], "A recipe"), (["--of", "study"], "A study")])
-def test_the_command_prints_the_schema(
-    words: list[str], title: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["fedvisage", "recipe", "schema", *words])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert not ended.value.code
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["title"].startswith(title)
-    assert printed == (of_studies() if words else of_recipes()).schema
+def test_command_prints_the_schema(words: list[str], title: str, command: Command) -> None:
+    code, output, _ = command("recipe", "schema", *words)
+    assert code == 0
+    assert json.loads(output)["title"].startswith(title)
+    assert json.loads(output) == (of_studies() if words else of_recipes()).schema

@@ -1,4 +1,4 @@
-"""The threat model names tests that exist, so that none of its promises outlives its test."""
+"""The tests that the threat model names exist."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TESTS = Path(__file__).parent
 PAGE = (TESTS.parent / "docs" / "security.md").read_text(encoding="utf-8")
 
 
-def test_every_test_that_the_threat_model_names_exists() -> None:
+def test_every_test_in_the_threat_model_exists() -> None:
     named = re.findall(r"`([\w/]+\.py)::(\w+)`", PAGE)
     assert len(named) > 40
     for file, name in named:
@@ -20,12 +20,12 @@ def test_every_test_that_the_threat_model_names_exists() -> None:
         assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, f"{file}::{name}"
 
 
-def test_every_attack_names_a_test_or_says_that_nothing_stands_against_it() -> None:
+def test_every_attack_has_a_test_or_no_defence() -> None:
     attacks = re.split(r"\n\n(?=\*\*)", PAGE[PAGE.index("## Attacks") : PAGE.index("## The campaign")])[1:]
     assert len(attacks) >= 13
     for attack in attacks:
         assert "::test_" in attack or "nothing keeps" in attack, attack[:60]
 
 
-def test_the_campaign_has_as_many_cases_as_the_page_says() -> None:
+def test_number_of_cases_of_the_campaign_is_up_to_date() -> None:
     assert f"tries {sum(entry.count for entry in KINDS.values()):,} cases" in PAGE

@@ -1,4 +1,4 @@
-"""What tests draw: it follows from their names and the base seed, and no test draws from an unseeded generator."""
+"""The random numbers of tests follow from names and the base seed, and every generator has a seed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ def draw():
     return [random.random(), np.random.rand()]
 
 IMPORTED = draw()
-ASKED = []
 def note(request, *values):
     with (request.config.rootpath / "draws").open("a") as file:
         print(request.node.nodeid, *values, file=file)
@@ -51,7 +50,7 @@ def test_import(request):
 @pytest.mark.parametrize("number", range(3))
 def test_fixtures(request, for_file, for_test, number):
     note(request, for_file, for_test, draw())
-def test_that_asks_late(request):
+def test_late_fixture(request):
     first = draw()
     request.getfixturevalue("for_all")
     note(request, first, draw())
@@ -67,7 +66,7 @@ def test_examples(request):
 
 
 def run_draws(directory: Path, *options: str) -> dict[str, str]:
-    """Run the tests of ``DRAWS`` and return what each of them drew."""
+    """Run the tests of ``DRAWS`` and return the random numbers of each."""
     (directory / "draws").unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.seeding", "-p", "no:cacheprovider", *options]
     command += [f"--rootdir={directory}", f"{directory / 'test_draws.py'}"]
@@ -77,7 +76,7 @@ def run_draws(directory: Path, *options: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("ci", ["", "true"])
-def test_draws_follow_from_names_and_the_seed_and_not_from_order_or_workers(
+def test_draws_depend_on_names_and_the_seed_and_not_on_order_or_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ci: str
 ) -> None:
     monkeypatch.delenv("CI", raising=False)
@@ -95,7 +94,7 @@ def test_draws_follow_from_names_and_the_seed_and_not_from_order_or_workers(
     assert not {*others.values()} & {*draws.values()}
 
 
-def test_torch_draws_follow_from_names_and_are_the_same_after_a_restored_state() -> None:
+def test_torch_draws_depend_on_names_and_repeat_after_a_restored_state() -> None:
     seed_generators(0, "name")
     first = torch.rand(3)
     states = save_generators()
@@ -118,7 +117,7 @@ def test_settings_of_torch_are_restored() -> None:
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-def unseeded(tree: ast.AST) -> Iterator[int]:
+def unseeded_lines(tree: ast.AST) -> Iterator[int]:
     """Yield the lines of calls that take their seed from the operating system."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
@@ -130,11 +129,11 @@ def unseeded(tree: ast.AST) -> Iterator[int]:
 
 
 def test_every_generator_in_test_code_has_a_seed() -> None:
-    candidate = re.compile(rf"\b({'|'.join(GENERATORS)})\(\s*(\w+\s*=)?\s*(None)?\s*,?\s*\)")
+    pattern = re.compile(rf"\b({'|'.join(GENERATORS)})\(\s*(\w+\s*=)?\s*(None)?\s*,?\s*\)")
     texts = {path: path.read_text(encoding="utf-8") for path in SOURCES}
-    trees = {path: ast.parse(text) for path, text in texts.items() if candidate.search(text)}
+    trees = {path: ast.parse(text) for path, text in texts.items() if pattern.search(text)}
     assert Path(__file__) in trees
-    assert [f"{path.relative_to(ROOT)}:{line}" for path, tree in trees.items() for line in unseeded(tree)] == []
+    assert [f"{path.relative_to(ROOT)}:{line}" for path, tree in trees.items() for line in unseeded_lines(tree)] == []
 
 
 @pytest.mark.parametrize(
@@ -154,10 +153,10 @@ def test_every_generator_in_test_code_has_a_seed() -> None:
     ],
 )
 def test_calls_without_a_seed_are_found(code: str, count: int) -> None:
-    assert len(list(unseeded(ast.parse(code)))) == count
+    assert len(list(unseeded_lines(ast.parse(code)))) == count
 
 
-def test_a_shuffle_keeps_groups_together_and_follows_from_the_seed() -> None:
+def test_shuffle_keeps_groups_together_and_follows_from_the_seed() -> None:
     names = [f"{group}::test_{number}" for group in "abcdefgh" for number in range(6)]
     shuffled = shuffle_groups(names, 1, lambda name: name[0])
     assert Counter(shuffled) == Counter(names)

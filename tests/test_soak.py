@@ -1,4 +1,4 @@
-"""Running tests again under varied conditions: what varies, what is stored, and what counts as a failure."""
+"""Repeated runs of the tests under varied conditions: results are stored, and failures reported."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ def test_that_fails_once(pytestconfig):
 
 def soak(directory: Path, runs: int) -> int:
     """Run the tests of a directory without the suite's own conftest."""
-    return main(
-        ["--runs", str(runs), "--directory", str(directory / "soak"), "--", "-p", "tests.seeding", str(directory)]
-    )
+    options = ["--runs", str(runs), "--directory", str(directory / "soak")]
+    return main([*options, "--", "-p", "tests.seeding", str(directory)])
 
 
-def test_a_failure_is_reported_with_its_seed_and_finished_runs_are_not_repeated(
+def test_failure_is_reported_with_its_seed_and_finished_runs_are_not_repeated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "test_once.py").write_text(FAILS_WITH_SEED_1)
@@ -41,7 +40,7 @@ def test_a_failure_is_reported_with_its_seed_and_finished_runs_are_not_repeated(
     assert output[3].endswith("test_that_fails_once")
 
 
-def test_a_run_without_tests_has_failed(tmp_path: Path) -> None:
+def test_run_without_tests_counts_as_failed(tmp_path: Path) -> None:
     assert soak(tmp_path, 1) == 1
 
 

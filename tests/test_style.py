@@ -1,4 +1,4 @@
-"""The language of docstrings, comments and pages: constructions that read as translated stay rare."""
+"""The language and length of docstrings, comments and pages."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def prose_of_page(text: str) -> Iterator[str]:
 
 
 def pages() -> list[Path]:
-    """Return README and the pages of the documentation, without decisions, which keep the words of their day."""
+    """Return README and the pages of the documentation, except decisions, which stay as they were written."""
     every = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
     return [path for path in every if path.parent.name != "decisions"]
 
@@ -72,39 +72,27 @@ def count(texts: Iterator[str]) -> tuple[int, list[str]]:
     return words, hits
 
 
-def sources(kind: str) -> Iterator[str]:
-    if kind == "docstrings and comments":
-        for path in sorted((ROOT / "src").rglob("*.py")):
-            yield from prose_of_module(path.read_text(encoding="utf-8"))
-        return
-    for path in pages():
-        yield from prose_of_page(path.read_text(encoding="utf-8"))
-
-
 @pytest.mark.parametrize("kind", ["docstrings and comments", "pages"])
 def test_constructions_that_read_as_translated_are_rare(kind: str) -> None:
-    words, hits = count(sources(kind))
+    paths, prose = (pages(), prose_of_page) if kind == "pages" else ((ROOT / "src").rglob("*.py"), prose_of_module)
+    words, hits = count(text for path in sorted(paths) for text in prose(path.read_text(encoding="utf-8")))
     assert words > 10_000
     assert 1000 * len(hits) / words <= MOST_PER_THOUSAND_WORDS, hits[:20]
 
 
 def words_by_page() -> dict[str, int]:
-    """Count the words of each written page; generated pages do not count, as nobody reads them from start to end."""
+    """Count the words of each page, except generated pages, which are for reference."""
     written = [path for path in pages() if path.name not in GENERATED_PAGES]
     return {str(path.relative_to(ROOT)): words_of_page(path.read_text(encoding="utf-8")) for path in written}
 
 
 def test_the_documentation_stays_short() -> None:
     words = words_by_page()
-    assert len(words) > 30
+    guides = {page: number for page, number in words.items() if not page.startswith("docs/results")}
+    assert len(guides) > 30
     assert {page: number for page, number in words.items() if number > MOST_WORDS_OF_A_PAGE} == {}
     assert sum(words.values()) <= MOST_WORDS
-
-
-def test_guides_without_results_stay_short() -> None:
-    words = {page: number for page, number in words_by_page().items() if not page.startswith("docs/results")}
-    assert len(words) > 30
-    assert sum(words.values()) <= MOST_WORDS_WITHOUT_RESULTS
+    assert sum(guides.values()) <= MOST_WORDS_WITHOUT_RESULTS
 
 
 def test_words_of_generated_tables_do_not_count() -> None:
@@ -115,7 +103,7 @@ def test_words_of_generated_tables_do_not_count() -> None:
     assert words_of_page(page) == 6
 
 
-def test_each_construction_is_found_in_an_example() -> None:
+def test_each_construction_matches_an_example() -> None:
     examples = (
         "What the server combines.",
         "A note for whoever reads it.",

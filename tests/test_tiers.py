@@ -1,4 +1,4 @@
-"""`make test` leaves out what takes long; the lists of these tests name tests that exist."""
+"""The lists of long tests name tests that exist, and `make test` leaves these out."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ LOG = """
 
 
 @pytest.mark.parametrize("name", sorted({*long_tests(), *KEPT}))
-def test_a_listed_test_exists(name: str) -> None:
+def test_listed_test_exists(name: str) -> None:
     file, _, function = name.partition("::")
     source = (TESTS / file).read_text(encoding="utf-8")
     assert f"\ndef {function}(" in source if function else "\ndef test_" in source
 
 
 @pytest.mark.parametrize("name", sorted(KEPT))
-def test_only_a_long_test_has_to_be_kept(name: str) -> None:
+def test_kept_test_is_long(name: str) -> None:
     file = name.partition("::")[0]
     assert any(long_test in {name, file} or long_test.startswith(f"{name}::") for long_test in long_tests())
 
 
-def test_a_long_function_is_left_to_test_all_unless_it_is_kept_with_these_parameters() -> None:
+def test_long_function_is_left_to_test_all_unless_it_is_kept_with_these_parameters() -> None:
     kept = next(name for name, parameters in KEPT.items() if parameters)
     assert is_left_to_test_all("nn/test_layers.py::test_slow[first case]", frozenset({"nn/test_layers.py::test_slow"}))
     assert is_left_to_test_all("faults/test_files.py::test_a", frozenset({"faults/test_files.py"}))
@@ -46,5 +46,5 @@ def test_functions_with_long_calls_and_files_with_a_long_setup_are_read_from_a_l
 
 
 @pytest.mark.parametrize("prefix", sorted({*WHOLE, *LONG, *SPREAD}))
-def test_a_prefix_names_files_of_tests(prefix: str) -> None:
+def test_prefix_matches_files_of_tests(prefix: str) -> None:
     assert any(path.relative_to(TESTS).as_posix().startswith(prefix) for path in TESTS.rglob("test_*.py"))

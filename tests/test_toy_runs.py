@@ -17,7 +17,7 @@ TIMED = {"metrics.json", "rounds.jsonl", "environment.json", "seal.json", CHECKP
 
 @pytest.fixture(scope="module")
 def own_sets(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """Sets that no other test has used, so that the first run is a real one."""
+    """Sets that no other test has used, so that the first run trains."""
     return make_sets(tmp_path_factory.mktemp("own") / "sets")
 
 
@@ -25,7 +25,7 @@ def files_of(out: Path) -> dict[str, bytes]:
     return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
 
 
-def test_a_copied_run_equals_a_real_one_file_by_file(own_sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_copied_run_has_the_files_of_a_trained_one(own_sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(own_sets, training__rounds=1)
     first, copied, real = (tmp_path / name for name in ("first", "copied", "real"))
     run_toy_once(content, first)
@@ -42,7 +42,7 @@ def test_a_copied_run_equals_a_real_one_file_by_file(own_sets: Mapping[str, Path
 
 
 @pytest.mark.parametrize(("key", "values"), [("runtime__seed", (0, 1)), ("method__mu", (0.0, 1.0))])
-def test_another_recipe_is_trained(
+def test_different_recipes_are_trained_separately(
     key: str, values: tuple[float, float], own_sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     for value in values:

@@ -1,4 +1,4 @@
-"""The website's pages that code writes, and pages as MkDocs takes them; ``make docs`` builds all."""
+"""The website's generated pages, and the conversion of pages for MkDocs; ``make docs`` builds all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import yaml
 from docs import recording
 from docs.drawings import FOLDER, pictures
 from docs.website import (
-    checked,
+    check,
     cli,
     costs,
     hooks,
@@ -40,10 +40,11 @@ from tests.toy import recipe_of, tree
 import fedvisage as fv
 from fedvisage.cli import PANELS
 from fedvisage.methods import METHODS, MODELS
-from fedvisage.recipe import Section
+from fedvisage.recipe import Section, read_tree
 
 LARGEST = 250_000
-"""Bytes of a notebook; the same bound as where it is executed."""
+"""Bytes of a notebook, as in docs/website/execute.py."""
+
 RESULTS = sorted((ROOT / "docs" / "results").glob("*.md"))
 
 
@@ -63,17 +64,17 @@ class Outer(Section):
     names: tuple[str, ...] = ("x", "y")
 
 
-def test_keys_are_told_with_their_defaults_and_what_they_may_be() -> None:
-    told = {key.strip("`"): (default, may_be) for key, default, may_be, _ in sections.rows(Outer)}
-    assert told["name"] == ("`a`", "`a`, `b`")
-    assert told["count"] == ("required", "integer ≥ 2")
-    assert told["inner.rate"] == ("`0.25`", "number > 0, ≤ 1")
-    assert told["off"][0] == "none"
-    assert told["off.rate"][0] == "`0.5`"
-    assert told["names"] == ("`[x, y]`", "list of text")
+def test_rows_of_keys_have_defaults_and_valid_values() -> None:
+    rows = {key.strip("`"): (default, values) for key, default, values, _ in sections.rows(Outer)}
+    assert rows["name"] == ("`a`", "`a`, `b`")
+    assert rows["count"] == ("required", "integer ≥ 2")
+    assert rows["inner.rate"] == ("`0.25`", "number > 0, ≤ 1")
+    assert rows["off"][0] == "none"
+    assert rows["off.rate"][0] == "`0.5`"
+    assert rows["names"] == ("`[x, y]`", "list of text")
 
 
-def test_a_list_and_a_table_right_below_a_paragraph_get_a_blank_line_and_code_does_not() -> None:
+def test_list_and_table_directly_below_a_paragraph_get_a_blank_line_and_code_does_not() -> None:
     page = "What follows:\n- one\n  more of it\n- two\n\n```\na:\n- b\n```\nA table:\n| a |\n|---|\nend\n"
     lines = markdown.for_site(page, "docs/x.md").splitlines()
     assert lines[:3] == ["What follows:", "", "- one"]
@@ -82,26 +83,26 @@ def test_a_list_and_a_table_right_below_a_paragraph_get_a_blank_line_and_code_do
     assert lines[-2:] == ["", "end"]
 
 
-def test_links_lead_from_where_a_page_is_in_the_site() -> None:
-    assert markdown.place("docs/results/fedfr.md", "README.md") == "results/fedfr.md"
-    assert markdown.place("../README.md", "docs/datasets.md") == "index.md"
-    assert markdown.place("../../CHANGELOG.md", "docs/decisions/0001-signatures.md") == "../CHANGELOG.md"
-    assert markdown.place("first-1-1.png", "notebooks/first.ipynb") == "first-1-1.png"
-    assert markdown.place("../docs/api.md", "notebooks/first.ipynb") == "../api.md"
+def test_links_are_relative_to_the_page_in_the_site() -> None:
+    assert markdown.target_in_site("docs/results/fedfr.md", "README.md") == "results/fedfr.md"
+    assert markdown.target_in_site("../README.md", "docs/datasets.md") == "index.md"
+    assert markdown.target_in_site("../../CHANGELOG.md", "docs/decisions/0001-signatures.md") == "../CHANGELOG.md"
+    assert markdown.target_in_site("first-1-1.png", "notebooks/first.ipynb") == "first-1-1.png"
+    assert markdown.target_in_site("../docs/api.md", "notebooks/first.ipynb") == "../api.md"
     line = "see [a](docs/api.md#asking), [b](https://example.org/docs/api.md) and [c](#here)"
-    assert markdown.linked(line, "README.md") == line.replace("(docs/api.md#", "(api.md#")
+    assert markdown.resolve_links(line, "README.md") == line.replace("(docs/api.md#", "(api.md#")
 
 
-def test_bytes_of_a_call_are_those_of_the_tensors_that_a_site_sends(sets: dict[str, Path]) -> None:
+def test_bytes_of_a_call_are_those_of_the_sent_tensors(sets: dict[str, Path]) -> None:
     recipe = recipe_of(tree(sets))
     net = METHODS["fedpad"].network(recipe)
-    told = {one.name: one.size for one in costs.fields(METHODS["fedpad"], recipe, net)}
+    sizes = {field.name: field.size for field in costs.fields(METHODS["fedpad"], recipe, net)}
     sent = [value.numpy().nbytes for value in net["model"].state_dict().values()]
-    assert told == {"weights": sum(sent), "examples": 8, "loss": 8}
-    assert costs.lent(METHODS["fedpad"], net) == sum(sent)
+    assert sizes == {"weights": sum(sent), "examples": 8, "loss": 8}
+    assert costs.bytes_lent(METHODS["fedpad"], net) == sum(sent)
 
 
-def test_every_method_and_model_has_files_that_say_what_it_is() -> None:
+def test_every_method_and_model_has_a_module_with_a_title() -> None:
     for method in METHODS.values():
         assert all(papers.account(module).title for module in papers.files_of(method)), method.name
     assert all(papers.account(papers.file_of(model)).title for model in MODELS.values())
@@ -109,7 +110,7 @@ def test_every_method_and_model_has_files_that_say_what_it_is() -> None:
     assert deviating[0].startswith("Eq. 4 is printed without")
 
 
-def test_a_page_of_a_method_says_where_equations_are_and_what_leaves_a_site() -> None:
+def test_page_of_a_method_lists_equations_and_uploads() -> None:
     page = methods.page(METHODS["fedgpad"])
     assert "`loss` in `src/fedvisage/methods/pad/fedgpad.py` | Eq. 8" in page
     assert "`difference` in `src/fedvisage/nn/losses/disentanglement.py`" in page
@@ -123,15 +124,15 @@ def test_a_page_of_a_method_says_where_equations_are_and_what_leaves_a_site() ->
 
 
 @pytest.mark.slow
-def test_every_page_of_a_method_and_model_is_written_and_its_commands_are_recipes() -> None:
+def test_commands_on_every_page_of_a_method_and_model_are_valid() -> None:
     for text in (methods.pages() | models.pages()).values():
         for name, changes in re.findall(r"^fedvisage run (\S+)(?: (.*))?$", text, flags=re.MULTILINE):
             key, _, value = changes.strip("'").partition("=")
-            changed = {key: fv.recipe.read_tree(value)} if value.startswith("{") else {key: value} if key else {}
-            assert fv.load(name, changed)
+            change = {key: read_tree(value)} if value.startswith("{") else {key: value} if key else {}
+            assert fv.load(name, change)
 
 
-def test_each_page_of_results_opens_with_three_lines_for_a_hurried_reader() -> None:
+def test_each_page_of_results_starts_with_three_lines_of_summary() -> None:
     assert len(RESULTS) >= 5
     for page in RESULTS:
         title, empty, *lines = page.read_text(encoding="utf-8").splitlines()
@@ -141,27 +142,27 @@ def test_each_page_of_results_opens_with_three_lines_for_a_hurried_reader() -> N
         assert all(len(line) < 260 for line in lines[:3]), page.name
 
 
-def test_the_drawings_are_what_their_script_draws() -> None:
-    """``make reference`` draws them again."""
-    for name, drawn in pictures().items():
-        assert (FOLDER / name).read_text(encoding="utf-8") == drawn, name
+def test_drawings_are_up_to_date() -> None:
+    """``make reference`` draws them."""
+    for name, svg in pictures().items():
+        assert (FOLDER / name).read_text(encoding="utf-8") == svg, name
 
 
-def test_the_recording_of_the_demo_is_what_its_script_draws() -> None:
+def test_recording_of_the_demo_is_up_to_date() -> None:
     stored = recording.STORED.read_text(encoding="utf-8")
-    drawn = recording.svg(stored)
-    assert (FOLDER / "demo.svg").read_text(encoding="utf-8") == drawn
+    svg = recording.svg(stored)
+    assert (FOLDER / "demo.svg").read_text(encoding="utf-8") == svg
     assert recording.lines_of(stored) == stored.splitlines()
     assert not [word for word in stored.split() if word.startswith(("/", "~"))], "no path of the machine"
     for line in stored.splitlines():
         texts = re.findall(r"<text[^>]*>([^<]*)</text>", "".join(recording.drawn(recording.pieces(line), 0)))
         assert "".join("".join(texts).split()) == "".join(line.split())
-    assert len(drawn) < 60_000
+    assert len(svg) < 60_000
 
 
-def test_the_recording_keeps_what_does_not_depend_on_speed() -> None:
-    said = "Rendering faces.\nFedPAD: in round 1: site C, batch 0 of 9\n1/4  FedPAD target M  hter 1.0\n| a |\n"
-    assert recording.lines_of(said) == ["Rendering faces.", "1/4  FedPAD target M  hter 1.0"]
+def test_recording_omits_lines_that_depend_on_speed() -> None:
+    output = "Rendering faces.\nFedPAD: in round 1: site C, batch 0 of 9\n1/4  FedPAD target M  hter 1.0\n| a |\n"
+    assert recording.lines_of(output) == ["Rendering faces.", "1/4  FedPAD target M  hter 1.0"]
     assert recording.folded("1/4  FedPAD  auc 95") == ["1/4  FedPAD  auc 95"]
     assert recording.folded(" ".join(["a" * 40] * 3)) == ["a" * 40, *[" " * recording.INDENT + "a" * 40] * 2]
     assert [*recording.pieces("1/4  FedPAD target M  hter 1.0")] == [
@@ -172,10 +173,10 @@ def test_the_recording_keeps_what_does_not_depend_on_speed() -> None:
     ]
 
 
-def test_no_arrows_of_the_first_picture_cross() -> None:
+def test_arrows_of_the_first_picture_do_not_cross() -> None:
     lines = [
-        [tuple(map(int, point.split())) for point in drawn.split("L")]
-        for drawn in re.findall(r'<path class="line" d="M([^"]+)"', pictures()["round.svg"])
+        [tuple(map(int, point.split())) for point in path.split("L")]
+        for path in re.findall(r'<path class="line" d="M([^"]+)"', pictures()["round.svg"])
     ]
     assert len(lines) == 10
     assert all(len(line) == 2 for line in lines)
@@ -185,7 +186,7 @@ def test_no_arrows_of_the_first_picture_cross() -> None:
         assert one[0] > other[2] or other[0] > one[2] or one[1] > other[3] or other[1] > one[3], (one, other)
 
 
-def test_the_reference_of_the_command_line_has_every_verb_and_option() -> None:
+def test_command_line_reference_has_every_verb_and_option() -> None:
     page = cli.page()
     blocks = dict(re.findall(r"^#{3,4} (fedvisage .+)\n((?:(?!^#).*\n)*)", page, flags=re.MULTILINE))
     assert {"fedvisage run", "fedvisage data import", "fedvisage gallery rotate-key"} <= blocks.keys()
@@ -202,11 +203,13 @@ def test_code_in_a_table_shows_pipes_without_backslashes() -> None:
     assert "<td>a | b</td>" in shown
 
 
-def test_the_sentence_about_a_page_is_its_first_text() -> None:
+def test_summary_of_a_page_is_its_first_sentence() -> None:
     assert llms.sentence("# A\nOne [link](b.md) here. Two.\n") == "One link here."
     assert llms.sentence("# A\n\n| a |\n|---|\n\n*One*, e.g. two.\n\nThree.") == "One, e.g. two."
-    text = llms.text([{"Part": ["index.md", {"Made": "made.md"}, "methods/a.md"]}], {"made.md": "# `M`\n\nText."})
-    assert text.splitlines()[-1] == "- [M](made.html): Text."
+    text = llms.text(
+        [{"Part": ["index.md", {"Generated": "generated.md"}, "methods/a.md"]}], {"generated.md": "# `M`\n\nText."}
+    )
+    assert text.splitlines()[-1] == "- [M](generated.html): Text."
     assert "- [fedvisage](index.html): Train face models together" in text
 
 
@@ -223,13 +226,13 @@ def test_llms_txt_lists_the_pages_of_the_menu() -> None:
         assert (f"]({path.removesuffix('.md')}.html)" in text) == listed, path
 
 
-def test_the_picture_of_the_packages_has_every_package() -> None:
-    rooms = {path.name for path in (ROOT / "src" / "fedvisage").iterdir() if (path / "__init__.py").exists()}
-    said = set(re.findall(r"[a-z]+", " ".join(re.findall(r">([^<]*)</text>", pictures()["house.svg"]))))
-    assert rooms <= said
+def test_picture_of_the_packages_has_every_package() -> None:
+    packages = {path.name for path in (ROOT / "src" / "fedvisage").iterdir() if (path / "__init__.py").exists()}
+    words = set(re.findall(r"[a-z]+", " ".join(re.findall(r">([^<]*)</text>", pictures()["house.svg"]))))
+    assert packages <= words
 
 
-def test_a_notebook_becomes_its_text_its_code_and_what_it_printed(tmp_path: Path) -> None:
+def test_page_of_a_notebook_has_its_text_code_and_outputs(tmp_path: Path) -> None:
     notebook = tmp_path / "first.ipynb"
     notebook.write_text(
         '{"cells": [{"cell_type": "markdown", "source": ["# Title\\n", "\\n", "Text"]},'
@@ -245,7 +248,7 @@ def test_a_notebook_becomes_its_text_its_code_and_what_it_printed(tmp_path: Path
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
-def test_a_notebook_was_executed_and_calls_what_there_is(path: Path) -> None:
+def test_notebook_has_outputs_and_uses_existing_names(path: Path) -> None:
     """``make notebooks`` executes them."""
     cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
     tree = ast.parse("\n".join("".join(cell["source"]) for cell in cells))
@@ -257,18 +260,18 @@ def test_a_notebook_was_executed_and_calls_what_there_is(path: Path) -> None:
             module = importlib.import_module(str(node.module))
             missing = [alias.name for alias in node.names if not hasattr(module, alias.name)]
             assert all(importlib.util.find_spec(f"{node.module}.{name}") for name in missing)  # modules
-    said = json.dumps([cell["outputs"] for cell in cells])
+    outputs = json.dumps([cell["outputs"] for cell in cells])
     assert any(cell["outputs"] for cell in cells)
-    assert "Traceback" not in said
-    assert not re.search(r"/(tmp|home|root|work)/", said), "no path of the machine"
+    assert "Traceback" not in outputs
+    assert not re.search(r"/(tmp|home|root|work)/", outputs), "no path of the machine"
     assert path.stat().st_size < LARGEST
 
 
-def test_a_site_that_fetches_from_elsewhere_is_refused(tmp_path: Path) -> None:
+def test_check_reports_missing_and_external_targets(tmp_path: Path) -> None:
     (tmp_path / "there.png").touch()
     page = '<a href="https://example.org"></a><img src="there.png"><img src="gone.png"><script src="https://cdn/x.js">'
     (tmp_path / "index.html").write_text(f'{page}</script><a href="other.html#here"></a>')
-    assert [line.split(": ")[1] for line in checked.wrong(tmp_path)] == [
+    assert [line.split(": ")[1] for line in check.find_faults(tmp_path)] == [
         "gone.png is not there",
         "https://cdn/x.js is elsewhere",
         "other.html#here is linked and not there",
@@ -276,23 +279,23 @@ def test_a_site_that_fetches_from_elsewhere_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_whole_website_is_built_strictly_and_fetches_nothing(tmp_path: Path) -> None:
+def test_website_is_built_strictly_without_faults(tmp_path: Path) -> None:
     pytest.importorskip("material")
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path / "site")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert list(checked.wrong(tmp_path / "site")) == []
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert list(check.find_faults(tmp_path / "site")) == []
     assert (tmp_path / "site" / "methods" / "fedsis.html").is_file()
 
 
-def test_a_link_to_a_file_that_the_site_lacks_becomes_the_name_of_the_file() -> None:
+def test_link_to_a_file_outside_of_the_site_becomes_the_file_name() -> None:
     path = "src/fedvisage/methods/pad/fedgpad.py"
-    assert markdown.linked(f"see [its code](../{path}#L3).", "docs/fidelity.md") == f"see its code (`{path}`)."
-    assert markdown.linked(f"see [`fedgpad.py`](../{path})", "docs/fidelity.md") == "see `fedgpad.py`"
-    assert markdown.linked("![all](pictures/wire.svg)", "docs/privacy.md") == "![all](pictures/wire.svg)"
+    assert markdown.resolve_links(f"see [its code](../{path}#L3).", "docs/fidelity.md") == f"see its code (`{path}`)."
+    assert markdown.resolve_links(f"see [`fedgpad.py`](../{path})", "docs/fidelity.md") == "see `fedgpad.py`"
+    assert markdown.resolve_links("![all](pictures/wire.svg)", "docs/privacy.md") == "![all](pictures/wire.svg)"
 
 
-def test_the_index_lists_every_module_with_the_first_line_of_its_docstring() -> None:
+def test_index_lists_every_module_with_the_first_line_of_its_docstring() -> None:
     page = modules.index_page()
     paths = [path for path in (ROOT / "src" / "fedvisage").rglob("*.py") if path.read_text(encoding="utf-8").strip()]
     assert sum(line.startswith("| `") for line in page.splitlines()) == len(paths)

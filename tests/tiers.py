@@ -1,4 +1,4 @@
-"""What `make test` and `make quick` leave out, and how tests are spread over workers.
+"""The tests that `make test` and `make quick` leave out, and the distribution of tests over workers.
 
 `make test` shows that everything works: every method trains, a federation of processes gives the bytes of one process,
 and bad input is refused. It runs every test of less than 0.7 seconds, and of the longer ones those in ``KEPT``.
@@ -30,23 +30,22 @@ WHOLE = (
     *("test_documentation.py", "test_processors.py", "test_shipped.py", "test_wheel.py", "test_website.py"),
     *("test_schemas.py", "test_broad.py", "test_layers.py", "test_tiers.py", "test_toy_runs.py"),
 )
-"""Below this folder: tests of whole recipes and processes, and long computations, which `make quick` leaves out."""
+"""Prefixes of tests of whole recipes and processes, and of long computations, which `make quick` leaves out."""
 
 LONG = ("distributed/", "studies/", "contract/", "faults/", "audit/")
-"""Files of tests that take long: begun last, one of them would go on alone."""
+"""Prefixes of long tests, which start first, so that none of them runs alone at the end."""
 
 SPREAD = (
     *("contract/test_every_method.py", "contract/test_null_", "faults/test_killed.py", "runs/test_run.py"),
     *("methods/test_algorithms_on_models.py", "studies/test_studies.py", "federation/test_", "runs/test_workers.py"),
     "cards/",
 )
-"""Files whose tests share no costly fixture: any worker runs any of their tests. Other files stay at one worker."""
+"""Files whose tests share no costly fixture, so that all workers share them. Other files stay with one worker."""
 
 FEDERATED = tuple(
     f"distributed/test_{name}.py" for name in ("own_files", "foreign_kits_and_code", "same_bytes", "operator_commands")
 )
 """Files whose tests share federations; one worker runs them."""
-
 
 SECONDS = 0.7
 """A test function is long if a call of it takes this time on average."""
@@ -86,7 +85,7 @@ def long_tests() -> frozenset[str]:
 
 
 def is_left_to_test_all(name: str, long_ones: frozenset[str]) -> bool:
-    """Tell whether only `make test-all` runs the test ``name``, such as ``nn/test_x.py::test_y[z]``."""
+    """Return whether only `make test-all` runs the test ``name``, such as ``nn/test_x.py::test_y[z]``."""
     function, _, parameters = name.removesuffix("]").partition("[")
     file = function.partition("::")[0]
     if function in KEPT:

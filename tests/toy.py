@@ -1,4 +1,4 @@
-"""Runs small enough for tests: sets of noise with a trace of a class in it, a narrow network, a few rounds."""
+"""Runs small enough for tests: sets of noise with a weak sign of the class, narrow networks, few rounds."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ SPECIES = ("bonafide", "print", "replay")
 ROUNDS = 3
 NETWORK = {"width": 8, "depth": 2, "heads": 2, "stem": 8, "stages": [1, 1, 1]}
 FACES = {"name": "sphere20", "embedding": 16}
-"""Sizes of narrow networks, and what those for faces have besides; a method takes what its network has."""
+"""Sizes of narrow networks, and further ones of networks for faces; a method uses the sizes that its network has."""
 
 FEW_PEOPLE = {"minimum": 2, "delta": 0.01}
-"""What PrivacyFace's methods need where a site has three people."""
+"""Options of PrivacyFace's methods for sites with three people."""
 
 ARCHITECTURES = {"fedstackfpad": "test_vit"}
-"""Of methods with a network of timm's, one of those that it has for tests."""
+"""For methods with a network of timm's, one that timm has for tests."""
 
 NEEDS: Mapping[str, Mapping[str, Any]] = {"fednova": {"name": "sgd", "lr": 0.05}}
-"""The sites' optimizer, of methods that are about one kind of it."""
+"""The sites' optimizer, for methods that require one kind."""
 
 DETERMINISTIC_FILES = ("model.safetensors", "model.json", "ledger.jsonl", "scores.csv", "recipe.yaml")
 """The files of a run in which every byte follows from the recipe."""
@@ -70,7 +70,7 @@ def make_set(
     size: int = SIZE,
     frames: int = 2,
 ) -> Path:
-    """Write a set in which prints are darker; every name in it says that it must not leave its site."""
+    """Write a set in which prints are darker; every name in it is marked as one that must not leave its site."""
     rng = np.random.default_rng(seed)
     with Writer(path, name=name, size=size, source="noise", depth=True) as out:
         for subject in range(subjects):
@@ -93,7 +93,7 @@ def make_set(
 def make_people(
     path: Path, name: str, seed: int, *, identities: int = 3, images: int = 5, test: int = 2, heldout: int = 0
 ) -> Path:
-    """Write an identity set in which each person has an own colour; its names must not leave their site either."""
+    """Write an identity set in which each person has a colour; its names must not leave their site, either."""
     rng = np.random.default_rng(seed)
     with Writer(path, name=name, size=SIZE, source="noise", identities=True) as out:
         for person in range(identities):
@@ -114,7 +114,7 @@ def make_people(
 
 
 def make_sets(root: Path) -> dict[str, Path]:
-    """Make the sets of three sites and a target for attack detection; identity sets for recognition lie beside them."""
+    """Write sets for attack detection of three sites and a target, and identity sets for recognition beside them."""
     for seed, name in enumerate((*SITES, "U")):
         make_people(root / f"people-{name}", name, seed)
     make_people(root / "people-P", "P", 9, identities=6, test=0, heldout=2)
@@ -122,7 +122,7 @@ def make_sets(root: Path) -> dict[str, Path]:
 
 
 def method_named(method: str | Method) -> Method:
-    """Return a method itself, or the one of the list that has a name."""
+    """Return the method with a name, or the method itself."""
     return METHODS[method] if isinstance(method, str) else method
 
 
@@ -144,7 +144,7 @@ def is_recognition(method: str | Method) -> bool:
 def tree(sets: Mapping[str, Path], method: str | Method = "fedpad", **changes: Any) -> dict[str, Any]:
     """Return a recipe of plain values; ``training__rounds=2`` changes one of them."""
     fields = method_named(method).options.model_fields
-    found: dict[str, Any] = {
+    recipe: dict[str, Any] = {
         "method": {"name": method_named(method).name},
         "data": {
             "sites": {name: str(path) for name, path in site_sets(sets, method).items()},
@@ -162,28 +162,28 @@ def tree(sets: Mapping[str, Path], method: str | Method = "fedpad", **changes: A
         "evaluation": {"every": 1, "resamples": 0},
         "runtime": {"threads": THREADS, "precision": "fp32", "device": "cpu"},
     }
-    found["training"]["optimizer"] |= NEEDS.get(found["method"]["name"], {})
+    recipe["training"]["optimizer"] |= NEEDS.get(recipe["method"]["name"], {})
     if method_named(method).releases:
-        found["privacy"] = {"epsilon": 1000.0, "delta": 0.5, "noise": "derived"}
-    found["method"] |= {key: value for key, value in FEW_PEOPLE.items() if key in fields}
+        recipe["privacy"] = {"epsilon": 1000.0, "delta": 0.5, "noise": "derived"}
+    recipe["method"] |= {key: value for key, value in FEW_PEOPLE.items() if key in fields}
     if is_recognition(method):
-        found["data"] |= {"public": str(set_of_task(sets["U"].with_name("P"), method)), "public_identities": 4}
-        found["input"]["colour"] = "rgb"
-        found["training"]["pretrain"] = {"epochs": 1, "batch": 8, "optimizer": {"name": "adam", "lr": 0.001}}
+        recipe["data"] |= {"public": str(set_of_task(sets["U"].with_name("P"), method)), "public_identities": 4}
+        recipe["input"]["colour"] = "rgb"
+        recipe["training"]["pretrain"] = {"epochs": 1, "batch": 8, "optimizer": {"name": "adam", "lr": 0.001}}
     network = fields.get("network")
     if network is not None:
-        known = getattr(network.annotation, "model_fields", {})
-        sized = {key for key, field in known.items() if field.default is not None}  # what is unset there stays so
-        found["method"]["network"] = {key: value for key, value in (NETWORK | FACES).items() if key in sized}
-    if found["method"]["name"] in ARCHITECTURES:
-        found["method"]["network"] = {"arch": ARCHITECTURES[found["method"]["name"]]}
+        sizes = getattr(network.annotation, "model_fields", {})
+        sized = {key for key, field in sizes.items() if field.default is not None}  # unset sizes stay unset
+        recipe["method"]["network"] = {key: value for key, value in (NETWORK | FACES).items() if key in sized}
+    if recipe["method"]["name"] in ARCHITECTURES:
+        recipe["method"]["network"] = {"arch": ARCHITECTURES[recipe["method"]["name"]]}
     for key, value in changes.items():
         *parents, last = key.split("__")
-        section = found
+        section = recipe
         for parent in parents:
             section = section.setdefault(parent, {})
         section[last] = value
-    return found
+    return recipe
 
 
 def shortest_recipe(name: str, **options: float) -> Recipe:
@@ -193,12 +193,12 @@ def shortest_recipe(name: str, **options: float) -> Recipe:
 
 
 def recipe_of(content: Mapping[str, Any], method: Method | None = None) -> Recipe:
-    """Validate a recipe of plain values, by the options of the list's methods or of one that is handed in."""
+    """Validate a recipe of plain values, with the options of the shipped methods or of the given one."""
     return recipes.validate(content, read_method if method is None else method.options.model_validate)
 
 
 def quiet_reporter() -> Reporter:
-    """Return a reporter that nobody reads."""
+    """Return a reporter without output."""
     return Reporter(Console(file=io.StringIO()), quiet=True)
 
 
@@ -210,7 +210,7 @@ def open_run_data(content: Mapping[str, Any], cache: Path, method: Method | None
 
 
 def discard(text: str) -> None:
-    """Take what a function has to say on its way, and tell nobody."""
+    """Ignore a message."""
 
 
 def run_toy(
@@ -234,7 +234,7 @@ def run_toy(
 
 
 def run_under_same_name(other: Path, content: Mapping[str, Any], out: Path, **options: Any) -> Metrics:
-    """Run a recipe under the random name of another run, so that files of private state can be compared by bytes."""
+    """Run a recipe under the random name of another run, so that files of private state have equal bytes."""
     out.mkdir()
     for name in ("recipe.yaml", "environment.json"):
         shutil.copyfile(other / name, out / name)
@@ -278,9 +278,9 @@ def weights(out: Path) -> bytes:
 
 
 def deterministic_files(out: Path, *, names: tuple[str, ...] = DETERMINISTIC_FILES) -> dict[str, bytes]:
-    """Return the content of a finished run that must not depend on when, where or how often it was started.
+    """Return the content of a finished run that must not depend on the time, the machine or interruptions.
 
-    Of an interrupted run that is the ledger without the lines of what was repeated, and the bytes of these lines.
+    The ledger of an interrupted run counts without the lines and bytes of repeated exchanges.
     """
     metrics = json.loads((out / "metrics.json").read_text())
     for direction in ("bytes_up", "bytes_down"):
@@ -289,10 +289,10 @@ def deterministic_files(out: Path, *, names: tuple[str, ...] = DETERMINISTIC_FIL
     for row in (metrics, *rounds):
         row.pop("seconds")
     metrics.pop("peak_rss_mb")
-    found = {name: (out / name).read_bytes() for name in names}
-    if "ledger.jsonl" in found:
-        found["ledger.jsonl"] = sent_once(out)
-    return found | {"metrics": json.dumps(metrics).encode(), "rounds": json.dumps(rounds).encode()}
+    files = {name: (out / name).read_bytes() for name in names}
+    if "ledger.jsonl" in files:
+        files["ledger.jsonl"] = sent_once(out)
+    return files | {"metrics": json.dumps(metrics).encode(), "rounds": json.dumps(rounds).encode()}
 
 
 def sent_once(out: Path) -> bytes:
@@ -302,7 +302,7 @@ def sent_once(out: Path) -> bytes:
 
 
 def remove_seal(run: Path) -> Path:
-    """Make a finished run as an earlier version left it, without a seal, and return it."""
+    """Remove the seal of a finished run, as earlier versions wrote none, and return the run."""
     figures = json.loads((run / "metrics.json").read_text())
     del figures["sealed"]
     (run / "metrics.json").write_text(json.dumps(figures))
@@ -311,7 +311,7 @@ def remove_seal(run: Path) -> Path:
 
 
 def scores_of(run: Path) -> dict[str, dict[str, np.ndarray]]:
-    """Return scores and labels by member, as anyone could read them."""
+    """Return scores and labels by member."""
     rows = list(csv.DictReader((run / "scores.csv").open()))
     models = sorted({row["model"] for row in rows})
     return {

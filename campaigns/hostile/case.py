@@ -1,8 +1,8 @@
-"""One hostile case: what was done to an honest input, how it is taken in, and what an independent look says of it."""
+"""One hostile case: the changes to a valid input, and the independent check of what the program accepts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -13,53 +13,53 @@ from fedvisage.base.errors import RunFailed, UserError
 
 T = TypeVar("T")
 
-LONGEST = 2000
-"""Letters of a line that is shown to a person."""
+LONGEST_MESSAGE = 2000
+"""Characters of a message that is shown to a person."""
 
 
-class Admitted(Exception):
-    """Something was taken in that should not have been; raised by the independent look at it."""
+class WronglyAccepted(Exception):
+    """The program accepted an input that it must refuse; raised by the independent check."""
 
 
-class Turned(Exception):
-    """Something was turned away by a door that has no exception for it, with the line that a person is shown."""
+class Rejected(Exception):
+    """The program refused an input without an exception, with the message that a person is shown."""
 
 
-KNOWN = (UserError, RunFailed, Turned)
-"""How hostile input may end, beside being taken in because it is harmless."""
+REFUSALS = (UserError, RunFailed, Rejected)
+"""The valid ends of a hostile input that is not harmless."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What was done, and how to take it in; what ``take`` takes in without an error was looked at and is harmless."""
+    """The changes to an input, and its check; input that passes the check without an exception is harmless."""
 
-    done: list[str]
-    """What was done, in words; taking it in may add some."""
-    take: Callable[[], None]
+    changes: list[str]
+    """Descriptions of the changes; the check may add some."""
+    check: Callable[[], None]
     links: bool = False
-    """Whether a link may stand for a file, wherever it leads; nothing of what lies behind it may be told."""
+    """True if a link may replace a file; the program must not reveal the content of its target."""
 
 
 class Kind(Protocol):
-    """Makes cases of one kind; whatever it needs for all of them lies in the directory that it was given."""
+    """Creates cases of one kind from files in the directory ``prepared``."""
 
     def __init__(self, prepared: Path) -> None:
-        """Prepare what cases are made of, in a directory of its own."""
+        """Prepare the inputs that all cases change."""
         ...
 
     def case(self, draws: np.random.Generator, place: Path) -> Case:
-        """Make a case in a directory of its own."""
+        """Create a case in a directory of its own."""
         ...
 
 
-def line_of(error: BaseException) -> str | None:
-    """Return what is wrong with the line by which an input was turned away; None if it is as it should be."""
+def message_fault(error: BaseException) -> str | None:
+    """Return the fault of a refusal's message, or None."""
     text = str(error)
     if not text.isprintable():
-        return f"the line holds letters that act on a terminal: {text[:120]!r}"
-    return f"the line has {len(text)} letters: {text[:120]}…" if len(text) > LONGEST else None
+        return f"the message contains control characters: {text[:120]!r}"
+    return f"the message has {len(text)} characters: {text[:120]}…" if len(text) > LONGEST_MESSAGE else None
 
 
-def pick(draws: np.random.Generator, among: list[T] | tuple[T, ...]) -> T:
-    """Draw one of some things, of whatever type."""
-    return among[int(draws.integers(len(among)))]
+def pick(draws: np.random.Generator, options: Sequence[T]) -> T:
+    """Draw one of several options of any type."""
+    return options[int(draws.integers(len(options)))]

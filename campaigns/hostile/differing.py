@@ -1,8 +1,8 @@
 """Two runs over the same data that differ: together they must not reveal what one site sent into a secure sum.
 
 A case draws two runs: members, secure sums or none, settings, and the images of each site. The sites' memories decide
-who takes part. The look at the pair is an attacker's: it writes down the equations that the server receives, with one
-unknown for each upload, and solves them for an upload of one site, or for the difference of two.
+which sites take part. The check is an attack: it writes the equations of the server, with one unknown per upload, and
+solves them for an upload of one site, or for the difference of two.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from campaigns.hostile.case import Admitted, Case, Turned, pick
+from campaigns.hostile.case import Case, Rejected, WronglyAccepted, pick
 from tests.toy import recipe_of, tree
 
 from fedvisage.federation.secure.memory import RunMemory
@@ -46,14 +46,14 @@ CHANGES: Mapping[str, tuple[Any, ...]] = {
 """Keys with values, the usual one first."""
 
 Unknown = tuple[str, tuple[int, ...], str]
-"""An upload: its site, the images, and what the site does with them."""
+"""An upload: its site, the images, and the site's computation."""
 
 
 class Differing:
     """Pairs of runs at sites with memories."""
 
     def __init__(self, prepared: Path) -> None:
-        """Name the sites' sets, which no run opens."""
+        """Name the sites' sets, which no case opens."""
         self.sets = {name: prepared / name for name in (*MEMBERS, "U")}
 
     def case(self, draws: np.random.Generator, place: Path) -> Case:
@@ -63,15 +63,19 @@ class Differing:
         changes.append(changes[0] | ({key: pick(draws, CHANGES[key])} if draws.random() < 0.7 else {}))
         members = [list("ABC"), pick(draws, [list("ABC"), list("ABC"), list("ABC"), list("AB"), list("ABD"), ["C"]])]
         secure = [draws.random() < 0.9, draws.random() < 0.9 and len(members[1]) > 1]
-        images = [dict(IMAGES), {name: change_images(draws, IMAGES[name]) for name in MEMBERS}]
+        images: list[Mapping[str, Sequence[int]]] = [
+            IMAGES,
+            {name: change_images(draws, IMAGES[name]) for name in MEMBERS},
+        ]
         if draws.random() < 0.3:
             for values in (changes, members, secure, images):
                 values.reverse()
         runs = [self._recipe(*values) for values in zip(changes, members, secure, strict=True)]
-        done = [f"{''.join(names)}{' secure' * is_secure}" for names, is_secure in zip(members, secure, strict=True)]
-        return Case([*done, *sorted(changes[0].keys() ^ changes[1].keys()), key], partial(_take, place, runs, images))
+        titles = [f"{''.join(names)}{' secure' * is_secure}" for names, is_secure in zip(members, secure, strict=True)]
+        titles += [*sorted(changes[0].keys() ^ changes[1].keys()), key]
+        return Case(titles, partial(_check, place, runs, images))
 
-    def _recipe(self, changes: Mapping[str, Any], members: list[str], secure: bool) -> Recipe:
+    def _recipe(self, changes: dict[str, Any], members: list[str], secure: bool) -> Recipe:
         values = {key: value[0] for key, value in CHANGES.items()} | changes
         sizes = values["training.batch.per_site"]
         values["training.batch.per_site"] = {name: size for name, size in sizes.items() if name in members}
@@ -95,8 +99,8 @@ def change_images(draws: np.random.Generator, images: Sequence[int]) -> list[int
     return pick(draws, [list(images)] * 30 + [few, more, others])
 
 
-def _take(place: Path, runs: Sequence[Recipe], images: Sequence[Mapping[str, Sequence[int]]]) -> None:
-    """Run both, as far as the sites take part, and solve what the server receives."""
+def _check(place: Path, runs: Sequence[Recipe], images: Sequence[Mapping[str, Sequence[int]]]) -> None:
+    """Collect the equations of both runs from the sites that take part, and solve them."""
     equations: list[dict[Unknown, float]] = []
     hidden: list[Unknown] = []
     refused = ""
@@ -109,7 +113,7 @@ def _take(place: Path, runs: Sequence[Recipe], images: Sequence[Mapping[str, Seq
             except RefusedMessage as error:
                 refused = str(error)
                 continue
-            uploads[name] = (name, tuple(own[name]), _work(recipe, name, len(own[name])))
+            uploads[name] = (name, tuple(own[name]), _computation(recipe, name, len(own[name])))
         if secure is None:
             equations += [{upload: 1.0} for upload in uploads.values()]
             continue
@@ -121,18 +125,18 @@ def _take(place: Path, runs: Sequence[Recipe], images: Sequence[Mapping[str, Seq
             except RefusedMessage as error:
                 refused, uploads = str(error), {}
         if len(uploads) >= secure.sites_needed(len(recipe.data.sites)):
-            weighs = getattr(recipe.method, "weight", "uniform") == "examples"
-            weights = {name: min(len(own[name]), secure.most_examples) if weighs else 1 for name in uploads}
+            is_weighted = getattr(recipe.method, "weight", "uniform") == "examples"
+            weights = {name: min(len(own[name]), secure.most_examples) if is_weighted else 1 for name in uploads}
             total = sum(weights.values())
             equations.append({upload: weights[name] / total for name, upload in uploads.items()})
             hidden += uploads.values()
     if (site := solve_for_one(equations, hidden)) is not None:
-        raise Admitted(f"both runs together reveal what site {site} sent")
+        raise WronglyAccepted(f"both runs together reveal what site {site} sent")
     if refused:
-        raise Turned(refused)
+        raise Rejected(refused)
 
 
-def _work(recipe: Recipe, site: str, images: int) -> str:
+def _computation(recipe: Recipe, site: str, images: int) -> str:
     """Return a site's computation in the first round, by its number of images; different texts are different uploads.
 
     A site with one batch of all its images does not notice their order, and so neither the seed nor a larger batch.
@@ -147,7 +151,7 @@ def _work(recipe: Recipe, site: str, images: int) -> str:
 def solve_for_one(equations: Sequence[Mapping[Unknown, float]], hidden: Sequence[Unknown]) -> str | None:
     """Return a site with an upload, or the difference of two, that follows from the equations."""
     columns = sorted({upload for equation in equations for upload in equation})
-    known = np.array([[equation.get(upload, 0.0) for upload in columns] for equation in equations])
+    matrix = np.array([[equation.get(upload, 0.0) for upload in columns] for equation in equations])
     single = {upload: np.array([float(column == upload) for column in columns]) for upload in columns}
     targets = [(upload[0], single[upload]) for upload in hidden]
     targets += [
@@ -156,6 +160,6 @@ def solve_for_one(equations: Sequence[Mapping[Unknown, float]], hidden: Sequence
         if one[0] == two[0] and {one, two} & set(hidden)
     ]
     for site, target in targets:
-        if np.linalg.matrix_rank(np.vstack([known, target])) == np.linalg.matrix_rank(known):
+        if np.linalg.matrix_rank(np.vstack([matrix, target])) == np.linalg.matrix_rank(matrix):
             return site
     return None

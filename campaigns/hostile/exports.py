@@ -1,8 +1,8 @@
-"""Exported directories from strangers, through all that opens them.
+"""Hostile exported directories, through all code that opens them.
 
-An export is copied for each case and one thing is done to it; whoever changes a graph gives it the size and digest that
-it then has. A graph that names another file, runs what no exported network runs, or declares more than it holds must
-be refused. Of the rest, what opens must be the files of one export, with the graph that is reported.
+A case copies an export and changes one thing; a changed graph gets a new size and digest in the configuration. The
+program must refuse a graph that names another file, has operators that no exported network has, or declares more than
+it contains. Any other export that opens must consist of the files of one export, and report the digest of its graph.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-from campaigns.hostile.case import Admitted, Case, pick
-from campaigns.hostile.files import changed_json, odd_file, path_of_secret
+from campaigns.hostile.case import Case, WronglyAccepted, pick
+from campaigns.hostile.files import mutate_json, replace_file, secret_path
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, helper
 from tests.toy import SITES, SIZE, make_set, run_toy, tree
 
@@ -53,7 +53,7 @@ class Exports:
 
     def __init__(self, prepared: Path) -> None:
         """Train and export both, once."""
-        # On noise alone, one image at the threshold moves the error rate of an int8 graph by more than is allowed. Here
+        # On noise alone, one image at the threshold changes the error rate of an int8 graph more than allowed. Here
         # every attack is a print, and training lasts until no score is near the threshold.
         sets = {
             name: make_set(prepared / name, name, seed, species=("bonafide", "print"))
@@ -73,18 +73,26 @@ class Exports:
         Pipeline(self.own)
 
     def case(self, draws: np.random.Generator, place: Path) -> Case:
-        """Copy an export and do one thing to it."""
-        deeds = (self._external, self._operator, self._huge, self._threshold, self._swap, self._spoil, self._unstated)
-        deed = pick(draws, deeds)
+        """Copy an export and change one thing."""
+        mutations = (
+            self._external,
+            self._operator,
+            self._huge,
+            self._threshold,
+            self._swap,
+            self._damage,
+            self._edit_config,
+        )
+        mutate = pick(draws, mutations)
         directory = place / "export"
         shutil.copytree(self.own, directory)
         int8 = draws.random() < 0.3
-        return deed(directory, GRAPHS[int8], draws)
+        return mutate(directory, GRAPHS[int8], draws)
 
     def _external(self, directory: Path, graph: str, draws: np.random.Generator) -> Case:
-        """Take the values of a tensor from a file beside the graph, above it, or anywhere."""
+        """Take a tensor's values from an external file."""
         (directory / "keys.txt").write_text("the key of the service")
-        secret = path_of_secret(directory)
+        secret = secret_path(directory)
         location = pick(
             draws,
             (
@@ -109,10 +117,10 @@ class Exports:
         where = pick(draws, HIDING)
         model = onnx.load(directory / graph)
         where(model, tensor)
-        return self._refused(directory, graph, model, ["external", where.__name__, repr(location)], draws)
+        return self._refusal_case(directory, graph, model, ["external", where.__name__, repr(location)], draws)
 
     def _operator(self, directory: Path, graph: str, draws: np.random.Generator) -> Case:
-        """Add a node that no exported network has, or put it in the place of one."""
+        """Add a node that no exported network has, or replace a node by it."""
         model, (domain, name) = onnx.load(directory / graph), pick(draws, OPERATORS)
         node = pick(draws, list(model.graph.node))
         way = pick(draws, ("replaced", "added", "in a branch"))
@@ -123,17 +131,17 @@ class Exports:
         else:
             branch = GraphProto(name="branch", node=[NodeProto(op_type=name, domain=domain, output=["z"])])
             node.attribute.append(AttributeProto(name="then_branch", type=AttributeProto.GRAPH, g=branch))
-        return self._refused(directory, graph, model, ["operator", f"{domain[:20]}.{name}", way], draws)
+        return self._refusal_case(directory, graph, model, ["operator", f"{domain[:20]}.{name}", way], draws)
 
     def _huge(self, directory: Path, graph: str, draws: np.random.Generator) -> Case:
-        """Declare more elements than there are bytes for, or than there is memory for."""
+        """Declare more elements than the file or the memory has bytes."""
         model, way = onnx.load(directory / graph), pick(draws, sorted(HUGE))
         HUGE[way](model, [int(pick(draws, NUMBERS)) for _ in range(int(draws.integers(1, 4)))])
-        route = "run" if way == "computed" else None  # which only an answer shows
-        return self._refused(directory, graph, model, ["huge", way], draws, route)
+        route = "run" if way == "computed" else None  # the size is only known when the graph runs
+        return self._refusal_case(directory, graph, model, ["huge", way], draws, route)
 
     def _threshold(self, directory: Path, graph: str, draws: np.random.Generator) -> Case:
-        """Put another threshold in: into the description, into the graph, or into both."""
+        """Change the threshold in the description, in the graph, or in both."""
         config = json.loads((directory / CONFIG).read_text())
         key = "int8" if graph == GRAPHS[1] else "float32"
         foreign = config["float32" if key == "int8" else "int8"]["description"]["threshold"]
@@ -143,17 +151,17 @@ class Exports:
         if way != "graph":
             config[key]["description"]["threshold"] = point
             (directory / CONFIG).write_text(json.dumps(config))
-        done = ["threshold", key, way]
+        changes = ["threshold", key, way]
         if way == "description":
-            return Case(done, partial(self._must_refuse, directory, graph, "open"))
+            return Case(changes, partial(self._check_refusal, directory, graph, "open"))
         model = onnx.load(directory / graph)
         for entry in model.metadata_props:
             if entry.key == "fedvisage.threshold":
                 entry.value = json.dumps(point, sort_keys=True)
-        _put(directory, graph, model)
+        write_graph(directory, graph, model)
         if way == "graph":
-            return Case(done, partial(self._must_refuse, directory, graph, "open"))
-        return Case(done, partial(self._look, directory, graph))
+            return Case(changes, partial(self._check_refusal, directory, graph, "open"))
+        return Case(changes, partial(self._check_opened, directory, graph))
 
     def _swap(self, directory: Path, graph: str, draws: np.random.Generator) -> Case:
         """Replace some files, but not all that belong together, by those of the other export."""
@@ -161,55 +169,55 @@ class Exports:
         foreign = [name for name in names if draws.random() < 0.5] or [WEIGHTS]
         for name in foreign:
             shutil.copy(self.other / name, directory / name)
-        take = self._look if len(foreign) == len(names) else partial(self._must_refuse, route="open")
-        return Case(["swapped", *foreign], partial(take, directory, GRAPHS[0]))
+        check = self._check_opened if len(foreign) == len(names) else partial(self._check_refusal, route="open")
+        return Case(["swapped", *foreign], partial(check, directory, GRAPHS[0]))
 
-    def _unstated(self, directory: Path, graph: str, draws: np.random.Generator) -> Case:
-        """Change what `config.json` records beside the descriptions: error rates, files, digests, or a sum."""
-        way = pick(draws, sorted(UNSTATED))
+    def _edit_config(self, directory: Path, graph: str, draws: np.random.Generator) -> Case:
+        """Change other parts of `config.json` than descriptions: curves, files, digests, or a sum."""
+        way = pick(draws, sorted(CONFIG_EDITS))
         if way.startswith("sum"):
             shutil.rmtree(directory)
             shutil.copytree(self.sum, directory)
         config, foreign = (json.loads((place / CONFIG).read_text()) for place in (directory, self.other))
-        UNSTATED[way](config, foreign, draws)
+        CONFIG_EDITS[way](config, foreign, draws)
         (directory / CONFIG).write_text(json.dumps(config))
 
-        def take() -> None:
+        def check() -> None:
             open_export(directory)
-            raise Admitted("this export was opened")
+            raise WronglyAccepted("this export was opened")
 
-        return Case(["unstated", way], take)
+        return Case(["unstated", way], check)
 
-    def _spoil(self, directory: Path, graph: str, draws: np.random.Generator) -> Case:
-        """Change the description, bytes of the graph, or how a file lies there."""
+    def _damage(self, directory: Path, graph: str, draws: np.random.Generator) -> Case:
+        """Change the configuration or bytes of the graph, or replace a file by another object."""
         way = pick(draws, ("json", "json", "bytes", "bytes", "odd"))
         if way == "json":
-            done, text = changed_json((directory / CONFIG).read_text(), draws)
+            changes, text = mutate_json((directory / CONFIG).read_text(), draws)
             (directory / CONFIG).write_bytes(text.encode("utf-8", "surrogatepass"))
         elif way == "bytes":
             raw = bytearray((directory / graph).read_bytes())
             for _ in range(int(draws.integers(1, 8))):
                 raw[int(draws.integers(min(len(raw), 1 << int(draws.integers(4, 24)))))] = int(draws.integers(256))
-            done = "bytes"
-            _put(directory, graph, bytes(raw))
+            changes = "bytes"
+            write_graph(directory, graph, bytes(raw))
         else:
-            done = odd_file(directory / pick(draws, (CONFIG, graph, WEIGHTS, PARITY)), draws)
-        return Case(["spoilt", way, done], partial(self._look, directory, graph), links=True)
+            changes = replace_file(directory / pick(draws, (CONFIG, graph, WEIGHTS, PARITY)), draws)
+        return Case(["spoilt", way, changes], partial(self._check_opened, directory, graph), links=True)
 
-    def _refused(
+    def _refusal_case(
         self,
         directory: Path,
         graph: str,
         model: ModelProto,
-        done: list[str],
+        changes: list[str],
         draws: np.random.Generator,
         route: str | None = None,
     ) -> Case:
         route = route or pick(draws, ROUTES)
-        _put(directory, graph, model)
-        return Case([*done, route], partial(self._must_refuse, directory, graph, route))
+        write_graph(directory, graph, model)
+        return Case([*changes, route], partial(self._check_refusal, directory, graph, route))
 
-    def _must_refuse(self, directory: Path, graph: str, route: str) -> None:
+    def _check_refusal(self, directory: Path, graph: str, route: str) -> None:
         if route == "convert":
             read_graph(directory / graph)
         else:
@@ -218,30 +226,30 @@ class Exports:
                 Pipeline(exported)
             elif route == "run":
                 exported.run(self.crops)
-        raise Admitted("this export was opened")
+        raise WronglyAccepted("this export was opened")
 
-    def _look(self, directory: Path, graph: str) -> None:
-        """Open an export that may be harmless, and compare what it reports with what lies there."""
+    def _check_opened(self, directory: Path, graph: str) -> None:
+        """Open an export that may be harmless, and compare it with its files."""
         exported = Exported.open(directory, int8=graph == GRAPHS[1])
         config = json.loads((directory / CONFIG).read_text())
-        said = config["int8" if graph == GRAPHS[1] else "float32"]
+        entry = config["int8" if graph == GRAPHS[1] else "float32"]
         content = (directory / graph).read_bytes()
         if exported.graph_digest != hashlib.sha256(content).hexdigest():
-            raise Admitted("the graph that is reported is not the one that lies there")
+            raise WronglyAccepted("the graph that is reported is not the one that lies there")
         inside = {entry.key: entry.value for entry in onnx.load(directory / graph).metadata_props}
-        threshold = said["description"]["threshold"]
+        threshold = entry["description"]["threshold"]
         if threshold != json.loads(inside["fedvisage.threshold"]) or exported.threshold is None:
-            raise Admitted("the graph has another threshold than its description")
-        for name, entry in config.get("files", {}).items():
+            raise WronglyAccepted("the graph has another threshold than its description")
+        for name, recorded in config.get("files", {}).items():
             path = directory / name
-            if path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() != entry["sha256"]:
-                raise Admitted(f"{name} is of another export")
+            if path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() != recorded["sha256"]:
+                raise WronglyAccepted(f"{name} is of another export")
         if not np.isfinite(exported.run(self.crops)).all():
-            raise Admitted("an export that opened returns a value that is not a number")
+            raise WronglyAccepted("an export that opened returns a value that is not a number")
 
 
 def _remove_digests(config: dict[str, Any]) -> None:
-    """Give a description the form of an earlier version."""
+    """Remove the digests, as in an earlier version."""
     config["files"] = {}
     for name in ("curves_sha256", "files_sha256"):
         for key in ("float32", "int8"):
@@ -249,7 +257,7 @@ def _remove_digests(config: dict[str, Any]) -> None:
 
 
 Edit = Callable[[dict[str, Any], dict[str, Any], np.random.Generator], object]
-UNSTATED: dict[str, Edit] = {
+CONFIG_EDITS: dict[str, Edit] = {
     "curves: swapped": lambda config, foreign, draws: config.update(curves=foreign["curves"]),
     "curves: none": lambda config, foreign, draws: config.pop("curves"),
     "curves: moved": lambda config, foreign, draws: config["curves"].update(
@@ -272,8 +280,8 @@ UNSTATED: dict[str, Edit] = {
 """Edits of `config.json` alone, given that of another export; each must be refused."""
 
 
-def _put(directory: Path, graph: str, model: ModelProto | bytes) -> None:
-    """Write a graph, with the size and digest that it has."""
+def write_graph(directory: Path, graph: str, model: ModelProto | bytes) -> None:
+    """Write a graph, and its size and digest into the configuration."""
     content = model if isinstance(model, bytes) else model.SerializeToString()
     (directory / graph).write_bytes(content)
     config = json.loads((directory / CONFIG).read_text())
@@ -288,7 +296,7 @@ def initialiser(model: ModelProto, tensor: TensorProto) -> None:
 
 
 def instead_of_weights(model: ModelProto, tensor: TensorProto) -> None:
-    """Take the values of a weight that is there from elsewhere."""
+    """Take the values of an existing weight from an external file."""
     model.graph.initializer[0].external_data.extend(tensor.external_data)
     model.graph.initializer[0].data_location = TensorProto.EXTERNAL
 
@@ -299,29 +307,29 @@ def sparse_values(model: ModelProto, tensor: TensorProto) -> None:
 
 
 def sparse_indices(model: ModelProto, tensor: TensorProto) -> None:
-    """Hide a tensor in the places of sparse weights."""
+    """Hide a tensor in the indices of sparse weights."""
     values = helper.make_tensor("values", TensorProto.FLOAT, [1], [1.0])
     model.graph.sparse_initializer.append(SparseTensorProto(values=values, indices=tensor, dims=[4]))
 
 
 def attribute(model: ModelProto, tensor: TensorProto) -> None:
     """Hide a tensor in a node's attribute."""
-    held = AttributeProto(name="value", type=AttributeProto.TENSOR, t=tensor)
-    model.graph.node.append(NodeProto(op_type="Constant", output=["extra"], attribute=[held]))
+    attribute_value = AttributeProto(name="value", type=AttributeProto.TENSOR, t=tensor)
+    model.graph.node.append(NodeProto(op_type="Constant", output=["extra"], attribute=[attribute_value]))
 
 
 def attribute_list(model: ModelProto, tensor: TensorProto) -> None:
     """Hide a tensor in a list of tensors."""
-    held = AttributeProto(name="extra", type=AttributeProto.TENSORS, tensors=[tensor])
-    model.graph.node[0].attribute.append(held)
+    attribute_value = AttributeProto(name="extra", type=AttributeProto.TENSORS, tensors=[tensor])
+    model.graph.node[0].attribute.append(attribute_value)
 
 
 def subgraph(model: ModelProto, tensor: TensorProto) -> None:
     """Hide a tensor among the weights of a branch of a branch."""
     branch = GraphProto(name="branch", initializer=[tensor])
     for _ in range(2):
-        held = AttributeProto(name="then_branch", type=AttributeProto.GRAPH, g=branch)
-        node = NodeProto(op_type="If", input=["yes"], output=["extra"], attribute=[held])
+        attribute_value = AttributeProto(name="then_branch", type=AttributeProto.GRAPH, g=branch)
+        node = NodeProto(op_type="If", input=["yes"], output=["extra"], attribute=[attribute_value])
         branch = GraphProto(name="branch", node=[node])
     model.graph.node.extend(branch.node)
 
@@ -347,7 +355,7 @@ def _weights(model: ModelProto, dims: list[int]) -> None:
     model.graph.initializer.append(TensorProto(name="much", data_type=TensorProto.FLOAT, dims=[10**7, *dims]))
 
 
-def _stretched(model: ModelProto, dims: list[int]) -> None:
+def _stretch_weight(model: ModelProto, dims: list[int]) -> None:
     model.graph.initializer[0].dims.append(10**4)
 
 
@@ -357,7 +365,7 @@ def _sparse(model: ModelProto, dims: list[int]) -> None:
     model.graph.sparse_initializer.append(SparseTensorProto(values=values, indices=indices, dims=dims))
 
 
-def _declared(model: ModelProto, dims: list[int]) -> None:
+def _value_info(model: ModelProto, dims: list[int]) -> None:
     shape = [2**29, abs(dims[0]) % 2**62]
     model.graph.value_info.append(helper.make_tensor_value_info("much", TensorProto.FLOAT, shape))
 
@@ -367,8 +375,8 @@ def _attribute(model: ModelProto, dims: list[int]) -> None:
     model.graph.node.append(helper.make_node("Constant", [], ["much"], value=much))
 
 
-def _computed(model: ModelProto, dims: list[int]) -> None:
-    """Let the answer be a mean over a tensor that is as large as a constant says."""
+def _compute_size(model: ModelProto, dims: list[int]) -> None:
+    """Compute the output from a tensor whose size is a constant in the graph."""
     size = helper.make_tensor("size", TensorProto.INT64, [1], [max([2**36, *dims])])
     model.graph.initializer.append(size)
     last = next(node for node in model.graph.node if "logit" in node.output)
@@ -388,10 +396,10 @@ def _functions(model: ModelProto, dims: list[int]) -> None:
 
 HUGE: dict[str, Callable[[ModelProto, list[int]], Any]] = {
     "weights": _weights,
-    "stretched weights": _stretched,
+    "stretched weights": _stretch_weight,
     "sparse": _sparse,
-    "declared": _declared,
+    "declared": _value_info,
     "attribute": _attribute,
-    "computed": _computed,
+    "computed": _compute_size,
     "functions": _functions,
 }

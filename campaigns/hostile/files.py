@@ -1,4 +1,4 @@
-"""What strangers can do to files of text, and to how a file lies in its directory."""
+"""Mutations of text files, and replacements of files by other objects."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ LINES = (
 
 
 def is_small(path: Path) -> bool:
-    """Return whether it is a plain file that can be read whole, and not a hole that was made of one."""
+    """Return whether a path is a regular file that can be read whole."""
     return path.is_file() and not path.is_symlink() and path.stat().st_size < 1 << 26
 
 
-def odd_file(path: Path, draws: np.random.Generator) -> str:
-    """Put something else in a file's place: a directory, a link, a pipe, a hole, a file that nobody may read."""
+def replace_file(path: Path, draws: np.random.Generator) -> str:
+    """Replace a file by a directory, a link, a pipe, a sparse file or an unreadable file."""
     way = pick(draws, ("missing", "empty", "directory", "link out", "loop", "pipe", "hole", "locked", "cut", "device"))
     data = path.read_bytes()
     if way == "hole":
@@ -55,7 +55,7 @@ def odd_file(path: Path, draws: np.random.Generator) -> str:
     elif way == "directory":
         path.mkdir()
     elif way == "link out":
-        path.symlink_to(path_of_secret(path))
+        path.symlink_to(secret_path(path))
     elif way == "loop":
         path.symlink_to(path.name)
     elif way == "pipe":
@@ -67,38 +67,38 @@ def odd_file(path: Path, draws: np.random.Generator) -> str:
     return way
 
 
-def path_of_secret(path: Path) -> Path:
-    """Return a file of the sentinel tree beside a case's place."""
+def secret_path(path: Path) -> Path:
+    """Return a sentinel file outside of the case's directory."""
     place = next(parent for parent in path.parents if parent.name in ("place", "prepared"))
     return place.parent / SECRET / "secret.txt"
 
 
-def changed_json(text: str, draws: np.random.Generator) -> tuple[str, str]:
+def mutate_json(text: str, draws: np.random.Generator) -> tuple[str, str]:
     """Change some values of a JSON tree, or its text."""
     if draws.random() < 0.2:
-        return changed_lines(text, draws)
+        return mutate_lines(text, draws)
     tree = json.loads(text)
-    done = []
+    changes = []
     for _ in range(int(draws.integers(1, 3))):
-        where = list(branches(tree))
-        if not where:
+        options = list(branches(tree))
+        if not options:
             break
-        node, key = pick(draws, where)
-        way, value = _value(node[key], draws)
+        node, key = pick(draws, options)
+        way, value = _mutate_value(node[key], draws)
         if way == "left out":
             del node[key]
         elif way == "key" and isinstance(node, dict):
             node[str(pick(draws, WORDS))] = node.pop(key)
         else:
             node[key] = value
-        done.append(f"{key} {way}")
+        changes.append(f"{key} {way}")
     try:
-        return ", ".join(done), json.dumps(tree)
-    except ValueError:  # a number of more digits than may be written
+        return ", ".join(changes), json.dumps(tree)
+    except ValueError:  # too many digits
         return "nothing", text
 
 
-def _value(old: Any, draws: np.random.Generator) -> tuple[str, Any]:
+def _mutate_value(old: Any, draws: np.random.Generator) -> tuple[str, Any]:
     way = pick(draws, ("number", "number", "text", "left out", "form", "key", "deep", "near"))
     if way == "number":
         return way, pick(draws, [number for number in NUMBERS if not isinstance(number, int) or number < 10**300])
@@ -116,8 +116,8 @@ def _value(old: Any, draws: np.random.Generator) -> tuple[str, Any]:
     return way, str(old)[::-1]
 
 
-def changed_lines(text: str, draws: np.random.Generator) -> tuple[str, str]:
-    """Change the lines of a text."""
+def mutate_lines(text: str, draws: np.random.Generator) -> tuple[str, str]:
+    """Change one line of a text, or their order."""
     lines, way = text.split("\n"), pick(draws, ("line", "twice", "gone", "cut line", "cut", "letters", "value", "swap"))
     at, other = int(draws.integers(len(lines))), int(draws.integers(len(lines)))
     if way == "line":
@@ -139,7 +139,7 @@ def changed_lines(text: str, draws: np.random.Generator) -> tuple[str, str]:
         try:
             row = json.loads(lines[at])
             key = pick(draws, sorted(row))
-            row[key] = _value(row[key], draws)[1]
+            row[key] = _mutate_value(row[key], draws)[1]
             lines[at] = json.dumps(row)
         except (ValueError, TypeError, AttributeError):
             return "nothing", text
@@ -148,15 +148,15 @@ def changed_lines(text: str, draws: np.random.Generator) -> tuple[str, str]:
     return way, "\n".join(lines)
 
 
-def changed_table(text: str, draws: np.random.Generator) -> tuple[str, str]:
+def mutate_table(text: str, draws: np.random.Generator) -> tuple[str, str]:
     """Change a cell of a table, or its lines."""
     if draws.random() < 0.4:
-        return changed_lines(text, draws)
+        return mutate_lines(text, draws)
     lines = text.split("\n")
     at = int(draws.integers(len(lines)))
     cells = lines[at].split(",")
     cell = int(draws.integers(len(cells)))
-    odd = (
+    values = (
         "nan",
         "inf",
         "-1",
@@ -172,7 +172,7 @@ def changed_table(text: str, draws: np.random.Generator) -> tuple[str, str]:
         "/etc/passwd",
         *SCRIPTS,
     )
-    cells[cell] = str(pick(draws, odd))
+    cells[cell] = str(pick(draws, values))
     if draws.random() < 0.2:
         cells.append("more")
     lines[at] = ",".join(cells)

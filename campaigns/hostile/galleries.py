@@ -1,8 +1,8 @@
-"""Galleries that were edited without their key, through everything that reads them.
+"""Galleries that were edited without their key, through all code that reads them.
 
-A case mixes rows of the newest file with rows of older ones and of another gallery with the same key, forges values,
-flips bytes of sealed columns or of the file, or puts a whole older file in its place. A case that is taken in must show
-exactly who was enrolled, with times, scores and similarities, as this module recorded them when it made the gallery.
+A case mixes rows of the newest file with rows of older ones and of another gallery with the same key, changes values,
+flips bytes of sealed columns or of the file, or restores a whole older file. An accepted gallery must show exactly the
+enrolled people, with the times, scores and similarities that this module recorded when it created the gallery.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from campaigns.hostile.case import Admitted, Case, pick
+from campaigns.hostile.case import Case, WronglyAccepted, pick
 
 from fedvisage.device.gallery.search import Gallery
 from fedvisage.metrics.similarity import Features, normalise
@@ -50,25 +50,25 @@ def face(seed: int) -> Features:
     return normalise(np.random.default_rng(seed).standard_normal((1, 16)))
 
 
-def seen(gallery: Gallery) -> Truth:
-    """Return all that a gallery shows of its collections."""
+def show(gallery: Gallery) -> Truth:
+    """Return the people, faces and search results of each collection."""
     return {
-        one.name: (
-            [(person, faces) for person, faces in gallery.everybody(one.name)],
+        collection.name: (
+            [(person, faces) for person, faces in gallery.everybody(collection.name)],
             [
                 [(hit.person, hit.name, round(hit.similarity, 4)) for hit in hits]
-                for hits in gallery.search(one.name, np.concatenate([face(1), face(2)]), MODEL, 50)
+                for hits in gallery.search(collection.name, np.concatenate([face(1), face(2)]), MODEL, 50)
             ],
         )
-        for one in gallery.collections()
+        for collection in gallery.collections()
     }
 
 
 class Galleries:
-    """A gallery with a history, each state of which was kept, and another gallery of the same owner."""
+    """A gallery with copies of its earlier states, and another gallery with the same key."""
 
     def __init__(self, prepared: Path) -> None:
-        """Make them."""
+        """Create them."""
         self.now, self.counters = prepared / FILE, prepared / COUNTERS
         self.old = [prepared / f"old-{number}" for number in range(4)]
         with Gallery.create(self.now, KEY, counters=self.counters) as gallery:
@@ -85,7 +85,7 @@ class Galleries:
             gallery.enrol("again", "zoe", face(8), MODEL)
             shutil.copy(self.now, self.old[3])
             gallery.remove("visitors", "visitors 0")
-            self.truth = seen(gallery)
+            self.truth = show(gallery)
         self.other = prepared / "other"
         with Gallery.create(self.other, KEY, counters=self.counters) as gallery:
             for collection in COLLECTIONS:
@@ -98,19 +98,19 @@ class Galleries:
         shutil.copy(self.now, path)
         shutil.copytree(self.counters, place / COUNTERS)
         if draws.random() < 0.1:
-            done = [self._rolled_back(path, draws)]
+            changes = [self._roll_back(path, draws)]
         elif draws.random() < 0.1:
-            done = [_flip_bytes(path, draws)]
+            changes = [_flip_bytes(path, draws)]
         else:
-            done = self._edited(path, draws)
-        return Case(done, partial(self._take, path, open_first=bool(draws.random() < 0.3), source=self.now))
+            changes = self._edit_rows(path, draws)
+        return Case(changes, partial(self._check, path, open_first=bool(draws.random() < 0.3), source=self.now))
 
-    def _rolled_back(self, path: Path, draws: np.random.Generator) -> str:
+    def _roll_back(self, path: Path, draws: np.random.Generator) -> str:
         number = int(draws.integers(len(self.old) + 1))
         shutil.copy((*self.old, self.other)[number], path)
         return f"whole file {number}"
 
-    def _edited(self, path: Path, draws: np.random.Generator) -> list[str]:
+    def _edit_rows(self, path: Path, draws: np.random.Generator) -> list[str]:
         plain = sqlite3.connect(path, isolation_level=None)
         plain.execute("PRAGMA foreign_keys = OFF")
         sources = (*self.old, self.other)
@@ -128,16 +128,16 @@ class Galleries:
             return f"{edit.__name__} ({type(error).__name__})"
         return edit.__name__
 
-    def _take(self, path: Path, *, open_first: bool, source: Path) -> None:
+    def _check(self, path: Path, *, open_first: bool, source: Path) -> None:
         if open_first:
-            # Edited under a process that has it open: the honest file first, then what the case made of it.
+            # An edit while a process has the gallery open: first the valid file, then the edited one.
             edited = path.read_bytes()
             shutil.copyfile(source, path)
-            with self._opened(path) as gallery:
-                seen(gallery)
+            with self._open(path) as gallery:
+                show(gallery)
                 path.write_bytes(edited)
                 self._compare(gallery)
-        with self._opened(path) as gallery:
+        with self._open(path) as gallery:
             self._compare(gallery)
             gallery.enrol("staff", "yan", face(5), MODEL)
             gallery.remove("staff", "yan")
@@ -145,36 +145,36 @@ class Galleries:
             gallery.turn_key(bytes(32), path.parent / "turned")
             self._compare(gallery)
 
-    def _opened(self, path: Path) -> Gallery:
+    def _open(self, path: Path) -> Gallery:
         return Gallery(path, KEY, counters=path.parent / COUNTERS, patience=0)
 
     def _compare(self, gallery: Gallery) -> None:
-        shown = seen(gallery)
+        shown = show(gallery)
         for collection in {*shown, *self.truth}:
             if shown.get(collection) != self.truth.get(collection):
-                raise Admitted(f"collection {collection} shows other people, faces or similarities")
+                raise WronglyAccepted(f"collection {collection} shows other people, faces or similarities")
             for person, faces in self.truth[collection][0]:
                 if gallery.person(collection, person.name) != person or gallery.faces(collection, person.id) != faces:
-                    raise Admitted(f"{person.name} of {collection} is shown otherwise")
-        for collection, gone in (("staff", "staff 1"), ("visitors", "visitors 0"), ("staff", "mallory")):
-            if gallery.has(collection, gone):
-                raise Admitted(f"{gone} is there again")
+                    raise WronglyAccepted(f"{person.name} of {collection} is shown otherwise")
+        for collection, removed in (("staff", "staff 1"), ("visitors", "visitors 0"), ("staff", "mallory")):
+            if gallery.has(collection, removed):
+                raise WronglyAccepted(f"{removed} is there again")
 
 
-def some_row(plain: sqlite3.Connection, table: str, draws: np.random.Generator) -> int:
-    """Return the row number of some row."""
+def pick_row(plain: sqlite3.Connection, table: str, draws: np.random.Generator) -> int:
+    """Draw the number of a row."""
     rows = [number for (number,) in plain.execute(f"SELECT rowid FROM {table} ORDER BY rowid")]
     return pick(draws, rows) if rows else 0
 
 
 def move(plain: sqlite3.Connection, draws: np.random.Generator) -> None:
-    """Give people another collection, or a face another person."""
+    """Move people to another collection, or a face to another person."""
     if draws.random() < 0.6:
-        where = "" if draws.random() < 0.3 else f" WHERE rowid = {some_row(plain, 'persons', draws)}"
+        where = "" if draws.random() < 0.3 else f" WHERE rowid = {pick_row(plain, 'persons', draws)}"
         plain.execute(f"UPDATE persons SET collection = ?{where}", (int(draws.integers(1, 4)),))
     else:
         person = plain.execute("SELECT id FROM persons ORDER BY id LIMIT 1 OFFSET ?", (int(draws.integers(9)),))
-        row = some_row(plain, "faces", draws)
+        row = pick_row(plain, "faces", draws)
         plain.execute("UPDATE faces SET person = ? WHERE number = ?", (*(person.fetchone() or ("p",)), row))
 
 
@@ -182,7 +182,7 @@ def swap(plain: sqlite3.Connection, draws: np.random.Generator) -> None:
     """Exchange the values of a column between two rows."""
     table = pick(draws, tuple(COLUMNS))
     column = pick(draws, COLUMNS[table])
-    rows = [some_row(plain, table, draws) for _ in range(2)]
+    rows = [pick_row(plain, table, draws) for _ in range(2)]
     query = f"SELECT {column} FROM {table} WHERE rowid = ?"
     values = [(plain.execute(query, (row,)).fetchone() or (None,))[0] for row in rows]
     plain.execute("BEGIN")
@@ -202,7 +202,7 @@ def swap(plain: sqlite3.Connection, draws: np.random.Generator) -> None:
 
 
 def put_back(plain: sqlite3.Connection, draws: np.random.Generator) -> None:
-    """Take rows of another file: those that are missing, or all in place of the ones that are there."""
+    """Copy rows of another file: the missing ones, or all."""
     tables = ("persons", "faces") if draws.random() < 0.6 else tuple(COLUMNS)
     for table in tables if draws.random() < 0.7 else (pick(draws, tables),):
         if draws.random() < 0.3:
@@ -212,20 +212,20 @@ def put_back(plain: sqlite3.Connection, draws: np.random.Generator) -> None:
 
 
 def take_sums(plain: sqlite3.Connection, draws: np.random.Generator) -> None:
-    """Take rows with their collections' sums, and perhaps with the state, of another file."""
+    """Copy rows of another file with the sums of their collections, and perhaps with the state."""
     for table in ("persons", "faces", "collections"):
         plain.execute(f"INSERT OR REPLACE INTO {table} SELECT * FROM source.{table}")
     if draws.random() < 0.5:
         plain.execute("INSERT OR REPLACE INTO meta SELECT * FROM source.meta WHERE name = 'state'")
 
 
-def double(plain: sqlite3.Connection, draws: np.random.Generator) -> None:
+def duplicate(plain: sqlite3.Connection, draws: np.random.Generator) -> None:
     """Add a copy of a row under another id."""
     odd = int(draws.integers(2**40))
     if draws.random() < 0.5:
         columns = "number + 1000, 'f_' || printf('%016x', ?), person, model, template, created, pad_score"
         plain.execute(
-            f"INSERT INTO faces SELECT {columns} FROM faces WHERE number = ?", (odd, some_row(plain, "faces", draws))
+            f"INSERT INTO faces SELECT {columns} FROM faces WHERE number = ?", (odd, pick_row(plain, "faces", draws))
         )
     else:
         tag = pick(draws, ("tag", "x'00' || tag", "'text'"))
@@ -233,34 +233,34 @@ def double(plain: sqlite3.Connection, draws: np.random.Generator) -> None:
         columns = f"'p_' || printf('%016x', ?), {collection}, {tag}, key, name, created"
         plain.execute(
             f"INSERT INTO persons SELECT {columns} FROM persons WHERE rowid = ?",
-            (odd, some_row(plain, "persons", draws)),
+            (odd, pick_row(plain, "persons", draws)),
         )
 
 
 def delete(plain: sqlite3.Connection, draws: np.random.Generator) -> None:
     """Delete a row, or all of a table."""
     table = pick(draws, tuple(COLUMNS))
-    where = "" if draws.random() < 0.3 else f" WHERE rowid = {some_row(plain, table, draws)}"
+    where = "" if draws.random() < 0.3 else f" WHERE rowid = {pick_row(plain, table, draws)}"
     plain.execute(f"DELETE FROM {table}{where}")
 
 
-def forge(plain: sqlite3.Connection, draws: np.random.Generator) -> None:
-    """Put another value into a column."""
+def set_value(plain: sqlite3.Connection, draws: np.random.Generator) -> None:
+    """Set a column to another value."""
     table = pick(draws, tuple(COLUMNS))
-    row = some_row(plain, table, draws)
+    row = pick_row(plain, table, draws)
     plain.execute(f"UPDATE {table} SET {pick(draws, COLUMNS[table])} = ? WHERE rowid = ?", (pick(draws, ODD), row))
 
 
-def flip(plain: sqlite3.Connection, draws: np.random.Generator) -> None:
-    """Flip a bit of a sealed column, or cut it."""
+def flip_bit(plain: sqlite3.Connection, draws: np.random.Generator) -> None:
+    """Flip a bit of a sealed column, or truncate it."""
     table, column = pick(draws, SEALED)
-    row = some_row(plain, table, draws)
+    row = pick_row(plain, table, draws)
     (value,) = plain.execute(f"SELECT {column} FROM {table} WHERE rowid = ?", (row,)).fetchone() or (b"",)
     if not isinstance(value, bytes) or not value:
         return
-    spoilt = bytearray(value)
-    spoilt[int(draws.integers(len(spoilt)))] ^= 1 << int(draws.integers(8))
-    changed = bytes(spoilt[: int(draws.integers(len(spoilt)))] if draws.random() < 0.2 else spoilt)
+    flipped = bytearray(value)
+    flipped[int(draws.integers(len(flipped)))] ^= 1 << int(draws.integers(8))
+    changed = bytes(flipped[: int(draws.integers(len(flipped)))] if draws.random() < 0.2 else flipped)
     plain.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (changed, row))
 
 
@@ -274,14 +274,14 @@ def rename(plain: sqlite3.Connection, draws: np.random.Generator) -> None:
 
 
 def change_model(plain: sqlite3.Connection, draws: np.random.Generator) -> None:
-    """Say that templates are of another model."""
+    """Assign templates to another model."""
     plain.execute("INSERT INTO models (digest, size) VALUES (?, 16)", (NEWER,))
-    where = "" if draws.random() < 0.5 else f" WHERE number = {some_row(plain, 'faces', draws)}"
+    where = "" if draws.random() < 0.5 else f" WHERE number = {pick_row(plain, 'faces', draws)}"
     plain.execute(f"UPDATE faces SET model = 2{where}")
 
 
 def drop_index(plain: sqlite3.Connection, draws: np.random.Generator) -> None:
-    """Lead an index to other rows than the table has: it is told that it belongs to another column."""
+    """Make an index point to wrong rows by a definition for another column."""
     plain.execute("PRAGMA writable_schema = ON")
     text = pick(
         draws, ("CREATE INDEX faces_of_persons ON faces (id)", "CREATE INDEX faces_of_persons ON faces (model)")
@@ -303,12 +303,12 @@ EDITS: tuple[Callable[[sqlite3.Connection, np.random.Generator], None], ...] = (
     put_back,
     put_back,
     take_sums,
-    double,
+    duplicate,
     delete,
-    forge,
-    forge,
-    flip,
-    flip,
+    set_value,
+    set_value,
+    flip_bit,
+    flip_bit,
     rename,
     change_model,
     drop_index,

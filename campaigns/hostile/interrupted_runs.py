@@ -1,22 +1,23 @@
 """Files of interrupted runs exchanged, shortened or edited before ``--resume``, which must refuse each by name.
 
-Every file was written by a run, or is a small edit of such a file. No case changes lines after the last checkpoint: the
-resumed run repeats their exchanges, and no digest covers them.
+Every file was written by a run, or is a small edit of such a file. No case changes lines after the last checkpoint,
+because a resumed run repeats their exchanges and no digest covers them.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-from campaigns.hostile.case import Admitted, Case, Turned, pick
-from campaigns.hostile.runs import cut
-from tests.toy import leave_as_earlier_version, make_sets, run_toy, tree
+from campaigns.hostile.case import Case, Rejected, WronglyAccepted, pick
+from campaigns.hostile.runs import interrupt
+from tests.toy import make_sets, run_toy, tree
 
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.federation.record.store import read_sealed, write_sealed
+from fedvisage.federation.record.store import CHECKPOINTS, read_sealed, recipe_digest, write_sealed
 
 LATEST = "checkpoints/000002.safetensors"
 WAYS = ("exchanged", "exchanged", "shortened", "removed", "digit", "line", "added line", "moved", "downgraded")
@@ -26,17 +27,17 @@ class InterruptedRuns:
     """Runs with private state and snapshots, interrupted in their third round."""
 
     def __init__(self, prepared: Path) -> None:
-        """Make the run that is attacked, and three others: another seed, the same recipe, an earlier version."""
+        """Train the attacked run, and three others: another seed, the same recipe, an earlier version."""
         self.content = tree(make_sets(prepared), "fedbn", training__local={"batches": 1}, evaluation__snapshots=1)
         self.own, *self.others = (prepared / name for name in ("own", "seed", "same", "earlier"))
         for run in (self.own, *self.others):
             seed = {"runtime": {**self.content["runtime"], "seed": int(run.name == "seed")}}
             with suppress(RunFailed):
-                run_toy({**self.content, **seed}, run, wire=cut)
+                run_toy({**self.content, **seed}, run, wire=interrupt)
         values = read_sealed(self.own / LATEST, "")[1]
         self.lengths = {"ledger.jsonl": values["ledger"], "rounds.jsonl": values["rounds"]}
         self.names = [*sorted({*values["digests"], *(f"sites/{site}" for site in "ABC")}), LATEST]
-        leave_as_earlier_version(self.others[2])
+        _convert_to_earlier_version(self.others[2])
 
     def case(self, draws: np.random.Generator, place: Path) -> Case:
         """Change one file of the run."""
@@ -68,10 +69,10 @@ class InterruptedRuns:
         if (run / name).exists() and self._is_unchanged(run, name):
             way = "emptied"
             (run / name).write_bytes(b"")
-        return Case([way, name], lambda: self._refused(run, name))
+        return Case([way, name], lambda: self._check_refusal(run, name))
 
     def _edit(self, path: Path, way: str, draws: np.random.Generator) -> None:
-        """Edit a file, as text where it is text, before its length at the checkpoint."""
+        """Edit the part of a file that the checkpoint covers, by lines if it is text."""
         length = self.lengths.get(path.name, path.stat().st_size)
         data, after = path.read_bytes()[:length], path.read_bytes()[length:]
         if way == "removed":
@@ -93,28 +94,42 @@ class InterruptedRuns:
             path.write_bytes(b"".join(lines) + after)
 
     def _is_unchanged(self, run: Path, name: str) -> bool:
-        """Return whether the part of a file that a checkpoint covers is as the run wrote it."""
+        """Return whether the part of a file that the checkpoint covers is unchanged."""
         length = self.lengths.get(name)
         return (run / name).read_bytes()[:length] == (self.own / name).read_bytes()[:length]
 
-    def _refused(self, run: Path, name: str) -> None:
-        """Resume the run; the refusal must name the file, and change nothing."""
+    def _check_refusal(self, run: Path, name: str) -> None:
+        """Check that a resume refuses the run, names the file and changes nothing."""
         before = _content(run)
         try:
             run_toy(self.content, run, resume=True)
         except (UserError, RunFailed) as error:
             line = str(error)
         else:
-            raise Admitted("the run was resumed")
-        # The checkpoint of a run of the same recipe is whole, and so it is the other files that do not fit.
-        named = name if name != LATEST else ""
+            raise WronglyAccepted("the run was resumed")
+        # A checkpoint of another run of the recipe is valid by itself, and the refusal names the other files.
+        expected = name if name != LATEST else ""
         missing = name.endswith("generation-000002.safetensors") and "generation 2" in line
-        if str(run) not in line or not (named in line or missing):
-            raise Admitted(f"{name} was not named: {line}")
+        if str(run) not in line or not (expected in line or missing):
+            raise WronglyAccepted(f"{name} was not named: {line}")
         if _content(run) != before:
-            raise Admitted("the run was refused and changed")
-        raise Turned(line)
+            raise WronglyAccepted("the run was refused and changed")
+        raise Rejected(line)
 
 
 def _content(run: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def _convert_to_earlier_version(run: Path) -> None:
+    """Convert an interrupted run to an earlier version, without digests in checkpoints and names in private state."""
+    environment = json.loads((run / "environment.json").read_text())
+    del environment["run"]
+    (run / "environment.json").write_text(json.dumps(environment))
+    recipe = recipe_digest((run / "recipe.yaml").read_text())
+    for path in (run / CHECKPOINTS).glob("*.safetensors"):
+        tensors, values = read_sealed(path, "")
+        del values["digests"]
+        write_sealed(path, tensors, {**values, "recipe": recipe})
+    for path in run.glob("sites/*/generation-*.safetensors"):
+        write_sealed(path, read_sealed(path, "")[0], {})

@@ -1,4 +1,4 @@
-"""The kinds of hostile input, with how many cases a whole campaign has of each."""
+"""The kinds of hostile input, with the number of cases of a whole campaign."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from campaigns.hostile.case import Kind
 
 @dataclass(frozen=True)
 class Entry:
-    """A kind, whose module is read when it is made."""
+    """A kind, whose module is imported by :meth:`prepare`."""
 
-    what: str
+    title: str
     count: int
-    where: str
+    location: str
 
-    def make(self, prepared: Path) -> Kind:
-        """Prepare it."""
-        module, _, name = self.where.partition(":")
-        made: Callable[[Path], Kind] = getattr(import_module(f"campaigns.hostile.{module}"), name)
-        return made(prepared)
+    def prepare(self, prepared: Path) -> Kind:
+        """Create the kind."""
+        module, _, name = self.location.partition(":")
+        create: Callable[[Path], Kind] = getattr(import_module(f"campaigns.hostile.{module}"), name)
+        return create(prepared)
 
 
 KINDS: Mapping[str, Entry] = {

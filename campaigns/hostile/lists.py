@@ -1,8 +1,8 @@
 """Lists of revoked certificates that would readmit a member: fewer, older, renumbered, of another signer, or restored.
 
-A case is a history: a server reads list after list, at a start or while it runs, or a founder restores old copies of
-the members' records between revocations. Whoever was revoked once must stay so, which is checked against the contents
-that the case made, not against what the server remembers.
+A case is a history: a server reads one list after another, at a start or while it runs, or a founder restores old
+copies of the members' records between revocations. A revoked member must stay revoked. The check compares with the
+content of the lists, independent of the server's own record.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from campaigns.hostile.case import Admitted, Case, pick
-from campaigns.hostile.files import odd_file
+from campaigns.hostile.case import Case, WronglyAccepted, pick
+from campaigns.hostile.files import replace_file
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
@@ -42,7 +42,7 @@ SIGNERS = ("own", "own", "own", "own", "own", "own", "other", "member")
 class Step:
     """A list as the server reads it, and the content of a valid list of its federation."""
 
-    words: str
+    description: str
     data: bytes | None
     revoked: frozenset[int] | None = None
     """The revoked certificates of a list that this federation's authority signed; None for anything else."""
@@ -50,7 +50,7 @@ class Step:
     moves: bool = False
     """True if the server starts with another directory for its runs."""
     odd: int | None = None
-    """A seed, if something else is put in the file's place."""
+    """A seed, if another object replaces the file."""
 
 
 class Lists:
@@ -64,39 +64,39 @@ class Lists:
         member = serialization.load_pem_private_key((self.own / "sites/bank/startup/client.key").read_bytes(), None)
         assert isinstance(member, RSAPrivateKey)
         self.keys = {"own": self.authority.key, "other": other.key, "member": member}
-        self.papers = [self._paper(number) for number in range(MEMBERS)]
+        self.certificates = [self._certificate(number) for number in range(MEMBERS)]
 
     def case(self, draws: np.random.Generator, place: Path) -> Case:
-        """Make a history of a server, or now and then of a founder."""
+        """Create a history of a server, or sometimes of a founder."""
         if draws.random() < 0.05:
-            return self._founders(draws, place)
+            return self._founder_case(draws, place)
         shutil.copytree(self.own / "server", place / "server")
         steps = [self._step(draws) for _ in range(int(draws.integers(2, 8)))]
-        return Case([step.words for step in steps], partial(self._serve, place, steps), links=True)
+        return Case([step.description for step in steps], partial(self._check_server, place, steps), links=True)
 
-    def _paper(self, number: int) -> x509.Certificate:
+    def _certificate(self, number: int) -> x509.Certificate:
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"member-{number}")])
         builder = x509.CertificateBuilder(self.authority.root.subject, subject, self.authority.root.public_key())
         builder = builder.serial_number(1000 + number).not_valid_before(BEGAN).not_valid_after(BEGAN + timedelta(900))
         return builder.sign(self.authority.key, hashes.SHA256())
 
     def _step(self, draws: np.random.Generator) -> Step:
-        """Draw a list and what was done to its file."""
+        """Draw a list and a change of its file."""
         restarts, moves = bool(draws.random() < 0.5), bool(draws.random() < 0.2)
         way = pick(draws, ("list",) * 8 + ("missing", "odd", "cut", "two", "binary"))
-        words, data, revoked = self._list(draws)
+        description, data, revoked = self._list(draws)
         if way == "missing":
             return Step(way, None, None, restarts, moves)
         if way == "odd":
-            return Step(f"odd: {words}", data, revoked, restarts, moves, int(draws.integers(2**32)))
+            return Step(f"odd: {description}", data, revoked, restarts, moves, int(draws.integers(2**32)))
         if way == "cut":
             return Step(way, data[: int(draws.integers(len(data) - 30))], None, restarts, moves)
         if way == "two":  # readers take the first
-            return Step(f"two: {words}", data + self._list(draws)[1], revoked, restarts, moves)
+            return Step(f"two: {description}", data + self._list(draws)[1], revoked, restarts, moves)
         if way == "binary":
             data = x509.load_pem_x509_crl(data).public_bytes(serialization.Encoding.DER)
             return Step(way, data, None, restarts, moves)
-        return Step(words, data, revoked, restarts, moves)
+        return Step(description, data, revoked, restarts, moves)
 
     def _list(self, draws: np.random.Generator) -> tuple[str, bytes, frozenset[int] | None]:
         """Draw a list: its number, date, certificates, signer and the names in its entries."""
@@ -117,12 +117,12 @@ class Lists:
                 entry = entry.add_extension(x509.UnrecognizedExtension(NAMED, value), critical=False)
             builder = builder.add_revoked_certificate(entry.build())
         data = builder.sign(self.keys[signer], hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-        words = f"{signer} {number} {days} {sorted(serial - 1000 for serial in serials)}"
-        return words, data, frozenset(serials) if signer == "own" else None
+        description = f"{signer} {number} {days} {sorted(serial - 1000 for serial in serials)}"
+        return description, data, frozenset(serials) if signer == "own" else None
 
-    def _serve(self, place: Path, steps: Sequence[Step]) -> None:
-        """Have a server read one list after another, and look who is still shut out after each."""
-        kit, ever, error = place / "server", frozenset[int](), None
+    def _check_server(self, place: Path, steps: Sequence[Step]) -> None:
+        """Let a server read one list after another, and check after each that revoked members stay revoked."""
+        kit, ever_revoked, error = place / "server", frozenset[int](), None
         path = kit / "startup" / REVOKED
         running: Admission | None = None
         for number, step in enumerate(steps):
@@ -132,56 +132,59 @@ class Lists:
             if step.data is not None:
                 path.write_bytes(step.data)
             if step.odd is not None:
-                odd_file(path, np.random.default_rng(step.odd))
+                replace_file(path, np.random.default_rng(step.odd))
                 is_whole = path.is_file() and not path.is_symlink() and path.stat().st_size == len(step.data or b"")
                 step = replace(
                     step, revoked=step.revoked if is_whole else None, data=step.data if path.exists() else None
                 )
             if step.moves:
                 prepare_server(open_kit(kit, "server"), place / f"runs-{number}")
-            said = list[str]()
+            messages = list[str]()
             try:
                 if running is None or step.restarts:
                     running = None
-                    started = Admission(kit, said.append)
+                    started = Admission(kit, messages.append)
                     started.read()
                     running = started
-                    if step.revoked is None and (step.data is not None or ever):
-                        raise Admitted(f"starts with {step.words}")
+                    if step.revoked is None and (step.data is not None or ever_revoked):
+                        raise WronglyAccepted(f"starts with {step.description}")
                     accepted = True
                 else:
                     running.follow()
-                    accepted = not any("stays in force" in line for line in said) and step.revoked is not None
-                    accepted = accepted and self._refused_by(running) == step.revoked
+                    accepted = not any("stays in force" in line for line in messages) and step.revoked is not None
+                    accepted = accepted and self._serials_refused_by(running) == step.revoked
             except UserError as refusal:
                 error, accepted = refusal, False
             if accepted and step.revoked is not None:
-                if not ever <= step.revoked:
-                    raise Admitted(f"takes {step.words} after {sorted(ever)}")
-                ever = step.revoked
-            if running is not None and not ever <= self._refused_by(running):
-                raise Admitted(f"admits {sorted(ever - self._refused_by(running))} after {step.words}")
+                if not ever_revoked <= step.revoked:
+                    raise WronglyAccepted(f"takes {step.description} after {sorted(ever_revoked)}")
+                ever_revoked = step.revoked
+            if running is not None and not ever_revoked <= self._serials_refused_by(running):
+                raise WronglyAccepted(
+                    f"admits {sorted(ever_revoked - self._serials_refused_by(running))} after {step.description}"
+                )
             if running is not None and not all(name.isprintable() for name in running.revoked()):
-                raise Admitted(f"names members by {list(running.revoked())}")
+                raise WronglyAccepted(f"names members by {list(running.revoked())}")
         if error is not None:
             raise error
 
-    def _refused_by(self, server: Admission) -> frozenset[int]:
+    def _serials_refused_by(self, server: Admission) -> frozenset[int]:
         """Return the serial numbers of the certificates that a server refuses."""
-        return frozenset(paper.serial_number for paper in self.papers if server.refusal(paper))
+        return frozenset(each.serial_number for each in self.certificates if server.refusal(each))
 
-    def _founders(self, draws: np.random.Generator, place: Path) -> Case:
-        """Draw what a founder does: revoke and renew members, and restore older copies of their records."""
-        deeds = [
+    def _founder_case(self, draws: np.random.Generator, place: Path) -> Case:
+        """Draw a founder's actions: revoke and renew members, and restore older copies of their records."""
+        actions = [
             (pick(draws, ("revoke", "revoke", "restore", "renew")), pick(draws, ("bank", "border")), draws.random())
             for _ in range(int(draws.integers(3, 7)))
         ]
         return Case(
-            [f"{deed} {name} {share:.2f}" for deed, name, share in deeds], partial(self._provision, place, deeds)
+            [f"{action} {name} {share:.2f}" for action, name, share in actions],
+            partial(self._check_founder, place, actions),
         )
 
-    def _provision(self, place: Path, deeds: Sequence[tuple[str, str, float]]) -> None:
-        """Do so, and copy every list to a server, which must never have to refuse one."""
+    def _check_founder(self, place: Path, actions: Sequence[tuple[str, str, float]]) -> None:
+        """Execute the actions, and check that a server accepts every list and that lists only grow."""
         kits, server = place / "kits", place / "server"
         shutil.copytree(self.own / "authority", kits / "authority")
         shutil.copytree(self.own / "server", server)
@@ -194,13 +197,13 @@ class Lists:
                 "sites": {name: entry for name, entry in sites.items() if name not in (host, operator)},
             }
         )
-        book, ever = kits / "authority" / "members.json", set[int]()
+        book, ever_revoked = kits / "authority" / "members.json", set[int]()
         copies = [book.read_bytes()]
-        for deed, name, share in deeds:
-            if deed == "restore":
+        for action, name, share in actions:
+            if action == "restore":
                 book.write_bytes(copies[int(share * len(copies))])
                 continue
-            provision(file, kits, revoke=[name] * (deed == "revoke"), renew=[name] * (deed == "renew"))
+            provision(file, kits, revoke=[name] * (action == "revoke"), renew=[name] * (action == "renew"))
             copies.append(book.read_bytes())
             update = kits / "updates" / "server" / "startup" / REVOKED
             if not update.exists():
@@ -209,8 +212,8 @@ class Lists:
             try:
                 Admission(server, lambda text: None).read()
             except UserError as error:
-                raise Admitted(f"the founder's list is refused: {error}") from None
+                raise WronglyAccepted(f"the founder's list is refused: {error}") from None
             now = {entry.serial_number for entry in x509.load_pem_x509_crl(update.read_bytes())}
-            if not ever <= now:
-                raise Admitted(f"the list of {deed} {name} lacks {sorted(ever - now)}")
-            ever |= now
+            if not ever_revoked <= now:
+                raise WronglyAccepted(f"the list of {action} {name} lacks {sorted(ever_revoked - now)}")
+            ever_revoked |= now

@@ -1,8 +1,7 @@
 """Messages of a hostile member to other members and to the server: false names, other channels, forged headers.
 
-A case takes one message through the checks on its way: that of the server, and then that of the cell which it is for.
-The check compares each arriving message with those of a recorded run. The administration of a site is tried by topic
-and job.
+A case passes one message through the checks of the server and of the destination cell, and compares an accepted message
+with those of a recorded run. Administration requests to a site vary in topic and job.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from campaigns.hostile.case import Admitted, Case, Turned, pick
+from campaigns.hostile.case import Case, Rejected, WronglyAccepted, pick
 from nvflare.private.admin_defs import Message
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 
@@ -40,7 +39,23 @@ FROM_SITE = {
 """The requests of a site: destination, channel and topic, beside replies in streams and downloads."""
 
 NAMES = ("border", f"border.{JOB}", "bank", f"bank.{JOB}", "server", f"server.{JOB}", OPERATOR, "border.bank")
-ODD = ("Bank", " bank", "bank ", "server.", ".bank", "bank..x", "bänk", "bank\n", "server\0", "", "*", None, 0, [], {})
+ODD: tuple[Any, ...] = (
+    "Bank",
+    " bank",
+    "bank ",
+    "server.",
+    ".bank",
+    "bank..x",
+    "bänk",
+    "bank\n",
+    "server\0",
+    "",
+    "*",
+    None,
+    0,
+    [],
+    {},
+)
 CHANNELS = (
     *("admin", "task", "server_command", "server_parent_listener", "client_command", "client_sub_worker_command"),
     *("aux_communication", "return_only", "hci_channel", "cellnet.channel", "_net_manager", "credential_manager"),
@@ -81,13 +96,13 @@ class Members:
     """The cells of the server and of sites, by their names."""
 
     def __init__(self, prepared: Path) -> None:
-        """Need nothing."""
+        """Prepare nothing."""
 
     def case(self, draws: np.random.Generator, place: Path) -> Case:
-        """Make one message, or one request of administration."""
+        """Create one message, or one administration request."""
         if draws.random() < 0.2:
             topic, job = pick(draws, _topics()), pick(draws, JOBS)
-            return Case(["administration", topic, str(job)], partial(_administer, topic, job))
+            return Case(["administration", topic, str(job)], partial(_check_administration, topic, job))
         sender = pick(draws, ("border", f"border.{JOB}", "border", OPERATOR))
         destination, channel, topic = pick(draws, sorted(FROM_SITE))
         headers: dict[str, Any] = {
@@ -99,66 +114,66 @@ class Members:
         }
         if draws.random() < 0.4:
             headers |= {"sm__ch": channel, "sm__tp": topic, "cn__channel": "sm__STREAM", "cn__topic": "sm__DATA"}
-        done = [sender, *(pick(draws, TWISTS)(headers, draws) for _ in range(int(draws.integers(0, 4))))]
-        return Case(done, partial(_send, sender, headers))
+        changes = [sender, *(pick(draws, MUTATIONS)(headers, draws) for _ in range(int(draws.integers(0, 4))))]
+        return Case(changes, partial(_check_message, sender, headers))
 
 
 def _topics() -> list[str]:
     return [topic for processor in ClientRequestProcessors.request_processors for topic in processor.get_topics()]
 
 
-def _change(key: str, values: tuple[Any, ...]) -> Callable[[dict[str, Any], np.random.Generator], str]:
-    def change(headers: dict[str, Any], draws: np.random.Generator) -> str:
+def _header_mutation(key: str, values: tuple[Any, ...]) -> Callable[[dict[str, Any], np.random.Generator], str]:
+    def set_header(headers: dict[str, Any], draws: np.random.Generator) -> str:
         headers[key] = pick(draws, values)
         return f"{key} {headers[key]!r}"
 
-    return change
+    return set_header
 
 
-TWISTS = (
-    _change("cn__origin", NAMES),
-    _change("cn__origin", ODD),
-    _change("cn__destination", NAMES),
-    _change("cn__destination", NAMES),
-    _change("cn__destination", ODD),
-    _change("cn__channel", (*CHANNELS, *ODD)),
-    _change("cn__channel", CHANNELS),
-    _change("cn__topic", (*TOPICS, *ODD)),
-    _change("sm__ch", (*CHANNELS, *ODD)),
-    _change("sm__tp", (*TOPICS, *ODD)),
-    _change("cn__msg_type", ("reply", "return", "REQ", *ODD)),
-    _change("cn__conn_url", ("tcp://192.0.2.1:1", "", None)),
-    _change("cn__from", NAMES),
-    _change("cn__to", NAMES),
+MUTATIONS = (
+    _header_mutation("cn__origin", NAMES),
+    _header_mutation("cn__origin", ODD),
+    _header_mutation("cn__destination", NAMES),
+    _header_mutation("cn__destination", NAMES),
+    _header_mutation("cn__destination", ODD),
+    _header_mutation("cn__channel", (*CHANNELS, *ODD)),
+    _header_mutation("cn__channel", CHANNELS),
+    _header_mutation("cn__topic", (*TOPICS, *ODD)),
+    _header_mutation("sm__ch", (*CHANNELS, *ODD)),
+    _header_mutation("sm__tp", (*TOPICS, *ODD)),
+    _header_mutation("cn__msg_type", ("reply", "return", "REQ", *ODD)),
+    _header_mutation("cn__conn_url", ("tcp://192.0.2.1:1", "", None)),
+    _header_mutation("cn__from", NAMES),
+    _header_mutation("cn__to", NAMES),
 )
 
 
-def _send(sender: str, headers: dict[str, Any]) -> None:
-    """Take a message to the server, and on to where it is for; what arrives there must be harmless."""
+def _check_message(sender: str, headers: dict[str, Any]) -> None:
+    """Send a message to the server and on to its destination; check that an arriving message is harmless."""
     if reason := fault("server", sender, headers, is_local=False, is_operator=False):
-        raise Turned(ascii(reason))
+        raise Rejected(ascii(reason))
     destination, origin = headers["cn__destination"], headers["cn__origin"]
     if destination not in ("server", f"server.{JOB}"):
-        raise Admitted(f"the server forwards it to {destination!r}")
+        raise WronglyAccepted(f"the server forwards it to {destination!r}")
     if destination != "server" and (reason := fault(destination, "server", headers, is_local=True, is_operator=False)):
-        raise Turned(ascii(reason))
+        raise Rejected(ascii(reason))
     if origin not in ("border", f"border.{JOB}", "border.bank") or "cn__conn_url" in headers or sender == OPERATOR:
-        raise Admitted(f"{sender} passes as {origin!r}")
+        raise WronglyAccepted(f"{sender} is accepted as {origin!r}")
     channel, topic = headers["cn__channel"], headers["cn__topic"]
     if (channel, topic) == ("sm__STREAM", "sm__DATA"):
         channel, topic = headers["sm__ch"], headers["sm__tp"]
     is_reply = headers["cn__msg_type"] != "req" or (channel == "sm__STREAM" and topic in ("sm__ACK", "sm__ERROR"))
     is_answer = destination != "server" and channel in ("return_only", "download_service__")
     if not is_reply and not is_answer and (destination, channel, topic) not in FROM_SITE:
-        raise Admitted(f"{channel!r}/{topic!r} reaches {destination}")
+        raise WronglyAccepted(f"{channel!r}/{topic!r} reaches {destination}")
 
 
-def _administer(topic: str, job: object) -> None:
-    """Ask a site for something as its server would."""
+def _check_administration(topic: str, job: object) -> None:
+    """Send an administration request to a site, as its server would."""
     processors = map(CheckedProcessor, ClientRequestProcessors.request_processors)
-    (processor,) = [each for each in processors if topic in each.get_topics()] or [None]
+    processor = next((each for each in processors if topic in each.get_topics()), None)
     if processor is None:
-        raise Turned(f"{topic} is not listed")
+        raise Rejected(f"{topic} is not listed")
     request = Message(topic, "")
     request.set_header("job_id", job)
     try:
@@ -166,8 +181,8 @@ def _administer(topic: str, job: object) -> None:
     except (TypeError, ValueError, AttributeError):  # NVFlare's processor was reached, and has no engine
         reply = None
     if reply is not None and reply.body == "invalid job id":
-        raise Turned(f"{topic}: {reply.body}")
+        raise Rejected(f"{topic}: {reply.body}")
     if topic not in ADMINISTRATION:
-        raise Admitted(f"a site does {topic}")
+        raise WronglyAccepted(f"a site does {topic}")
     if topic != "train.check_status" and not (isinstance(job, str) and str(uuid.UUID(job)) == job):
-        raise Admitted(f"a site does {topic} for {job!r}")
+        raise WronglyAccepted(f"a site does {topic} for {job!r}")

@@ -1,4 +1,4 @@
-"""What strangers put into a folder of pictures: bombs, halves, two kinds in one file, links, names that are traps."""
+"""Mutations of a folder of pictures: decompression bombs, incomplete files, polyglots, links, hostile names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from campaigns.hostile.case import pick
-from campaigns.hostile.files import is_small, odd_file, path_of_secret
+from campaigns.hostile.files import is_small, replace_file, secret_path
 from PIL import Image
 
 Make = Callable[[np.random.Generator], bytes]
@@ -30,14 +30,14 @@ def chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def png(width: int, height: int, data: bytes, *more: bytes, depth: int = 8, colour: int = 2) -> bytes:
-    """Return a PNG that says of itself whatever it is told to say."""
+    """Return a PNG with any header."""
     head = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
     parts = [chunk(b"IHDR", head), *more, chunk(b"IDAT", data), chunk(b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
-def encoded(draws: np.random.Generator, form: str, mode: str = "RGB", **options: object) -> bytes:
-    """Return an honest picture."""
+def encode(draws: np.random.Generator, form: str, mode: str = "RGB", **options: object) -> bytes:
+    """Return a valid picture."""
     pixels = draws.integers(0, 256, (24, 24, 3), dtype=np.uint8)
     out = BytesIO()
     Image.fromarray(pixels).convert(mode).save(out, form, **options)
@@ -45,7 +45,7 @@ def encoded(draws: np.random.Generator, form: str, mode: str = "RGB", **options:
 
 
 def bomb(draws: np.random.Generator) -> bytes:
-    """A few kilobytes that want to be gigabytes."""
+    """A few kilobytes that decompress to gigabytes."""
     side = int(pick(draws, (8001, 60_000, 2**31 - 1, 2**32 - 1)))
     return png(side, side, zlib.compress(bytes(1 << 22)))
 
@@ -56,7 +56,7 @@ def long_row(draws: np.random.Generator) -> bytes:
 
 
 def text_bomb(draws: np.random.Generator) -> bytes:
-    """A picture whose comment unpacks to more than anybody would read."""
+    """A picture with a comment of 64 MiB."""
     packed = zlib.compress(bytes(1 << 26))
     return png(
         24,
@@ -68,14 +68,14 @@ def text_bomb(draws: np.random.Generator) -> bytes:
 
 
 def odd_header(draws: np.random.Generator) -> bytes:
-    """A picture of a depth and kind of colour that do not exist, or that exist and are rare."""
+    """A picture of an invalid or rare depth and colour type."""
     depth, colour = int(pick(draws, (0, 1, 2, 3, 8, 16, 255))), int(pick(draws, (0, 1, 2, 3, 4, 6, 7)))
     return png(int(pick(draws, (0, 1, 24, 16))), 24, zlib.compress(bytes(24 * 200)), depth=depth, colour=colour)
 
 
-def halves(draws: np.random.Generator) -> bytes:
-    """An honest picture of some kind, of which a part is missing or other."""
-    data = bytearray(encoded(draws, pick(draws, ("PNG", "JPEG", "BMP", "WEBP", "TIFF"))))
+def incomplete(draws: np.random.Generator) -> bytes:
+    """A valid picture that is truncated or has changed bytes."""
+    data = bytearray(encode(draws, pick(draws, ("PNG", "JPEG", "BMP", "WEBP", "TIFF"))))
     if draws.random() < 0.4:
         return bytes(data[: int(draws.integers(len(data)))])
     for _ in range(int(draws.integers(1, 12))):
@@ -83,14 +83,14 @@ def halves(draws: np.random.Generator) -> bytes:
     return bytes(data)
 
 
-def two_in_one(draws: np.random.Generator) -> bytes:
-    """A picture that is also something else."""
+def polyglot(draws: np.random.Generator) -> bytes:
+    """A picture that is also a file of another format."""
     tail = pick(draws, (b"PK\x05\x06" + bytes(18), b"<script>alert(1)</script>", b"%PDF-1.7\n", b"#!/bin/sh\nid\n"))
-    return encoded(draws, pick(draws, ("PNG", "JPEG", "BMP"))) + tail
+    return encode(draws, pick(draws, ("PNG", "JPEG", "BMP"))) + tail
 
 
-def other_kind(draws: np.random.Generator) -> bytes:
-    """What calls itself a picture and is none that is read."""
+def other_format(draws: np.random.Generator) -> bytes:
+    """A file of a format that the program does not read."""
     svg = b'<svg xmlns="http://www.w3.org/2000/svg"><image href="file:///etc/passwd"/></svg>'
     eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 24 24\n(x) run\n"
     plain = (
@@ -102,11 +102,11 @@ def other_kind(draws: np.random.Generator) -> bytes:
         b"II*\0" + bytes(4),
         b"",
     )
-    return pick(draws, (*plain, encoded(draws, "GIF"), encoded(draws, "ICO"), draws.bytes(300)))
+    return pick(draws, (*plain, encode(draws, "GIF"), encode(draws, "ICO"), draws.bytes(300)))
 
 
-def tags(draws: np.random.Generator) -> bytes:
-    """A TIFF whose tags point wherever they like."""
+def tiff_tags(draws: np.random.Generator) -> bytes:
+    """A TIFF with arbitrary values and offsets in its tags."""
     entries = [(256, 4, 1, 24), (257, 4, 1, 24), (258, 3, 1, 8), (259, 3, 1, int(pick(draws, (1, 5, 7, 8, 65535)))),
                (262, 3, 1, 1), (273, 4, 1, int(pick(draws, (8, 2**31, 2**32 - 1)))), (277, 3, 1, int(pick(draws, (1,
                3, 65535)))),
@@ -117,16 +117,16 @@ def tags(draws: np.random.Generator) -> bytes:
     return b"II*\0" + struct.pack("<IH", 8, len(entries)) + raw + struct.pack("<I", again) + bytes(600)
 
 
-def several(draws: np.random.Generator) -> bytes:
-    """A picture with others behind it."""
+def animation(draws: np.random.Generator) -> bytes:
+    """A picture with several frames."""
     frames = [Image.fromarray(draws.integers(0, 256, (24, 24, 3), dtype=np.uint8)) for _ in range(3)]
     out = BytesIO()
     frames[0].save(out, pick(draws, ("PNG", "WEBP", "TIFF", "GIF")), save_all=True, append_images=frames[1:])
     return out.getvalue()
 
 
-def rare(draws: np.random.Generator) -> bytes:
-    """A picture of colours that cannot simply be shown."""
+def rare_mode(draws: np.random.Generator) -> bytes:
+    """A picture of a rare colour mode."""
     form, mode = pick(
         draws,
         (
@@ -140,54 +140,55 @@ def rare(draws: np.random.Generator) -> bytes:
             ("TIFF", "LAB"),
         ),
     )
-    return encoded(draws, form, mode)
+    return encode(draws, form, mode)
 
 
-def turned(draws: np.random.Generator) -> bytes:
-    """A JPEG that says which side is up, in a number that may mean nothing."""
+def rotation(draws: np.random.Generator) -> bytes:
+    """A JPEG with a valid or invalid orientation."""
     exif = Image.Exif()
     exif[0x0112] = int(pick(draws, (0, 1, 3, 6, 8, 9, 65535)))
     data = exif.tobytes()
-    return encoded(draws, "JPEG", exif=data if draws.random() < 0.5 else data[: int(draws.integers(6, len(data)))])
+    return encode(draws, "JPEG", exif=data if draws.random() < 0.5 else data[: int(draws.integers(6, len(data)))])
 
 
 PICTURES: tuple[Make, ...] = (
-    bomb, long_row, text_bomb, odd_header, halves, halves, two_in_one, other_kind, tags, several, rare, turned,
+    bomb, long_row, text_bomb, odd_header, incomplete, incomplete, polyglot, other_format, tiff_tags, animation,
+    rare_mode, rotation,
 )  # fmt: skip
 
 
-def spoilt_entry(root: Path, draws: np.random.Generator) -> str:
-    """Put something into a folder that should not be there, or spoil what is."""
-    deed = pick(draws, ("picture", "picture", "picture", "name", "link", "odd", "video", "deep", "class"))
+def mutate_folder(root: Path, draws: np.random.Generator) -> str:
+    """Add an invalid entry to a folder, or change an entry."""
+    way = pick(draws, ("picture", "picture", "picture", "name", "link", "odd", "video", "deep", "class"))
     files = sorted(path for path in root.rglob("*") if path.suffix in (".png", ".avi") and is_small(path))
     if not files:
         return "nothing"
     path = pick(draws, files)
-    if deed == "picture":
+    if way == "picture":
         make = pick(draws, PICTURES)
         path.write_bytes(make(draws))
         return f"{make.__name__} as {path.suffix}"
-    if deed == "odd":
-        return odd_file(path, draws)
-    if deed == "video":
-        return _spoil_video(root, draws)
-    return _placed(root, path, deed, draws)
+    if way == "odd":
+        return replace_file(path, draws)
+    if way == "video":
+        return _mutate_video(root, draws)
+    return _move(root, path, way, draws)
 
 
-def _placed(root: Path, path: Path, deed: str, draws: np.random.Generator) -> str:
-    """Move a file to where, or name it as, nobody would; or put a link beside it."""
+def _move(root: Path, path: Path, way: str, draws: np.random.Generator) -> str:
+    """Rename or move a file, or create a link beside it."""
     try:
-        if deed == "name":
+        if way == "name":
             name = pick(draws, NAMES)
             raw = os.fsencode(path.parent) + (b"/\xff\xfe.png" if draws.random() < 0.1 else b"/" + os.fsencode(name))
             os.rename(os.fsencode(path), raw)
             return f"name {name!r}"
-        if deed == "link":
+        if way == "link":
             target = pick(
                 draws,
                 (
-                    path_of_secret(path),
-                    path_of_secret(path).parent,
+                    secret_path(path),
+                    secret_path(path).parent,
                     root,
                     path.parent.parent,
                     Path("/dev/zero"),
@@ -196,7 +197,7 @@ def _placed(root: Path, path: Path, deed: str, draws: np.random.Generator) -> st
             )
             path.with_name(f"link{int(draws.integers(9))}.png").symlink_to(target)
             return f"link to {target.name}"
-        if deed == "deep":
+        if way == "deep":
             place = path.parent.joinpath(*["d"] * int(draws.integers(1, 60)))
             place.mkdir(parents=True)
         else:
@@ -207,10 +208,10 @@ def _placed(root: Path, path: Path, deed: str, draws: np.random.Generator) -> st
         path.rename(place / f"moved{int(draws.integers(9))}{path.suffix}")
     except OSError:
         return "nothing"
-    return deed
+    return way
 
 
-def _spoil_video(root: Path, draws: np.random.Generator) -> str:
+def _mutate_video(root: Path, draws: np.random.Generator) -> str:
     path = root / "real" / "s0" / "clip.avi"
     if not is_small(path) or path.stat().st_size < 80:
         return "nothing"
@@ -221,7 +222,7 @@ def _spoil_video(root: Path, draws: np.random.Generator) -> str:
         for _ in range(int(draws.integers(1, 40))):
             data[int(draws.integers(len(data)))] = int(draws.integers(256))
     elif way == "playlist":
-        data = bytearray(f"#EXTM3U\n#EXTINF:1,\nfile://{path_of_secret(path)}\n".encode())
+        data = bytearray(f"#EXTM3U\n#EXTINF:1,\nfile://{secret_path(path)}\n".encode())
     elif way == "sizes":
         for at in (32, 36, 48, 64, 68):
             data[at : at + 4] = int(pick(draws, (0, 1, 2**31 - 1, 2**32 - 1))).to_bytes(4, "little")

@@ -1,7 +1,7 @@
-"""Recipes, studies and federation files from strangers: the shipped ones, changed as texts and as trees.
+"""Hostile recipes, studies and federation files: the shipped ones, changed as texts and as trees.
 
-What may be taken in: a text that says each thing once, in keys that the resolved recipe has, with numbers that are
-numbers; and what was resolved must read back as itself.
+An accepted text has no duplicate keys, only keys of the resolved recipe, and finite numbers; and the resolved recipe,
+written and read again, is the same.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import yaml
-from campaigns.hostile.case import Admitted, Case, pick
+from campaigns.hostile.case import Case, WronglyAccepted, pick
 
 from fedvisage.methods import read_method
 from fedvisage.nvflare.authority import read_federation
@@ -59,33 +59,33 @@ class Recipes:
 
     def case(self, draws: np.random.Generator, place: Path) -> Case:
         """Change one file."""
-        what = pick(draws, ("recipe", "recipe", "recipe", "study", "federation"))
-        if what == "federation":
+        kind = pick(draws, ("recipe", "recipe", "recipe", "study", "federation"))
+        if kind == "federation":
             text = FEDERATION
         else:
-            text = pick(draws, self.recipes if what == "recipe" else self.studies).read_text(encoding="utf-8")
-        done = [what]
+            text = pick(draws, self.recipes if kind == "recipe" else self.studies).read_text(encoding="utf-8")
+        changes = [kind]
         for _ in range(int(draws.integers(1, 4))):
-            way, text = (_changed_tree if draws.random() < 0.5 else _changed_text)(text, draws)
-            done.append(way)
+            way, text = (_mutate_tree if draws.random() < 0.5 else _mutate_text)(text, draws)
+            changes.append(way)
         path = place / "file.yaml"
         data = text.encode("utf-8", "surrogatepass")
         if draws.random() < 0.1:
-            data = _changed_bytes(data, draws)
-            done.append("bytes")
+            data = _mutate_bytes(data, draws)
+            changes.append("bytes")
         path.write_bytes(data)
-        overrides = [pick(draws, OVERRIDES)] if what == "recipe" and draws.random() < 0.2 else []
-        take = {"recipe": partial(_recipe, path, overrides), "study": partial(_study, path),
-                "federation": partial(_federation, path)}[what]  # fmt: skip
-        return Case([*done, *overrides], take)
+        overrides = [pick(draws, OVERRIDES)] if kind == "recipe" and draws.random() < 0.2 else []
+        check = {"recipe": partial(_check_recipe, path, overrides), "study": partial(_check_study, path),
+                "federation": partial(_check_federation, path)}[kind]  # fmt: skip
+        return Case([*changes, *overrides], check)
 
 
-FAST, FAST_OUT = getattr(yaml, "CSafeLoader", yaml.SafeLoader), getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-"""Written in C, where they are there, and by others than what is tried."""
+LOADER, DUMPER = getattr(yaml, "CSafeLoader", yaml.SafeLoader), getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+"""LibYAML where it is installed, independent of the loader under test."""
 
 DEEP = "[" * 100
-MOST = 5000
-"""Places of a tree that are looked at; one whose sections stand in each other has no end of them."""
+MOST_BRANCHES = 5000
+"""Branches that a change can choose from; a recursive tree has no end of them."""
 
 OVERRIDES = (
     "training.rounds=5", "training.rounds=NaN", "=", "a.b.c.d=1", "training=5", "data.sites.X/../../Y=synth: O",
@@ -95,33 +95,33 @@ OVERRIDES = (
 )  # fmt: skip
 
 
-def _recipe(path: Path, overrides: list[str]) -> None:
+def _check_recipe(path: Path, overrides: list[str]) -> None:
     recipe = load(path, overrides, read_method)
-    _look(recipe, path, overrides)
+    _check_resolved(recipe, path, overrides)
 
 
-def _look(recipe: Recipe, path: Path, overrides: list[str]) -> None:
+def _check_resolved(recipe: Recipe, path: Path, overrides: list[str]) -> None:
     tree = tree_of(recipe)
     for key, value in _leaves(tree):
         if isinstance(value, float) and not math.isfinite(value):
-            raise Admitted(f"{key} is {value}")
+            raise WronglyAccepted(f"{key} is {value}")
     for name in tree["data"]["sites"]:
         if not name or any(letter in name for letter in "/\\\0 \n\x1b") or name in (".", ".."):
-            raise Admitted(f"a site is called {name!r}")
+            raise WronglyAccepted(f"a site is called {name!r}")
     again = path.with_name("again.yaml")
     again.write_text(text_of(recipe), encoding="utf-8")
     if load(again, [], read_method) != recipe:
-        raise Admitted("what was resolved reads back as another recipe")
-    _look_at_text(path)
+        raise WronglyAccepted("what was resolved reads back as another recipe")
+    _check_unique_keys(path)
     if not overrides:
-        given = yaml.load(path.read_text(encoding="utf-8"), Loader=FAST)
-        if extra := set(given) - set(tree):
-            raise Admitted(f"{sorted(map(str, extra))} are no keys of a recipe")
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=LOADER)
+        if extra := set(content) - set(tree):
+            raise WronglyAccepted(f"{sorted(map(str, extra))} are no keys of a recipe")
 
 
-def _look_at_text(path: Path) -> None:
-    """Refuse a text that says something twice: which of both was meant is not known."""
-    nodes = [yaml.compose(path.read_text(encoding="utf-8"), Loader=FAST)]
+def _check_unique_keys(path: Path) -> None:
+    """Check that a text has no duplicate keys, whose meaning would be ambiguous."""
+    nodes = [yaml.compose(path.read_text(encoding="utf-8"), Loader=LOADER)]
     seen: set[int] = set()
     while nodes:
         node = nodes.pop()
@@ -131,30 +131,30 @@ def _look_at_text(path: Path) -> None:
         if isinstance(node, yaml.MappingNode):
             keys = [(key.tag, key.value) for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
             if twice := {key for key in keys if keys.count(key) > 1}:
-                raise Admitted(f"says {sorted(value for _, value in twice)} twice")
-            nodes += [one for pair in node.value for one in pair]
+                raise WronglyAccepted(f"says {sorted(value for _, value in twice)} twice")
+            nodes += [child for pair in node.value for child in pair]
         elif isinstance(node, yaml.SequenceNode):
             nodes += node.value
 
 
-def _study(path: Path) -> None:
+def _check_study(path: Path) -> None:
     study = read_study(path)
-    _look_at_text(path)
+    _check_unique_keys(path)
     for seed in study.seeds:
         if not isinstance(seed, int) or isinstance(seed, bool):
-            raise Admitted(f"a seed is {seed!r}")
+            raise WronglyAccepted(f"a seed is {seed!r}")
     if not set(study.sites) | set(study.targets) <= set(study.sets):
-        raise Admitted("names sets that it does not have")
+        raise WronglyAccepted("names sets that it does not have")
 
 
-def _federation(path: Path) -> None:
-    found = read_federation(path)
-    _look_at_text(path)
-    for name in (*found.sites, found.name, found.server.host):
+def _check_federation(path: Path) -> None:
+    federation = read_federation(path)
+    _check_unique_keys(path)
+    for name in (*federation.sites, federation.name, federation.server.host):
         if any(letter in name for letter in "/\\\0 \n\x1b") or name in ("", ".", ".."):
-            raise Admitted(f"something is called {name!r}")
-    if {name.lower() for name in found.sites} & {"server", "operator"} or not 0 < found.server.port < 65536:
-        raise Admitted("a name or a port that cannot be one")
+            raise WronglyAccepted(f"something is called {name!r}")
+    if {name.lower() for name in federation.sites} & {"server", "operator"} or not 0 < federation.server.port < 65536:
+        raise WronglyAccepted("a name or a port that cannot be one")
 
 
 def _leaves(tree: Any, key: str = "") -> Iterator[tuple[str, Any]]:
@@ -165,26 +165,26 @@ def _leaves(tree: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, tree
 
 
-def _changed_tree(text: str, draws: np.random.Generator) -> tuple[str, str]:
-    """Change one value of a tree, wherever it is; a text that is no tree any more stays as it is."""
+def _mutate_tree(text: str, draws: np.random.Generator) -> tuple[str, str]:
+    """Change one value of a tree; a text that is not a tree stays as it is."""
     try:
-        tree = yaml.load(text, Loader=FAST) if DEEP not in text else None
-        where = list(islice(branches(tree), MOST))
+        tree = yaml.load(text, Loader=LOADER) if DEEP not in text else None
+        options = list(islice(branches(tree), MOST_BRANCHES))
     except (yaml.YAMLError, ValueError, RecursionError):
         return "no tree", text
-    if not where:
+    if not options:
         return "empty tree", text
-    node, key = pick(draws, where)
-    deed = int(draws.integers(6))
-    if deed == 0:
+    node, key = pick(draws, options)
+    way = int(draws.integers(6))
+    if way == 0:
         del node[key]
-    elif deed == 1:
+    elif way == 1:
         node[key] = pick(draws, NUMBERS)
-    elif deed == 2:
+    elif way == 2:
         node[key] = pick(draws, TEXTS)
-    elif deed == 3:
+    elif way == 3:
         node[key] = pick(draws, ([], {}, None, [[]], {"": ""}, [None], {"name": 7}, ["a"] * 1000))
-    elif deed == 4 and isinstance(node, dict):
+    elif way == 4 and isinstance(node, dict):
         node[pick(draws, (*TEXTS, 7, None, 1.5, True, ("a", "b"), f"{key} ", str(key).upper()))] = node.pop(key)
     else:
         value = node[key]
@@ -192,8 +192,8 @@ def _changed_tree(text: str, draws: np.random.Generator) -> tuple[str, str]:
             value = {"a": value} if draws.random() < 0.5 else [value]
         node[key] = value
     try:
-        return ("left out", "number", "text", "form", "key", "deep")[deed], yaml.dump(
-            tree, Dumper=FAST_OUT, sort_keys=False
+        return ("left out", "number", "text", "form", "key", "deep")[way], yaml.dump(
+            tree, Dumper=DUMPER, sort_keys=False
         )
     except (yaml.YAMLError, ValueError, RecursionError):
         return "no text", text
@@ -206,32 +206,32 @@ def branches(tree: Any) -> Iterator[tuple[Any, Any]]:
             yield from branches(tree[key])
 
 
-def _changed_text(text: str, draws: np.random.Generator) -> tuple[str, str]:
-    """Change the text itself."""
-    lines, deed = text.split("\n"), int(draws.integers(8))
+def _mutate_text(text: str, draws: np.random.Generator) -> tuple[str, str]:
+    """Change one line of a text, or its end."""
+    lines, way = text.split("\n"), int(draws.integers(8))
     at = int(draws.integers(len(lines)))
-    if deed == 0:
+    if way == 0:
         lines.insert(at, pick(draws, LINES))
-    elif deed == 1:
+    elif way == 1:
         lines.insert(at, lines[at])
-    elif deed == 2:
+    elif way == 2:
         lines[at] = " " * int(draws.integers(6)) + lines[at].strip()
-    elif deed == 3:
+    elif way == 3:
         lines[at] = lines[at][: int(draws.integers(len(lines[at]) + 1))]
-    elif deed == 4:
+    elif way == 4:
         lines = lines[: at + 1]
-    elif deed == 5:
+    elif way == 5:
         lines[at] = lines[at].replace(":", pick(draws, (": &x", ": *x", ": !!str", ":", " :", "::", ": |", ": >")), 1)
-    elif deed == 6:
+    elif way == 6:
         bomb = ["a0: &a0 [x, x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12))]
         lines[at:at] = bomb if draws.random() < 0.5 else ["deep: " + "[" * 20_000]
     else:
         lines[at] = lines[at].replace("e", pick(draws, "éе\u200be\x07"), 1)
     names = ("line", "twice", "indent", "cut line", "cut", "marks", "bomb", "letters")
-    return names[deed], "\n".join(lines)
+    return names[way], "\n".join(lines)
 
 
-def _changed_bytes(data: bytes, draws: np.random.Generator) -> bytes:
+def _mutate_bytes(data: bytes, draws: np.random.Generator) -> bytes:
     raw = bytearray(data or b" ")
     for _ in range(int(draws.integers(1, 6))):
         raw[int(draws.integers(len(raw)))] = int(draws.integers(256))

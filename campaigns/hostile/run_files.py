@@ -1,7 +1,7 @@
-"""Files of two finished runs exchanged, cut, removed or robbed of a line, through the five verbs that use a run.
+"""Files of two finished runs exchanged, truncated, removed or without a line, through the five verbs that use a run.
 
 No file is hostile by itself: each was written by a run, or is a part of such a file. A case is a directory that no run
-wrote, so every verb must refuse it with a line that names a file of it.
+wrote, so every verb must refuse it with a message that names one of its files.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
-from campaigns.hostile.case import Admitted, Case, Turned, pick
+from campaigns.hostile.case import Case, Rejected, WronglyAccepted, pick
 from tests.toy import discard, make_sets, run_toy, tree
 
 import fedvisage as fv
@@ -34,7 +34,7 @@ class RunFiles:
     """Two runs of each task, which differ in their seed."""
 
     def __init__(self, prepared: Path) -> None:
-        """Make them, and keep their files without what no verb reads."""
+        """Train them, and keep the files that the verbs read."""
         sets = make_sets(prepared)
         recognition = tree(sets, "fedfr", training__local={"batches": 1}, training__rounds=2)
         detection = tree(sets, "fedpad", training__local={"batches": 1}, evaluation__features=8)
@@ -60,10 +60,10 @@ class RunFiles:
             chosen = [pick(draws, names)]
         for name in chosen:
             _change(run / name, other / name, way, draws)
-        if any(_same(run, whole) for whole in (own, other)):
+        if any(_are_equal(run, whole) for whole in (own, other)):
             way, chosen = "removed", chosen[:1]  # a file that both runs share was exchanged
             (run / chosen[0]).unlink()
-        return Case([way, *chosen], lambda: _refused(run, chosen, way))
+        return Case([way, *chosen], lambda: _check_refusals(run, chosen, way))
 
 
 def _change(path: Path, other: Path, way: str, draws: np.random.Generator) -> None:
@@ -80,24 +80,26 @@ def _change(path: Path, other: Path, way: str, draws: np.random.Generator) -> No
         shutil.copyfile(other, path)
 
 
-def _same(run: Path, other: Path) -> bool:
-    """Tell whether two directories hold the same files."""
-    contents = [{path.name: path.read_bytes() for path in one.iterdir() if path.is_file()} for one in (run, other)]
+def _are_equal(run: Path, other: Path) -> bool:
+    """Return whether two directories contain the same files."""
+    contents = [
+        {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} for folder in (run, other)
+    ]
     return contents[0] == contents[1]
 
 
-def _refused(run: Path, chosen: list[str], way: str) -> None:
-    """Try every verb; each must name a file, and it must be the one that was changed where there is only one."""
+def _check_refusals(run: Path, chosen: list[str], way: str) -> None:
+    """Check that every verb refuses the run and names the changed file, or any file if several were changed."""
     before, line = sorted(run.iterdir()), ""
-    for verb, take in VERBS.items():
+    for verb, call in VERBS.items():
         try:
-            take(run)
+            call(run)
         except UserError as error:
             line = str(error)
         else:
-            raise Admitted(f"{verb} used the run")
+            raise WronglyAccepted(f"{verb} used the run")
         if str(run) not in line or (way != "several" and chosen[0] not in line):
-            raise Admitted(f"{verb} did not name {chosen[0]}: {line}")
+            raise WronglyAccepted(f"{verb} did not name {chosen[0]}: {line}")
         if sorted(run.iterdir()) != before:
-            raise Admitted(f"{verb} refused the run and wrote into it")
-    raise Turned(line)
+            raise WronglyAccepted(f"{verb} refused the run and wrote into it")
+    raise Rejected(line)

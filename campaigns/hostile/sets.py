@@ -1,8 +1,7 @@
-"""Prepared sets and folders of pictures from strangers, through what opens and imports them.
+"""Hostile prepared sets, and folders of pictures to import.
 
-What may be taken in of a set is worked out here with ``csv``, ``json`` and ``hashlib`` from the words of
-docs/decisions/0002-prepared-sets.md. What may be taken in of a folder: pictures that are plain files below it, and
-nothing of what lies beside it.
+The check of a set uses ``csv``, ``json`` and ``hashlib`` and follows docs/decisions/0002-prepared-sets.md. An import
+may accept pictures that are regular files in the folder, and nothing outside of it.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from campaigns.hostile.case import Admitted, Case, pick
-from campaigns.hostile.files import changed_json, changed_table, is_small, odd_file
-from campaigns.hostile.pictures import spoilt_entry
+from campaigns.hostile.case import Case, WronglyAccepted, pick
+from campaigns.hostile.files import is_small, mutate_json, mutate_table, replace_file
+from campaigns.hostile.pictures import mutate_folder
 from PIL import Image
 from tests.datasets.importers.files import make_folder, save_video
 from tests.toy import make_people, make_set
@@ -32,14 +31,14 @@ from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.show import describe
 
 LARGEST = 64
-"""Pixels along the side of the honest pictures; what is imported is smaller still."""
+"""Side of the valid pictures in pixels."""
 
 
 class Sets:
     """A set for attack detection, an identity set, and a folder of pictures with a video."""
 
     def __init__(self, prepared: Path) -> None:
-        """Make them."""
+        """Create them."""
         self.sets = [make_set(prepared / "faces", "faces", 0, subjects=4, frames=1)]
         self.sets.append(make_people(prepared / "people", "people", 1))
         self.folder = make_folder(prepared / "folder", subjects=3, images=2)
@@ -51,56 +50,56 @@ class Sets:
         (self.folder / "labels.csv").write_text(f"path,label\n{labels}\n")
 
     def case(self, draws: np.random.Generator, place: Path) -> Case:
-        """Spoil a set, or a folder to import."""
+        """Mutate a set, or a folder to import."""
         if draws.random() < 0.6:
             path = place / "set"
             shutil.copytree(pick(draws, self.sets), path)
-            done = [spoil(path, draws) for _ in range(int(draws.integers(1, 3)))]
+            changes = [mutate_set(path, draws) for _ in range(int(draws.integers(1, 3)))]
             verify = bool(draws.random() < 0.5)
-            return Case(["set", *done], partial(_open, path, verify))
+            return Case(["set", *changes], partial(_check_set, path, verify))
         root = place / "folder"
         shutil.copytree(self.folder, root)
-        done = [spoilt_entry(root, draws) for _ in range(int(draws.integers(1, 4)))]
+        changes = [mutate_folder(root, draws) for _ in range(int(draws.integers(1, 4)))]
         if draws.random() < 0.15:
-            done.append(_spoil_text(root / "labels.csv", changed_table, draws))
+            changes.append(_mutate_text(root / "labels.csv", mutate_table, draws))
         name = "set" if draws.random() < 0.9 else pick(draws, ("../set", "", "a\x1b[2J", "n" * 300, "half \ud800", "."))
-        return Case(["folder", *done], partial(_import, root, place / "made", name))
+        return Case(["folder", *changes], partial(_check_import, root, place / "made", name))
 
 
-def spoil(path: Path, draws: np.random.Generator) -> str:
-    """Change a file of a set; often its size and digest in ``set.json`` with it, as somebody would who means it."""
+def mutate_set(path: Path, draws: np.random.Generator) -> str:
+    """Change a file of a set, and often its size and digest in ``set.json``, as an attacker would."""
     file = path / pick(draws, ("set.json", "rows.csv", "rows.csv", "images.npy", "depth.npy", "points.npy"))
     if not file.is_file():
         file = path / "images.npy"
     if not is_small(file):
         return "nothing"
     if draws.random() < 0.1:
-        return f"{file.name} {odd_file(file, draws)}"
+        return f"{file.name} {replace_file(file, draws)}"
     if file.name == "set.json":
-        return f"set.json {_spoil_text(file, changed_json, draws)}"
+        return f"set.json {_mutate_text(file, mutate_json, draws)}"
     try:
-        done = _spoil_text(file, changed_table, draws) if file.suffix == ".csv" else spoil_array(file, draws)
-    except Exception:  # what is spoilt already: NumPy reads the header as Python, which can raise anything
+        changes = _mutate_text(file, mutate_table, draws) if file.suffix == ".csv" else mutate_array(file, draws)
+    except Exception:  # mutated before: NumPy parses the header as Python, which can raise any exception
         return "nothing"
     if draws.random() < 0.6:
-        _forge(path, file)
-        done += " forged"
-    return f"{file.name} {done}"
+        _update_digest(path, file)
+        changes += " forged"
+    return f"{file.name} {changes}"
 
 
-def _spoil_text(
+def _mutate_text(
     file: Path, change: Callable[[str, np.random.Generator], tuple[str, str]], draws: np.random.Generator
 ) -> str:
     try:
-        done, text = change(file.read_text(encoding="utf-8"), draws)
+        changes, text = change(file.read_text(encoding="utf-8"), draws)
     except (ValueError, OSError):
         return "nothing"
     file.write_bytes(text.encode("utf-8", "surrogatepass"))
-    return done
+    return changes
 
 
-def _forge(path: Path, file: Path) -> None:
-    """Put size and digest of a changed file into ``set.json``, unless something else was put in its place."""
+def _update_digest(path: Path, file: Path) -> None:
+    """Write size and digest of a changed file into ``set.json``, unless that file was replaced."""
     if not is_small(path / "set.json"):
         return
     try:
@@ -132,8 +131,8 @@ HEADERS: tuple[tuple[bytes, bytes], ...] = (
 )
 
 
-def spoil_array(file: Path, draws: np.random.Generator) -> str:
-    """Change an array file: its header, its values, or its kind."""
+def mutate_array(file: Path, draws: np.random.Generator) -> str:
+    """Change an array file: its header, its values, or its format."""
     data, way = (
         file.read_bytes(),
         pick(draws, ("header", "header", "bytes", "values", "cut", "pickle", "archive", "length", "version")),
@@ -174,80 +173,80 @@ def spoil_array(file: Path, draws: np.random.Generator) -> str:
     return way
 
 
-def _open(path: Path, verify: bool) -> None:
-    found = PreparedSet.open(path, verify=verify)
-    describe(found)
-    np.asarray(found.images[:: max(1, len(found) // 4)]).sum()
-    look_at_set(path, digests=verify)
+def _check_set(path: Path, verify: bool) -> None:
+    prepared = PreparedSet.open(path, verify=verify)
+    describe(prepared)
+    np.asarray(prepared.images[:: max(1, len(prepared) // 4)]).sum()
+    check_files(path, digests=verify)
 
 
-def look_at_set(path: Path, *, digests: bool) -> None:
-    """Refuse what a set may not be, worked out without the code that opens sets."""
+def check_files(path: Path, *, digests: bool) -> None:
+    """Check a set without the code that opens sets."""
     tree = json.loads((path / "set.json").read_bytes())
     for name, entry in tree["files"].items():
         file = path / name
         if file.is_symlink() or not file.is_file() or file.stat().st_size != entry["bytes"]:
-            raise Admitted(f"{name} is not the file of which set.json speaks")
+            raise WronglyAccepted(f"{name} is not the file of which set.json speaks")
         if digests and hashlib.sha256(file.read_bytes()).hexdigest() != entry["sha256"]:
-            raise Admitted(f"{name} is not the one whose digest is in set.json")
+            raise WronglyAccepted(f"{name} is not the one whose digest is in set.json")
     if not isinstance(tree["name"], str) or not tree["name"].isprintable():
-        raise Admitted(f"is called {tree['name']!r}")
+        raise WronglyAccepted(f"is called {tree['name']!r}")
     rows = list(csv.DictReader(StringIO((path / "rows.csv").read_text(encoding="utf-8"), newline="")))
     images = np.load(path / "images.npy", mmap_mode="r", allow_pickle=False)
     if not len(rows) == len(images) == tree["count"]:
-        raise Admitted(f"has {len(rows)} rows, {len(images)} images, says {tree['count']}")
+        raise WronglyAccepted(f"has {len(rows)} rows, {len(images)} images, says {tree['count']}")
     if images.dtype != np.uint8 or images.shape[1:] != (tree["size"], tree["size"], 3):
-        raise Admitted(f"has images of {images.dtype} and {images.shape}")
-    _look_at_rows(rows)
+        raise WronglyAccepted(f"has images of {images.dtype} and {images.shape}")
+    _check_rows(rows)
     if "points.npy" in tree["files"] and not np.isfinite(np.load(path / "points.npy")).all():
-        raise Admitted("has points that are no numbers")
+        raise WronglyAccepted("has points that are no numbers")
 
 
-def _look_at_rows(rows: list[dict[str, Any]]) -> None:
+def _check_rows(rows: list[dict[str, Any]]) -> None:
     splits: dict[str, set[str]] = {}
     for row in rows:
         if row["label"] not in ("0", "1") or (row["label"] == "1") != (row["species"] == "bonafide"):
-            raise Admitted(f"has an image of label {row['label']!r} and species {row['species']!r}")
+            raise WronglyAccepted(f"has an image of label {row['label']!r} and species {row['species']!r}")
         item = row["item"]
         if item.startswith("/") or ".." in item.split("/") or "\\" in item or not item.isprintable() or not item:
-            raise Admitted(f"has an item {item!r}")
+            raise WronglyAccepted(f"has an item {item!r}")
         if row["split"] not in ("train", "heldout", "test") or not 0 <= int(row["frame"]) < 2**31:
-            raise Admitted(f"has a split {row['split']!r} or a frame {row['frame']!r}")
+            raise WronglyAccepted(f"has a split {row['split']!r} or a frame {row['frame']!r}")
         splits.setdefault(row["subject"], set()).add(row["split"])
-    if any("heldout" in found and len(found) > 1 for found in splits.values()):
-        raise Admitted("holds out whom it trains on")
+    if any("heldout" in names and len(names) > 1 for names in splits.values()):
+        raise WronglyAccepted("has a subject in heldout and in another split")
     items = [row["item"] for row in rows]
     if len(set(items)) < len(items):
-        raise Admitted("has an item twice")
+        raise WronglyAccepted("has an item twice")
 
 
-def _import(root: Path, destination: Path, name: str) -> None:
+def _check_import(root: Path, destination: Path, name: str) -> None:
     before = set(root.parent.iterdir())
     report = import_items(
         SCANNERS["folder"], root, destination, ImportOptions(size=24, max_bad=1.0, crop="centre", frames="2"), name=name
     )
     if extra := set(root.parent.iterdir()) - before - {destination}:
-        raise Admitted(f"made {sorted(map(str, extra))}")
-    look_at_set(destination, digests=True)
+        raise WronglyAccepted(f"made {sorted(map(str, extra))}")
+    check_files(destination, digests=True)
     for line in report.lines():
         if not line.isprintable():
-            raise Admitted(f"reports {line[:100]!r}")
-    made = PreparedSet.open(destination, verify=True)
-    for index, item in enumerate(made.rows.item.tolist()):
+            raise WronglyAccepted(f"reports {line[:100]!r}")
+    prepared = PreparedSet.open(destination, verify=True)
+    for index, item in enumerate(prepared.rows.item.tolist()):
         source = root / item
         while not source.exists() and source != root:
-            source = source.parent  # a frame stands under its video's name
+            source = source.parent  # a frame's item starts with its video's name
         if not source.is_file() or not source.resolve().is_relative_to(root.resolve()):
-            raise Admitted(f"took {item!r} from outside of the folder, or from nowhere")
+            raise WronglyAccepted(f"took {item!r} from outside of the folder, or from nowhere")
         if source.suffix.lower() == ".png":
-            _look_at_pixels(source, made.images[index])
+            _check_pixels(source, prepared.images[index])
 
 
-def _look_at_pixels(source: Path, image: Any) -> None:
-    """Refuse a picture of which another reader sees something else; the honest ones need no scaling."""
+def _check_pixels(source: Path, image: Any) -> None:
+    """Compare an imported picture with another reader's pixels, where it needs no scaling."""
     with Image.open(source) as picture:
         if picture.size[0] * picture.size[1] > 64_000_000:
-            raise Admitted(f"took a picture of {picture.size}")
-        plain = picture.size == (24, 24) and picture.mode == "RGB" and not picture.getexif()
-        if plain and not np.array_equal(np.asarray(picture), np.asarray(image)):
-            raise Admitted(f"took other pixels than {source.name} has")
+            raise WronglyAccepted(f"took a picture of {picture.size}")
+        is_plain = picture.size == (24, 24) and picture.mode == "RGB" and not picture.getexif()
+        if is_plain and not np.array_equal(np.asarray(picture), np.asarray(image)):
+            raise WronglyAccepted(f"took other pixels than {source.name} has")

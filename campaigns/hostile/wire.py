@@ -1,7 +1,7 @@
-"""Messages of a hostile member as NVFlare's decoder gets them: too deep, too many, too large, or no message at all.
+"""Messages of a hostile member for NVFlare's decoder: too deep, too many values, too large, or malformed.
 
-A case is one body in NVFlare's own format, with tables of tensors and files behind it, or one parcel of a reply or an
-order. What the decoder takes in is measured here by other means than those that took it in.
+A case is one body in NVFlare's own format, perhaps followed by tables of tensors and files, or one envelope of a reply
+or an order. The check measures the decoded values independently of the decoder.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import copy
 import io
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgpack
 import numpy as np
 import torch
-from campaigns.hostile.case import Admitted, Case, Turned, pick
+from campaigns.hostile.case import Case, Rejected, WronglyAccepted, pick
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.utils import fobs
@@ -40,61 +41,64 @@ UNDECODED = (
     ValueError,
     msgpack.UnpackException,
 )
-"""How NVFlare's decoder ends on what is no message; all of it is one site's failed call."""
+"""Exceptions of NVFlare's decoder for malformed messages; each is a failed call of one site."""
 
 FRAME = {fobs.FOBSContextKey.MESSAGE: Message({MessageHeaderKey.ORIGIN: "B.job"})}
 
 
 class Wire:
-    """The decoder of a job's process, with limits."""
+    """The decoder of a job's process, with the limits on messages."""
 
     def __init__(self, prepared: Path) -> None:
-        """Put the limits in front of NVFlare's decoder."""
+        """Install the limits in NVFlare's decoder."""
         bounds.install()
         bounds.limit([LIMITS])
-        fobs.loads(fobs.dumps({}))  # NVFlare registers what it can decode with its first message
+        fobs.loads(fobs.dumps({}))  # NVFlare registers its decoders at the first message
 
     def case(self, draws: np.random.Generator, place: Path) -> Case:
-        """Make one message."""
-        return pick(draws, (a_body, a_body, a_tail, a_table, a_parcel, a_parcel, spoilt_bytes))(draws)
+        """Create one message."""
+        return pick(
+            draws, (nested_body, nested_body, body_with_tail, tensor_table, odd_envelope, odd_envelope, changed_bytes)
+        )(draws)
 
 
-def turned(work: Callable[[], Any]) -> Any:
-    """Decode something; whatever ends a call of NVFlare's ends one site's answer."""
+def decode_or_reject(work: Callable[[], Any]) -> Any:
+    """Decode a message; turn the decoder's exceptions into rejections."""
     try:
         return work()
     except (LimitExceeded, RefusedMessage) as error:
-        raise Turned(str(error)) from error
+        raise Rejected(str(error)) from error
     except UNDECODED as error:
-        raise Turned(f"{type(error).__name__}: NVFlare could not decode it") from error
+        raise Rejected(f"{type(error).__name__}: NVFlare could not decode it") from error
 
 
-def entries(count: int) -> bytes:
-    """Return the inside of a map with so many numbers as its keys."""
+def pack_entries(count: int) -> bytes:
+    """Return the entries of a map with this number of integer keys."""
     return b"".join(b"\xce" + number.to_bytes(4, "big") + b"\xc0" for number in range(count))
 
 
-def framed(body: bytes, tail: bytes = b"") -> bytes:
-    return lobs._Header(lobs.MARKER_MAIN, 0, len(body)).to_bytes() + body + tail
+def frame(body: bytes, tail: bytes = b"") -> bytes:
+    header: bytes = lobs._Header(lobs.MARKER_MAIN, 0, len(body)).to_bytes()
+    return header + body + tail
 
 
-def decoded(whole: bytes) -> None:
-    """Decode a message, and count what came of it."""
-    held = turned(lambda: fobs.loads(whole, fobs_ctx=dict(FRAME)))
-    count, deepest, left = 0, 0, [(held, 1)]
-    while left:
-        value, depth = left.pop()
+def check_decoded(whole: bytes) -> None:
+    """Decode a message, and check the number and depth of the values."""
+    value = decode_or_reject(lambda: fobs.loads(whole, fobs_ctx=dict(FRAME)))
+    count, deepest, remaining = 0, 0, [(value, 1)]
+    while remaining:
+        item, depth = remaining.pop()
         count, deepest = count + 1, max(deepest, depth)
-        if isinstance(value, dict):
-            left += [(inside, depth + 1) for pair in value.items() for inside in pair]
-        elif isinstance(value, list):
-            left += [(inside, depth + 1) for inside in value]
+        if isinstance(item, dict):
+            remaining += [(inside, depth + 1) for pair in item.items() for inside in pair]
+        elif isinstance(item, list):
+            remaining += [(inside, depth + 1) for inside in item]
     if count > OBJECTS or deepest > DEPTH:
-        raise Admitted(f"{count} values, {deepest} deep")
+        raise WronglyAccepted(f"{count} values, {deepest} deep")
 
 
-def a_body(draws: np.random.Generator) -> Case:
-    """A body of many or deep values, in any of msgpack's forms."""
+def nested_body(draws: np.random.Generator) -> Case:
+    """A body of many or deeply nested values, in any of msgpack's forms."""
     size = int(10 ** draws.uniform(0, 6))
     forms: dict[str, Callable[[], bytes]] = {
         "lists in lists": lambda: b"\x91" * size + b"\x90",
@@ -102,7 +106,7 @@ def a_body(draws: np.random.Generator) -> Case:
         "long lists in lists": lambda: b"\xdc\x00\x01" * size + b"\xc0",
         "many empty lists": lambda: b"\xdd" + size.to_bytes(4, "big") + b"\x90" * size,
         "many numbers": lambda: b"\xdd" + size.to_bytes(4, "big") + b"\x07" * size,
-        "many entries": lambda: b"\xdf" + size.to_bytes(4, "big") + entries(size),
+        "many entries": lambda: b"\xdf" + size.to_bytes(4, "big") + pack_entries(size),
         "a claimed length": lambda: pick(draws, (b"\xdd", b"\xdf", b"\xdb", b"\xc6", b"\xc9")) + b"\xff" * 4,
         "wide and deep": lambda: b"\x9f" * min(size, 5000) + b"\xc0" * 16,
         "a long text": lambda: b"\xdb" + size.to_bytes(4, "big") + b"a" * size,
@@ -122,12 +126,12 @@ def a_body(draws: np.random.Generator) -> Case:
     body = forms[name]()
     if draws.random() < 0.2:
         body = body[: int(draws.integers(len(body) + 1))]
-    return Case([name, str(len(body))], lambda: decoded(framed(body)))
+    return Case([name, str(len(body))], lambda: check_decoded(frame(body)))
 
 
-def a_tail(draws: np.random.Generator) -> Case:
-    """An honest body with something behind it: files, texts, tables of tensors that lie elsewhere."""
-    tail, done = b"", []
+def body_with_tail(draws: np.random.Generator) -> Case:
+    """A valid body followed by files, texts, or tables of tensors that must be downloaded."""
+    tail, changes = b"", []
     for _ in range(int(draws.integers(1, 5))):
         marker = pick(draws, (lobs.MARKER_DATUM_FILE, lobs.MARKER_DATUM_TEXT, lobs.MARKER_DATUM_BLOB, 7))
         dot = pick(draws, (0, dots.TENSOR_DOWNLOAD, 99))
@@ -138,12 +142,12 @@ def a_tail(draws: np.random.Generator) -> Case:
             lobs._Header(marker, dot, 16 + len(value)).to_bytes() + uuid.UUID(int=int(draws.integers(1 << 30))).bytes
         )
         tail += value
-        done.append(f"{marker}/{dot}")
-    return Case(["tail", *done], lambda: decoded(framed(msgpack.packb({"words": {}}), tail)))
+        changes.append(f"{marker}/{dot}")
+    return Case(["tail", *changes], lambda: check_decoded(frame(msgpack.packb({"words": {}}), tail)))
 
 
-def a_table(draws: np.random.Generator) -> Case:
-    """Pieces of a table of tensors, as they come from the other end."""
+def tensor_table(draws: np.random.Generator) -> Case:
+    """Parts of a table of tensors, as the other end sends them."""
     forms: list[Callable[[], bytes]] = [
         lambda: save({"T0": torch.zeros(int(10 ** draws.uniform(0, 6)))}),
         lambda: save({f"T{number}": torch.zeros(0) for number in range(int(draws.integers(1, 2000)))}),
@@ -155,66 +159,67 @@ def a_table(draws: np.random.Generator) -> Case:
         [pick(draws, forms)() for _ in range(int(draws.integers(1, 12)))] for _ in range(int(draws.integers(1, 4)))
     ]
 
-    def take() -> None:
-        consumer, held = CountingConsumer("B.job", LIMITS), None
+    def check() -> None:
+        consumer, tensors = CountingConsumer("B.job", LIMITS), None
         for items in pieces:
-            held = turned(lambda items=items, held=held: consumer.consume_items(items, held))  # type: ignore[misc]
-        size = sum(value.numel() * value.element_size() for value in held.values())
+            tensors = decode_or_reject(partial(consumer.consume_items, items, tensors))
+        assert tensors is not None
+        size = sum(value.numel() * value.element_size() for value in tensors.values())
         if size > LIMITS.size + HEADER * LIMITS.tensors:
-            raise Admitted(f"{size} bytes")
+            raise WronglyAccepted(f"{size} bytes")
         if sum(map(len, pieces)) > LIMITS.tensors:
-            raise Admitted("more pieces than tensors")
+            raise WronglyAccepted("more pieces than tensors")
 
-    return Case(["table", *(str(len(items)) for items in pieces)], take)
+    return Case(["table", *(str(len(items)) for items in pieces)], check)
 
 
 ODD: tuple[Any, ...] = (None, 7, "", "x" * 100_000, [], {}, b"bytes", float("nan"), True, -1, 10**30, ["a"], {"a": {}})
 
 
-def a_parcel(draws: np.random.Generator) -> Case:
-    """A reply or an order whose words, names or values are not ours."""
-    parcel: Any = {"words": dict(WORDS), "tensors": {"a.weight": torch.zeros(2)}}
+def odd_envelope(draws: np.random.Generator) -> Case:
+    """A reply or an order with invalid header fields, names or values."""
+    envelope: Any = {"words": dict(WORDS), "tensors": {"a.weight": torch.zeros(2)}}
     order = draws.random() < 0.5
     if not order:
-        parcel["words"] = {"ticket": "t"}
-    done = ["order" if order else "reply"]
+        envelope["words"] = {"ticket": "t"}
+    changes = ["order" if order else "reply"]
     for _ in range(int(draws.integers(1, 4))):
         place = pick(draws, ("words", "tensors", "top", "whole", "word", "name"))
-        done.append(place)
-        if place == "whole" or type(parcel) is not dict:
-            parcel = pick(draws, ODD)
+        changes.append(place)
+        if place == "whole" or type(envelope) is not dict:
+            envelope = pick(draws, ODD)
         elif place in ("words", "tensors"):
-            parcel[place] = copy.copy(pick(draws, ODD))
+            envelope[place] = copy.copy(pick(draws, ODD))
         elif place == "top":
-            parcel[pick(draws, ("more", "words ", 7))] = pick(draws, ODD)
-        elif place == "word" and type(parcel.get("words")) is dict:
-            parcel["words"][pick(draws, (*WORDS, "failure", "spent", "more", 7))] = pick(draws, ODD)
-        elif place == "name" and type(parcel.get("tensors")) is dict:
-            parcel["tensors"][pick(draws, ("a" * 1000, 7, None, "a"))] = pick(draws, (torch.zeros(1), *ODD))
+            envelope[pick(draws, ("more", "words ", 7))] = pick(draws, ODD)
+        elif place == "word" and type(envelope.get("words")) is dict:
+            envelope["words"][pick(draws, (*WORDS, "failure", "spent", "more", 7))] = pick(draws, ODD)
+        elif place == "name" and type(envelope.get("tensors")) is dict:
+            envelope["tensors"][pick(draws, ("a" * 1000, 7, None, "a"))] = pick(draws, (torch.zeros(1), *ODD))
 
-    def take() -> None:
+    def check() -> None:
         if order:
-            found = turned(lambda: transport.unpack_order(parcel))
-            sound = isinstance(found, Order) and set(parcel["words"]) == set(WORDS) and type(found.round) is int
-            transport.ticket_of(parcel)
+            unpacked = decode_or_reject(lambda: transport.unpack_order(envelope))
+            sound = isinstance(unpacked, Order) and set(envelope["words"]) == set(WORDS) and type(unpacked.round) is int
+            transport.ticket_of(envelope)
         else:
-            reply = transport.unpack_reply("B", parcel)
+            reply = transport.unpack_reply("B", envelope)
             if reply.message is None:
-                raise Turned(reply.failure[:300].encode("ascii", "replace").decode())
-            sound = set(parcel["words"]) <= {"ticket", "failure", "spent"} and type(reply.ticket) is str
-        if not sound or set(parcel) != {"words", "tensors"}:
-            raise Admitted(f"an {done[0]} with other words: {str(parcel)[:200]}")
+                raise Rejected(reply.failure[:300].encode("ascii", "replace").decode())
+            sound = set(envelope["words"]) <= {"ticket", "failure", "spent"} and type(reply.ticket) is str
+        if not sound or set(envelope) != {"words", "tensors"}:
+            raise WronglyAccepted(f"an {changes[0]} with other words: {str(envelope)[:200]}")
         if not all(
             type(name) is str and len(name) <= 300 and type(value) is torch.Tensor
-            for name, value in parcel["tensors"].items()
+            for name, value in envelope["tensors"].items()
         ):
-            raise Admitted("something that is no tensor, or a long name")
+            raise WronglyAccepted("something that is no tensor, or a long name")
 
-    return Case(done, take)
+    return Case(changes, check)
 
 
-def spoilt_bytes(draws: np.random.Generator) -> Case:
-    """An honest message with some bytes changed."""
+def changed_bytes(draws: np.random.Generator) -> Case:
+    """A valid message with some changed bytes."""
     stream = io.BytesIO(
         fobs.dumps({"words": dict(WORDS), "numbers": list(range(50)), "texts": {"a": ["b", None, 1.5]}})
     )
@@ -223,4 +228,4 @@ def spoilt_bytes(draws: np.random.Generator) -> Case:
         raw[int(draws.integers(len(raw)))] = int(draws.integers(256))
     if draws.random() < 0.3:
         raw = raw[: int(draws.integers(len(raw)))]
-    return Case(["bytes"], lambda: decoded(bytes(raw)))
+    return Case(["bytes"], lambda: check_decoded(bytes(raw)))

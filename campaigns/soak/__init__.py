@@ -1,1 +1,1 @@
-"""A soak: a federation that trains again and again while machines and networks fail at random. ``make soak``."""
+"""A federation that trains again and again while machines and networks fail at random: ``make soak``."""

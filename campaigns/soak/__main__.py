@@ -1,7 +1,8 @@
-"""The soak: ``python -m campaigns.soak --minutes 60`` writes its figures into ``docs/reliability.md`` (``make soak``).
+"""The soak: ``python -m campaigns.soak --minutes 60`` writes its tables into ``docs/reliability.md`` (``make soak``).
 
-Five sites, a server and an operator, from kits, over mutual TLS; a supervisor for each machine; a cable between each
-site and the server. Runs follow one another while mistakes are made. Afterwards every run is repeated in one process.
+Five sites, a server and an operator start from kits and connect over mutual TLS, each site through a cable that can be
+cut. Supervisors restart the machines. Runs follow one another while faults are injected, and each run is then repeated
+in one process.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from campaigns.soak import disks
-from campaigns.soak.mischief import Federation, Mischief
-from campaigns.soak.replay import Record, Replayed
+from campaigns.soak.faults import FaultInjector, Federation
+from campaigns.soak.machines import Machine, Supervisor, find_processes
+from campaigns.soak.replay import ReplayTransport, RunRecord
 from campaigns.soak.runs import Operator, Run
-from campaigns.soak.table import Soak, write
-from campaigns.soak.units import Supervisor, Unit, families
-from campaigns.soak.watch import Watch
+from campaigns.soak.sampling import Sampler
+from campaigns.soak.table import Result, write
 from tests.distributed.cable import Cable
 from tests.distributed.faults import content_of
 from tests.distributed.federations import comparable_files
@@ -40,8 +41,8 @@ from fedvisage.runs.directory import NAME
 
 SITES = ("A", "B", "C", "D", "E")
 ROUNDS = 20
-SETTLING = 90.0
-"""Seconds after the last run in which all processes for jobs must have ended."""
+JOB_TIMEOUT = 90.0
+"""Seconds after the last run within which all processes for jobs must end."""
 
 CHANGES: Mapping[str, Any] = {
     "training__rounds": ROUNDS,
@@ -54,18 +55,18 @@ CHANGES: Mapping[str, Any] = {
 
 
 @dataclass
-class Conduct:
-    """A soak that goes on."""
+class Soak:
+    """The federation of a soak, its runs and their result."""
 
     root: Path
-    soak: Soak
+    result: Result
     sets: Mapping[str, Path]
     content: Mapping[str, Any]
-    units: dict[str, Unit] = field(default_factory=dict)
+    machines: dict[str, Machine] = field(default_factory=dict)
     cables: dict[str, Cable] = field(default_factory=dict)
 
     def build(self) -> None:
-        """Make kits, put each on its machine's disk, and lay the cables."""
+        """Create the kits, copy each to its machine's disk, and connect the sites' cables."""
         port = free_port()
         sites = {name: SiteEntry(organisation=f"owner_of_{name}") for name in SITES}
         server = ServerEntry(host="localhost", port=port)
@@ -81,131 +82,127 @@ class Conduct:
                 self.cables[name] = Cable(port)
                 self.cables[name].plug_in(kit)
             command = [sys.executable, "-m", "fedvisage", *words]
-            self.units[name] = Unit(name, str(self.root), command, disk, self.root / f"{name}.log")
+            self.machines[name] = Machine(name, str(self.root), command, disk, self.root / f"{name}.log")
 
-    def go_on(self, minutes: float, seed: int, calm: bool) -> None:
-        """Have runs done until time is over, while things go wrong; then in peace to the end of the last one."""
-        operator = Operator(str(self.root), self.root / "kits" / "operator", dict(self.content), self.root / "runs")
-        federation = Federation(self.units, self.cables, self.soak.own_disks, operator.kill)
-        mischief = Mischief(
-            federation, SITES, seed, self.root / "events.jsonl", lambda: operator.told, self.soak.events
+    def run(self, minutes: float, seed: int, calm: bool) -> None:
+        """Start runs until the time is over, with faults unless ``calm``; the last run finishes without them."""
+        result, root = self.result, str(self.root)
+        operator = Operator(root, self.root / "kits" / "operator", dict(self.content), self.root / "runs")
+        federation = Federation(self.machines, self.cables, result.own_disks, operator.kill)
+        injector = FaultInjector(
+            federation, SITES, seed, self.root / "events.jsonl", lambda: operator.rounds, result.events
         )
-        watch = Watch(str(self.root), self.units, self.root / "samples.csv", samples=self.soak.samples)
-        supervisor = Supervisor(self.units)
+        sampler = Sampler(root, self.machines, self.root / "samples.csv", samples=result.samples)
+        supervisor = Supervisor(self.machines)
         with ExitStack() as stack:
             pool = stack.enter_context(ThreadPoolExecutor(2))
-            stack.callback(supervisor.end)
-            stack.callback(watch.over.set)
-            stack.callback(mischief.over.set)
+            # Also after an error, so that no thread and no process remains.
+            stack.callback(supervisor.stop)
+            stack.callback(sampler.stop.set)
+            stack.callback(injector.stop.set)
             if calm:
-                mischief.over.set()
-            supervisor.begin()
-            self.soak.began = time.time()
-            watching, making = pool.submit(watch.go_on), pool.submit(mischief.go_on)
-            until = time.monotonic() + 60 * minutes
-            threading.Timer(60 * minutes, mischief.over.set).start()
-            while time.monotonic() < until:
-                self._one(operator)
-            self.soak.ended = time.time()
-            mischief.over.set()
-            making.result()
-            self.soak.left_over = self._wait_for_peace()
-            watch.over.set()
-            watching.result()
-            self.soak.orphans = supervisor.end()
-        self.soak.unburied = len(watch.unburied)
-        self.soak.orphans += sum(len(family) for family in families(str(self.root)).values())
-        self.soak.codes = {name: unit.codes for name, unit in self.units.items()}
-        self.soak.lines = operator.lines
+                injector.stop.set()
+            supervisor.start()
+            result.began = time.time()
+            sampling, injecting = pool.submit(sampler.run), pool.submit(injector.run)
+            deadline = time.monotonic() + 60 * minutes
+            threading.Timer(60 * minutes, injector.stop.set).start()
+            while time.monotonic() < deadline:
+                self._run_once(operator)
+            result.ended = time.time()
+            injector.stop.set()
+            injecting.result()
+            result.remaining_jobs = self._wait_for_jobs()
+            sampler.stop.set()
+            sampling.result()
+            result.orphans = supervisor.stop()
+        result.zombies = len(sampler.unreaped)
+        result.orphans += sum(len(processes) for processes in find_processes(root).values())
+        result.codes = {name: machine.codes for name, machine in self.machines.items()}
+        result.lines = operator.lines
 
-    def _one(self, operator: Operator) -> None:
-        run = operator.run(len(self.soak.runs) + 1)
-        self.soak.runs.append(run)
+    def _run_once(self, operator: Operator) -> None:
+        run = operator.run(len(self.result.runs) + 1)
+        self.result.runs.append(run)
         print(f"{run.out.name}: {run.ended - run.began:.0f} s, {run.commands} commands, {run.failures}", flush=True)
-        name = self.tidy(run)
-        self.soak.disk.append({name: disks.used(unit.disk) for name, unit in self.units.items()})
-        if name is None:
-            self.soak.problems.append(f"{run.out.name} came to no end: {run.failures[-1:]}")
+        if (run.out / "metrics.json").exists():
+            self._delete_run(run)
+        else:
+            self.result.errors.append(f"{run.out.name} did not finish: {run.failures[-1:]}")
+        self.result.disk.append({name: disks.used_bytes(machine.disk) for name, machine in self.machines.items()})
 
-    def tidy(self, run: Run) -> str | None:
-        """Keep the server's log of a run and delete what machines keep of it, as deploy.md has owners do."""
-        if not (run.out / "metrics.json").exists():
-            return None
+    def _delete_run(self, run: Run) -> None:
+        """Keep the server's log of a run, and delete the run from all machines, as deploy.md asks owners to do."""
+        name = str(read_json(run.out / NAME)["run"])
+        shutil.copy(self.machines["server"].disk / "kit" / "runs" / name / "log.jsonl", run.out / "server.jsonl")
+        for machine in self.machines.values():
+            folder = "runs" if machine.name == "server" else "state"
+            shutil.rmtree(machine.disk / "kit" / folder / name, ignore_errors=True)
 
-        named = run.out / NAME
-        name = str(read_json(named)["run"])
-        shutil.copy(self.units["server"].disk / "kit" / "runs" / name / "log.jsonl", run.out / "server.jsonl")
-        for unit in self.units.values():
-            shutil.rmtree(unit.disk / "kit" / ("runs" if unit.name == "server" else "state") / name, ignore_errors=True)
-        return name
-
-    def _wait_for_peace(self) -> int:
-        """Return how many processes of jobs are left when all should be over."""
-        until = time.monotonic() + SETTLING
+    def _wait_for_jobs(self) -> int:
+        """Wait for the end of all processes of jobs; return the number of those that remain."""
+        deadline = time.monotonic() + JOB_TIMEOUT
         while True:
-            left = sum(len(unit.family()) - 1 for unit in self.units.values())
-            if left <= 0 or time.monotonic() > until:
-                return max(0, left)
+            count = sum(len(machine.processes()) - 1 for machine in self.machines.values())
+            if count <= 0 or time.monotonic() > deadline:
+                return max(0, count)
             time.sleep(1)
 
-    def judge(self) -> None:
-        """Repeat every run in this process, and compare."""
-        whole = self.root / "whole"
-        run_toy(self.content, whole)
-        undisturbed = comparable_files(whole)
-        for run in self.soak.runs:
+    def compare_runs(self) -> None:
+        """Compare each finished run with an undisturbed one, and otherwise with its repetition in this process."""
+        reference = self.root / "whole"
+        run_toy(self.content, reference)
+        undisturbed = comparable_files(reference)
+        for run in self.result.runs:
             if not (run.out / "metrics.json").exists():
                 continue
-            found = comparable_files(run.out)
-            if found == undisturbed:
-                self.soak.equal += 1
-                continue
-            if differing := self._differing(run.out, found):
-                self.soak.problems.append(f"{run.out.name} and its repetition: {differing}")
+            if comparable_files(run.out) == undisturbed:
+                self.result.equal += 1
+            elif differences := self._repeat(run.out):
+                self.result.errors.append(f"{run.out.name} and its repetition: {differences}")
             else:
-                self.soak.repeated += 1
+                self.result.repeated += 1
 
-    def _differing(self, out: Path, found: Mapping[str, bytes]) -> str:
-        """Return in what a run differs from itself in one process, with the same sites silent."""
-        again, record = out.with_name(f"{out.name}-again"), Record.of(out, out / "server.jsonl")
+    def _repeat(self, out: Path) -> str:
+        """Repeat a run with the same silent sites, and return the names of the files that differ."""
+        again, record = out.with_name(f"{out.name}-again"), RunRecord.read(out, out / "server.jsonl")
         try:
-            run_toy(self.content, again, wire=lambda site_workers: Replayed(site_workers, record))
-        except (AssertionError, StopIteration) as error:
-            return f"{error!r}"
-        other = comparable_files(again)
-        return ", ".join(name for name in found if found[name] != other[name])
+            run_toy(self.content, again, wire=lambda site_workers: ReplayTransport(site_workers, record))
+        except AssertionError as error:
+            return repr(error)
+        files, other = comparable_files(out), comparable_files(again)
+        return ", ".join(name for name in files if files[name] != other[name])
 
 
 def main() -> int:
-    """Soak, judge, write."""
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("--minutes", type=float, default=60.0)
-    words.add_argument("--seed", type=int, default=0)
-    words.add_argument("--keep", type=Path, help="a directory for logs, samples, events and runs")
-    words.add_argument("--calm", action="store_true", help="make no mistakes: what grows then grows by itself")
-    words.add_argument("--no-table", action="store_true")
-    given = words.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left behind
+    """Run the soak, compare its runs and write the tables; return 1 if there are problems."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", type=Path, help="a directory for logs, samples, events and runs")
+    parser.add_argument("--calm", action="store_true", help="inject no faults, which shows growth without restarts")
+    parser.add_argument("--no-table", action="store_true")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the exit stack removes mounts and processes
     with ExitStack() as stack:
-        root = Path(stack.enter_context(TemporaryDirectory(prefix="soak-"))) if given.keep is None else given.keep
+        root = Path(stack.enter_context(TemporaryDirectory(prefix="soak-"))) if options.keep is None else options.keep
         root = root.resolve()
         for name in ("tmp", "runs", "cache"):
             (root / name).mkdir(parents=True, exist_ok=True)
-        names = (*SITES, "U")
-        sets = {name: make_set(root / "sets" / name, name, seed) for seed, name in enumerate(names)}
+        sets = {name: make_set(root / "sets" / name, name, seed) for seed, name in enumerate((*SITES, "U"))}
         content = content_of(sets, CHANGES)
         content["data"]["sites"] = {name: str(sets[name]) for name in SITES}
-        places = [root / "machines" / name for name in ("server", *SITES)]
-        soak = Soak(given.minutes, given.seed, len(SITES), ROUNDS)
-        soak.own_disks = stack.enter_context(disks.disks(places))
-        conduct = Conduct(root, soak, sets, content)
-        conduct.build()
-        conduct.go_on(given.minutes, given.seed, given.calm)
-        conduct.judge()
-        lines, problems = soak.lines_of_table(), soak.found()
-        print("\n".join([*lines, *(f"PROBLEM: {one}" for one in problems)]), flush=True)
-        if not given.no_table:
-            write(lines)
+        result = Result(options.minutes, options.seed, len(SITES), ROUNDS)
+        paths = [root / "machines" / name for name in ("server", *SITES)]
+        result.own_disks = stack.enter_context(disks.mount_disks(paths))
+        soak = Soak(root, result, sets, content)
+        soak.build()
+        soak.run(options.minutes, options.seed, options.calm)
+        soak.compare_runs()
+        table, problems = result.table(), result.problems()
+        print("\n".join([*table, *(f"PROBLEM: {problem}" for problem in problems)]), flush=True)
+        if not options.no_table:
+            write(table)
         return 1 if problems else 0
 
 

@@ -1,6 +1,6 @@
-"""A disk of its own for each machine, which can be filled up: a small file system in memory, where we may mount one.
+"""A small disk per machine that can be filled: a file system in memory, where this process may mount one.
 
-Elsewhere it is a directory, and its processes may not make a file longer (RLIMIT_FSIZE) for as long as it is full.
+Elsewhere the disk is a directory, and while it is full, the machine's processes cannot extend files (RLIMIT_FSIZE).
 """
 
 from __future__ import annotations
@@ -16,54 +16,54 @@ import psutil
 
 SIZE = "160m"
 BALLAST = "ballast"
-PIECE = 1 << 20
+BLOCK = 1 << 20
 UNLIMITED = resource.RLIM_INFINITY
 
 
 @contextmanager
-def disks(places: Iterable[Path]) -> Iterator[bool]:
-    """Mount a small file system at each place, and say whether each has its own; they are gone afterwards."""
-    wanted, mounted = list(places), list[Path]()
+def mount_disks(paths: Iterable[Path]) -> Iterator[bool]:
+    """Mount a small file system at each path during the block, and return whether all could be mounted."""
+    paths, mounted = list(paths), list[Path]()
     try:
-        for place in wanted:
-            place.mkdir(parents=True)
-            words = ["mount", "-t", "tmpfs", "-o", f"size={SIZE},mode=755", "soak", str(place)]
-            if os.geteuid() == 0 and not subprocess.run(words, capture_output=True, check=False).returncode:
-                mounted.append(place)
-        yield mounted == wanted
+        for path in paths:
+            path.mkdir(parents=True)
+            command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE},mode=755", "soak", str(path)]
+            if os.geteuid() == 0 and not subprocess.run(command, capture_output=True, check=False).returncode:
+                mounted.append(path)
+        yield mounted == paths
     finally:
-        for place in mounted:
-            subprocess.run(["umount", "--lazy", str(place)], check=False)
+        for path in mounted:
+            subprocess.run(["umount", "--lazy", str(path)], check=False)
 
 
 def fill(disk: Path) -> None:
-    """Take the last byte of a disk; never of one that is not a machine's own."""
+    """Fill a machine's disk to the last byte; refuse a directory that is no file system of its own."""
     if not disk.is_mount():
         raise ValueError(f"{disk} is no file system of its own")
     try:
         with (disk / BALLAST).open("wb", buffering=0) as ballast:
-            while ballast.write(b"\0" * PIECE):
+            while ballast.write(b"\0" * BLOCK):
                 pass
     except OSError:
-        return  # it is full
+        return  # the disk is full
 
 
 def empty(disk: Path) -> None:
-    """Give the room back."""
+    """Remove what :func:`fill` wrote."""
     (disk / BALLAST).unlink(missing_ok=True)
 
 
-def limit(family: Iterable[psutil.Process], bytes_: int = UNLIMITED) -> None:
-    """Let processes write no file beyond a length, or any length again."""
-    for process in family:
+def limit_file_size(processes: Iterable[psutil.Process], size: int = UNLIMITED) -> None:
+    """Limit the size of the files that processes write, or remove the limit."""
+    for process in processes:
         try:
-            process.rlimit(psutil.RLIMIT_FSIZE, (bytes_, process.rlimit(psutil.RLIMIT_FSIZE)[1]))
+            process.rlimit(psutil.RLIMIT_FSIZE, (size, process.rlimit(psutil.RLIMIT_FSIZE)[1]))
         except psutil.NoSuchProcess:
             continue
 
 
-def used(disk: Path) -> int:
-    """Return the bytes of all files of a machine."""
+def used_bytes(disk: Path) -> int:
+    """Return the total size of a machine's files."""
     total = 0
     for folder, _, names in os.walk(disk):
         for name in names:

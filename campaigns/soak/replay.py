@@ -1,7 +1,7 @@
-"""A run again in one process, in which each site answers what it answered there: the bytes must be the same.
+"""Repetition of a run in one process: each site answers the orders that it answered before, and the bytes are equal.
 
-The ledger says which orders were answered, ``rounds.jsonl`` why the others were not, the server's ``log.jsonl`` which
-sites did not commit a round. With that the result no longer depends on when anything happened.
+The ledger records which orders were answered, ``rounds.jsonl`` why the others were not, and the server's ``log.jsonl``
+which sites did not commit a round. The result then no longer depends on time.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ UNCOMMITTED = re.compile(r"(.+) did not commit round (\d+):")
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One exchange: the orders of a call that went out together, and who answered."""
+class RecordedExchange:
+    """One exchange: the sites that got the orders of a call, and those that answered."""
 
     round: int
     call: str
@@ -31,83 +31,86 @@ class Asked:
     answered: frozenset[str]
 
 
-def exchanges(rows: Iterable[Mapping[str, Any]]) -> list[Asked]:
-    """Read a ledger as a row of exchanges: all orders go down before the first answer comes up."""
-    found: list[Asked] = []
-    place, down, up = None, set[tuple[str, str]](), set[str]()
+def read_exchanges(rows: Iterable[Mapping[str, Any]]) -> list[RecordedExchange]:
+    """Split a ledger into exchanges: all orders of an exchange are recorded before its first answer."""
+    exchanges: list[RecordedExchange] = []
+    current, down, up = None, set[tuple[str, str]](), set[str]()
 
     def close() -> None:
-        if place is not None and down:
-            found.append(Asked(*place, frozenset(site for site, _ in down), frozenset(up)))
+        if current is not None and down:
+            exchanges.append(RecordedExchange(*current, frozenset(site for site, _ in down), frozenset(up)))
 
     for row in rows:
-        here, line = (int(row["round"]), str(row["call"])), (str(row["site"]), str(row["field"]))
-        going_down = row["direction"] == "down"
-        if here != place or (going_down and (up or line in down)):
+        call, line = (int(row["round"]), str(row["call"])), (str(row["site"]), str(row["field"]))
+        is_order = row["direction"] == "down"
+        if call != current or (is_order and (up or line in down)):
             close()
-            place, down, up = here, set(), set()
-        if going_down:
+            current, down, up = call, set(), set()
+        if is_order:
             down.add(line)
         else:
             up.add(line[0])
     close()
-    return found
+    return exchanges
 
 
-def uncommitted(lines: Iterable[str]) -> set[tuple[int, str]]:
-    """Read from what a server says of a run which sites did not commit which rounds; what was done again is void."""
-    found: set[tuple[int, str]] = set()
-    for text in lines:
+def read_uncommitted(messages: Iterable[str]) -> set[tuple[int, str]]:
+    """Return the rounds and sites without a commit by a server's messages, except of rounds that were repeated."""
+    uncommitted: set[tuple[int, str]] = set()
+    for text in messages:
         if match := CONTINUED.search(text):
-            found = {(number, site) for number, site in found if number <= int(match[1])}
+            uncommitted = {(number, site) for number, site in uncommitted if number <= int(match[1])}
         elif match := UNCOMMITTED.search(text):
-            found.add((int(match[2]), match[1]))
-    return found
+            uncommitted.add((int(match[2]), match[1]))
+    return uncommitted
 
 
 @dataclass(frozen=True)
-class Record:
-    """What a finished run says of who answered what."""
+class RunRecord:
+    """The exchanges and commits of a finished run."""
 
-    asked: Sequence[Asked]
+    exchanges: Sequence[RecordedExchange]
     reasons: Mapping[int, Mapping[str, str]]
-    lost: frozenset[tuple[int, str]] = frozenset()
-    uncommitted: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    """By round, the sites that took part and could not store their state, and the reasons."""
+    """By round, the sites that did not answer, and why."""
+    uncommitted: frozenset[tuple[int, str]] = frozenset()
+    unstored: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    """By round, the sites that took part and could not store their state, and why."""
 
     @classmethod
-    def of(cls, out: Path, log: Path | None = None) -> Record:
-        """Read it from a run's directory, and from the server's log of the run."""
-        said = [] if log is None else [json.loads(line)["message"] for line in log.read_text().splitlines()]
+    def read(cls, out: Path, log: Path | None = None) -> RunRecord:
+        """Read the record from a run's directory and from the server's log of the run."""
+        messages = [] if log is None else [json.loads(line)["message"] for line in log.read_text().splitlines()]
         rounds = list(read_lines(out / ROUNDS))
         reasons = {int(row["round"]): row["failed"] for row in rounds}
         unstored = {int(row["round"]): row["uncommitted"] for row in rounds if "uncommitted" in row}
         rows = [row for row in read_lines(out / LEDGER) if not row.get(REPEATED)]
-        return cls(exchanges(rows), reasons, frozenset(uncommitted(said)), unstored)
+        return cls(read_exchanges(rows), reasons, frozenset(read_uncommitted(messages)), unstored)
 
 
-class Replayed(LocalTransport):
-    """All sites in this process, silent when they were silent."""
+class ReplayTransport(LocalTransport):
+    """All sites in this process, silent at the orders that they did not answer in a recorded run."""
 
-    def __init__(self, site_workers: Sequence[SiteWorker], record: Record) -> None:
+    def __init__(self, site_workers: Sequence[SiteWorker], record: RunRecord) -> None:
         super().__init__(site_workers)
-        self._record, self._next = record, iter(record.asked)
+        self._record, self._exchanges = record, iter(record.exchanges)
         self._generations = dict.fromkeys(self.names, 0)
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
-        """Carry out the orders that were answered."""
-        asked, one = next(self._next), next(iter(orders.values()))
-        assert (asked.round, asked.call, asked.sites) == (one.round, one.call, orders.keys()), "another course"
-        reasons = self._record.reasons.get(one.round, {})
-        yield from super().call({name: orders[name] for name in orders if name in asked.answered})
-        for name in sorted(orders.keys() - asked.answered):
+        """Execute the orders that were answered."""
+        exchange, order = next(self._exchanges, None), next(iter(orders.values()))
+        assert exchange is not None, "more exchanges than recorded"
+        expected = (exchange.round, exchange.call, exchange.sites)
+        assert expected == (order.round, order.call, frozenset(orders)), "the exchange is not the recorded one"
+        reasons = self._record.reasons.get(order.round, {})
+        yield from super().call({name: orders[name] for name in orders if name in exchange.answered})
+        for name in sorted(orders.keys() - exchange.answered):
             yield Reply(name, None, reasons.get(name, "did not answer"), orders[name].ticket)
 
     def commit(self, generation: int) -> dict[str, int]:
-        """Commit the sites that did; the others go back to where they had committed."""
-        self.uncommitted = self._record.uncommitted.get(generation, {})
+        """Commit the sites that committed; restore the last commit of the others."""
+        self.uncommitted = self._record.unstored.get(generation, {})
         for name, worker in self.site_workers.items():
-            if (generation, name) in self._record.lost:
+            if (generation, name) in self._record.uncommitted:
                 worker.restore(self._generations[name])
             else:
                 self._generations[name] = worker.commit(generation)

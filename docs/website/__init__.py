@@ -1,1 +1,1 @@
-"""How the website is made of docs/: what MkDocs is told, and the pages that code writes."""
+"""The website of docs/: settings of MkDocs, and generated pages."""

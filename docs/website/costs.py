@@ -1,4 +1,4 @@
-"""What crosses the wire, in bytes: worked out for a recipe from the declaration that the exit of a site checks."""
+"""Bytes on the wire, computed for a recipe from the schema that a site checks before it sends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedvisage.recipe import Recipe
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a site's reply: what it is, what the ledger says, and its bytes; None where images decide."""
+    """A field of a site's reply: its kind, its description, and its bytes, or None if they depend on the images."""
 
     call: str
     name: str
@@ -26,16 +26,16 @@ class Field:
 
 
 def network(method: Method, recipe: Recipe) -> nn.ModuleDict:
-    """Build a method's network, without memory for its weights where it can be built so."""
+    """Build a method's network, without memory for its weights where that is possible."""
     try:
         with torch.device("meta"):
             return method.network(recipe)
-    except RuntimeError:  # it looks at its weights while it is built
+    except RuntimeError:  # its constructor reads weights
         return method.network(recipe)
 
 
 def fields(method: Method, recipe: Recipe, net: nn.ModuleDict) -> list[Field]:
-    """Return what a site sends, each time that it is asked."""
+    """Return the fields of each reply of a site."""
     return [field for name, call in method.calls.items() for field in fields_of(name, call, recipe, net)]
 
 
@@ -45,14 +45,14 @@ def fields_of(name: str, call: Call, recipe: Recipe, net: nn.ModuleDict) -> list
     sizes: dict[str, list[int | None]] = defaultdict(list)
     for expected in schema.tensors.values():
         sizes[expected.field].append(size_of(expected))
-    found = []
+    fields = []
     for upload in schema.uploads:
-        known = [size for size in sizes[upload.name] if size is not None]
-        size = sum(known) if len(known) == len(sizes[upload.name]) else None
+        sizes_known = [size for size in sizes[upload.name] if size is not None]
+        size = sum(sizes_known) if len(sizes_known) == len(sizes[upload.name]) else None
         parts = ", ".join(f"`{part}`" for part in upload.parts)
-        said = "; ".join(filter(None, (parts, upload.guarantee)))
-        found.append(Field(name, upload.name, upload.kind, said, size))
-    return found
+        description = "; ".join(filter(None, (parts, upload.guarantee)))
+        fields.append(Field(name, upload.name, upload.kind, description, size))
+    return fields
 
 
 def size_of(expected: ExpectedTensor) -> int | None:
@@ -60,14 +60,14 @@ def size_of(expected: ExpectedTensor) -> int | None:
     return None if -1 in expected.shape else math.prod(expected.shape) * expected.dtype.itemsize
 
 
-def lent(method: Method, net: nn.ModuleDict) -> int:
+def bytes_lent(method: Method, net: nn.ModuleDict) -> int:
     """Return the bytes of the parts that are lent to a site."""
     state = [value for part in method.parts_at(Home.LENT) for value in net[part].state_dict().values()]
     return sum(value.numel() * value.element_size() for value in state)
 
 
-def spelled(size: int | None) -> str:
-    """Return bytes for people."""
+def format_bytes(size: int | None) -> str:
+    """Return a number of bytes with a unit."""
     if size is None:
         return "varies"
     for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

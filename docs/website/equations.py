@@ -1,4 +1,4 @@
-"""Where the code says which equation, table or algorithm of its paper it is."""
+"""References to equations, tables and algorithms of a paper in docstrings."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from dataclasses import dataclass
 from types import ModuleType
 
 OF_PAPER = re.compile(r"\b(?:Eq|Fig)s?\. ?\d|\bAlgorithm \d|\bTables? [IVX\d]|§|\bA\.\d|\boption I")
-ROOMS = ("fedvisage.nn.", "fedvisage.federation.privacy.", "fedvisage.methods.")
-"""Rooms whose functions a method names one by one, so that what they say of a paper is said of its paper."""
-BESIDE = ("fedvisage.methods.pad", "fedvisage.methods.recognition")
-"""Where files stand that a method takes whole, such as the two ends of split learning."""
+PACKAGES = ("fedvisage.nn.", "fedvisage.federation.privacy.", "fedvisage.methods.")
+"""Packages whose functions a method imports by name, so that their references are to the method's paper."""
+WHOLE_MODULES = ("fedvisage.methods.pad", "fedvisage.methods.recognition")
+"""Packages whose modules belong to one method, such as the two ends of split learning."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A function or class that says what of a paper it is."""
+    """A function or class with a reference to a paper."""
 
     module: str
     name: str
-    says: str
+    text: str
 
 
 def places(module: ModuleType) -> list[Place]:
-    """Return where a method's file, and what it takes from the rooms below, say so; the file itself first."""
+    """Return the references in a method's module, and in the functions that it imports; its own first."""
     tree = ast.parse(inspect.getsource(module))
-    found = list(spoken(module.__name__, tree, None))
+    references = list(find_places(module.__name__, tree, None))
     for node in (node for node in tree.body if isinstance(node, ast.ImportFrom)):
         names = {alias.name for alias in node.names}
-        if node.module in BESIDE:
+        if node.module in WHOLE_MODULES:
             for name in sorted(names):
-                found += said_in(f"{node.module}.{name}", None)
-        elif f"{node.module}.".startswith(ROOMS):
-            found += said_in(str(node.module), names)
-    return list(dict.fromkeys(found))
+                references += places_in(f"{node.module}.{name}", None)
+        elif f"{node.module}.".startswith(PACKAGES):
+            references += places_in(str(node.module), names)
+    return list(dict.fromkeys(references))
 
 
-def said_in(module: str, names: set[str] | None) -> Iterator[Place]:
-    """Yield the places of a module."""
-    return spoken(module, ast.parse(inspect.getsource(importlib.import_module(module))), names)
+def places_in(module: str, names: set[str] | None) -> Iterator[Place]:
+    """Yield the references in a module."""
+    return find_places(module, ast.parse(inspect.getsource(importlib.import_module(module))), names)
 
 
-def spoken(module: str, tree: ast.Module, names: set[str] | None) -> Iterator[Place]:
-    """Yield the definitions of these names (None: all) whose docstrings name a place of a paper."""
+def find_places(module: str, tree: ast.Module, names: set[str] | None) -> Iterator[Place]:
+    """Yield the definitions of these names (None: all) whose docstrings refer to a paper."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and (names is None or node.name in names):
-            said = " ".join((ast.get_docstring(node) or "").split())
-            if OF_PAPER.search(said):
-                yield Place(module, node.name, said)
+            text = " ".join((ast.get_docstring(node) or "").split())
+            if OF_PAPER.search(text):
+                yield Place(module, node.name, text)

@@ -20,39 +20,39 @@ change it.
 FOLDERS = ("methods/", "models/")
 """Folders of generated pages, of which only the index is listed."""
 SKIPPED = ("#", "|", "![", "```", "<", "-", ">", ":::", "This page is ")
-"""Beginnings of blocks that are not text of the page."""
+"""Prefixes of blocks that are not text."""
 LONGEST = 200
-"""Letters of a page's sentence."""
+"""Characters of a page's sentence."""
 
 
-def text(nav: list[Any], made: Mapping[str, str]) -> str:
-    """Return the file, in the order of the menu; ``made`` are the generated pages."""
+def text(nav: list[Any], generated: Mapping[str, str]) -> str:
+    """Return the file, in the order of the menu; ``generated`` has the generated pages."""
     blocks = [HEAD]
     for part in nav:
         ((title, pages),) = part.items()
-        blocks.append(f"## {title}\n" + "\n".join(_lines(pages, made)) + "\n")
+        blocks.append(f"## {title}\n" + "\n".join(_lines(pages, generated)) + "\n")
     return "\n".join(blocks)
 
 
-def _lines(entries: Any, made: Mapping[str, str]) -> Iterator[str]:
+def _lines(entries: Any, generated: Mapping[str, str]) -> Iterator[str]:
     if isinstance(entries, str):
         if entries.startswith(FOLDERS) and not entries.endswith("index.md"):
             return  # the folder's index lists it
-        page = _source(entries, made)
+        page = _source(entries, generated)
         name = re.sub(r"[*`]", "", page.split("\n", 1)[0].lstrip("# "))
         yield f"- [{name}]({entries.removesuffix('.md')}.html): {sentence(page)}".rstrip(": ")
     elif isinstance(entries, list):
         for entry in entries:
-            yield from _lines(entry, made)
+            yield from _lines(entry, generated)
     else:
         for pages in entries.values():
-            yield from _lines(pages, made)
+            yield from _lines(pages, generated)
 
 
-def _source(path: str, made: Mapping[str, str]) -> str:
-    """Return a page's Markdown, from where it comes."""
-    if path in made:
-        return made[path]
+def _source(path: str, generated: Mapping[str, str]) -> str:
+    """Return a page's Markdown, generated or from the repository."""
+    if path in generated:
+        return generated[path]
     of_root = {place: name for name, place in OF_ROOT.items()}
     return (ROOT / of_root.get(path, f"docs/{path}")).read_text(encoding="utf-8")
 

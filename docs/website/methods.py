@@ -1,4 +1,4 @@
-"""A page for every method, from its file: paper, equations, options, what leaves a site, bytes, recipes, results."""
+"""One page per method, from its module: paper, equations, options, uploads, bytes, recipes, results."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from types import ModuleType
 from docs.website import costs, papers, sections
 from docs.website.markdown import ROOT, plain, table
 from docs.website.modules import equation_sections, file_sections
+from torch import nn
 
 import fedvisage as fv
 from fedvisage.federation.method import Method
@@ -20,31 +21,36 @@ from fedvisage.tasks.catalogue import SUMS, task_of
 
 TASKS = {"pad": "attack detection", "recognition": "recognition"}
 DEMO = {"pad": "demo/fedpad", "recognition": "demo/fedavg-recognition"}
-"""Recipes of demo size into which any method of a task can be put."""
+"""Recipes of demo size for any method of a task."""
 KEYS = ("key", "default", "may be", "meaning")
 STAND_IN = {"pad": "paper/fedpad", "recognition": "paper/fedavg-recognition"}
-"""Recipes in whose place a method's own section is put if no recipe of paper size names it."""
+"""Recipes of paper size for methods without one of their own."""
 
 
 def pages() -> dict[str, str]:
     """Return the pages by their place in the site: the list first."""
-    return {"methods/index.md": index()} | {f"methods/{name}.md": page(one) for name, one in METHODS.items()}
+    return {"methods/index.md": index()} | {f"methods/{name}.md": page(method) for name, method in METHODS.items()}
 
 
 def index() -> str:
     """Return the list of methods."""
     rows = [
-        (f"[{one.title}]({name}.md)", f"`{name}`", TASKS[one.task], papers.account(papers.files_of(one)[0]).title)
-        for name, one in METHODS.items()
+        (
+            f"[{method.title}]({name}.md)",
+            f"`{name}`",
+            TASKS[method.task],
+            papers.account(papers.files_of(method)[0]).title,
+        )
+        for name, method in METHODS.items()
     ]
-    said = "One generated page per method. [Choosing a method](../choosing-a-method.md) says when to use which."
+    guide = "One generated page per method. [Choosing a method](../choosing-a-method.md) says when to use which."
     models = "Algorithms run on [every model](../models/index.md)."
-    return f"# Methods\n\n{said} {models}\n\n{table(('method', 'name in a recipe', 'task', 'what it is'), rows)}"
+    return f"# Methods\n\n{guide} {models}\n\n{table(('method', 'name in a recipe', 'task', 'what it is'), rows)}"
 
 
 def of_task(task: str) -> list[str]:
     """Return the pages of the methods for a task."""
-    return [f"methods/{name}.md" for name, one in METHODS.items() if one.task == task]
+    return [f"methods/{name}.md" for name, method in METHODS.items() if method.task == task]
 
 
 def page(method: Method) -> str:
@@ -54,7 +60,7 @@ def page(method: Method) -> str:
 
 
 def head(method: Method, modules: list[ModuleType]) -> Iterator[str]:
-    """Title, paper, and what the file says of it."""
+    """Title, paper, and the module's docstring."""
     yield f"# {method.title}\n"
     sees = "a simulation only, refused between organisations" if method.pooled else method.server_sees
     rows = [
@@ -68,20 +74,20 @@ def head(method: Method, modules: list[ModuleType]) -> Iterator[str]:
         rows.append(("with [secure aggregation](../protections.md#secure-aggregation)", plain(SUMS)))
     yield table(("", ""), rows)
     for module in modules:
-        told = papers.account(module)
-        yield f"**{plain(told.title)}**\n"
-        yield from (f"{plain(one)}\n" for one in told.paragraphs)
+        account = papers.account(module)
+        yield f"**{plain(account.title)}**\n"
+        yield from (f"{plain(paragraph)}\n" for paragraph in account.paragraphs)
 
 
 def deviations(method: Method, modules: list[ModuleType]) -> Iterator[str]:
-    """What differs from the paper."""
-    told = [one for module in modules for one in papers.account(module).deviations]
+    """Deviations from the paper."""
+    texts = [text for module in modules for text in papers.account(module).deviations]
     yield "## Deviations from the paper\n"
-    yield "\n\n".join(plain(one[0].upper() + one[1:]) for one in told) + "\n" if told else "None are known.\n"
+    yield "\n\n".join(plain(text[0].upper() + text[1:]) for text in texts) + "\n" if texts else "None are known.\n"
 
 
 def places(method: Method, modules: list[ModuleType]) -> Iterator[str]:
-    """Equations, and where each is in the code; those of an algorithm's model are on the model's page."""
+    """Equations in the code; those of an algorithm's model are on the model's page."""
     yield from equation_sections(modules[:1])
 
 
@@ -93,47 +99,50 @@ def options(method: Method, modules: list[ModuleType]) -> Iterator[str]:
 
 
 def uploads(method: Method, modules: list[ModuleType]) -> Iterator[str]:
-    """What leaves a site, and its bytes."""
+    """Uploads and their bytes."""
     yield "## What leaves a site, and what a round costs\n"
     name, recipe = recipe_of(method)
     net = costs.network(method, recipe)
-    found = costs.fields(method, recipe, net)
+    fields = costs.fields(method, recipe, net)
     yield (
-        f"Bytes are worked out from the declaration that a site's exit checks, for the recipe `{name}`"
+        f"Bytes are computed from the schema that a site checks before it sends, for the recipe `{name}`"
         f"{'' if name.endswith(method.name) else ' with this method in it'}, in which {count(net)} numbers are "
         "trained. Nothing else can leave; every field is entered in the ledger.\n"
     )
-    down = costs.lent(method, net)
+    down = costs.bytes_lent(method, net)
     rows = [
-        (f"`{one.call}`", f"`{one.name}`", one.kind, plain(one.what) or "–", costs.spelled(one.size)) for one in found
+        (f"`{field.call}`", f"`{field.name}`", field.kind, plain(field.what) or "–", costs.format_bytes(field.size))
+        for field in fields
     ]
     for call, group in task_of(method).uploads(method).items():
-        rows += [(f"`{call}`", f"`{one.name}`", one.kind, plain(one.guarantee), "only when judged") for one in group]
+        rows += [
+            (f"`{call}`", f"`{field.name}`", field.kind, plain(field.guarantee), "only when judged") for field in group
+        ]
     yield table(("call", "field", "kind", "what it is", "bytes a call"), rows)
-    if "one_mean" in method.supports or (down and all(one.size is not None for one in found)):
-        up = sum(one.size or 0 for one in found)
-        both = f"{costs.spelled(down)} down and {costs.spelled(up)} up"
+    if "one_mean" in method.supports or (down and all(field.size is not None for field in fields)):
+        up = sum(field.size or 0 for field in fields)
+        both = f"{costs.format_bytes(down)} down and {costs.format_bytes(up)} up"
         yield f"A round in which each call is made once: {both} a site.\n"
     elif down:
-        yield f"{costs.spelled(down)} go down to a site when all weights are lent; what varies follows from its data.\n"
+        yield f"{costs.format_bytes(down)} go down to a site when all weights are lent; the rest depends on its data.\n"
     else:
-        yield "What varies follows from a site's data: tokens and gradients from the images of its batches.\n"
+        yield "The number of bytes depends on a site's data: tokens and gradients of the images in its batches.\n"
 
 
-def count(net: object) -> str:
+def count(net: nn.Module) -> str:
     """Return a network's number of weights."""
-    return f"{sum(one.numel() for one in net.parameters()):,}"  # type: ignore[attr-defined]
+    return f"{sum(weight.numel() for weight in net.parameters()):,}"
 
 
 @cache
 def shipped() -> dict[str, str]:
-    """Return methods' names by the shipped recipe that is of them, and not of an algorithm on another model."""
-    named = {one.name: one.method for one in entries() if one.method in METHODS}
-    return {name: of for name, of in named.items() if find(fv.load(name).method) is METHODS[of]}
+    """Return the method of each shipped recipe, except of algorithms on other models."""
+    methods = {entry.name: entry.method for entry in entries() if entry.method in METHODS}
+    return {name: of for name, of in methods.items() if find(fv.load(name).method) is METHODS[of]}
 
 
 def recipe_of(method: Method) -> tuple[str, Recipe]:
-    """Return a recipe of paper size for a method: its own, or another's with its section in the place."""
+    """Return a recipe of paper size for a method: its own, or another one with its section."""
     own = [name for name, of in shipped().items() if of == method.name and name.startswith("paper/")]
     name = min(own, key=len) if own else STAND_IN[method.task]
     changes = {} if own else {"method": {"name": method.name}}
@@ -144,7 +153,7 @@ def recipes(method: Method, modules: list[ModuleType]) -> Iterator[str]:
     """Commands."""
     yield "## Commands\n"
     own = [name for name, of in shipped().items() if of == method.name]
-    lines = [f"fedvisage run {name}" for name in sorted(own, key=lambda one: (not one.startswith("demo/"), one))]
+    lines = [f"fedvisage run {name}" for name in sorted(own, key=lambda name: (not name.startswith("demo/"), name))]
     if not own:
         lines = [f"fedvisage run {DEMO[method.task]} method={method.name}"]
     if method.name in ALGORITHMS:
@@ -157,25 +166,25 @@ def recipes(method: Method, modules: list[ModuleType]) -> Iterator[str]:
 @cache
 def studies() -> dict[str, list[str]]:
     """Return the shipped studies of demo size by the methods in them."""
-    found: dict[str, list[str]] = {}
+    studies_of: dict[str, list[str]] = {}
     for entry in entries():
         if entry.name.startswith("studies/") and entry.name.endswith("-demo"):
             text = (ROOT / "recipes" / f"{entry.name}.yaml").read_text(encoding="utf-8")
             for name in METHODS:
                 if re.search(rf"(?:method(?:\.name)?: |name: |/){re.escape(name)}\b(?!-)", text):
-                    found.setdefault(name, []).append(entry.name)
-    return found
+                    studies_of.setdefault(name, []).append(entry.name)
+    return studies_of
 
 
 def results(method: Method, modules: list[ModuleType]) -> Iterator[str]:
-    """Links to the sections of results that have a row of its title."""
-    found = [link for path in result_pages() for link in rows_named(path, method.title)]
+    """Links to the sections of results with a row of the method."""
+    links = [link for path in result_pages() for link in rows_named(path, method.title)]
     yield "## Recorded results\n"
-    yield "\n".join(f"- {link}" for link in found) + "\n" if found else "No table here has a row of it.\n"
+    yield "\n".join(f"- {link}" for link in links) + "\n" if links else "No table here has a row of it.\n"
 
 
 def result_pages() -> list[str]:
-    """Return the pages of results, as the site has them."""
+    """Return the paths of the pages of results in the site."""
     return sorted(path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs" / "results").glob("*.md"))
 
 
@@ -190,7 +199,7 @@ def rows_named(path: str, title: str) -> Iterator[str]:
 
 
 def anchor(heading: str) -> str:
-    """Return a heading's anchor, as the site and GitHub make it."""
+    """Return a heading's anchor in the site and on GitHub."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 

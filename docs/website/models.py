@@ -1,4 +1,4 @@
-"""A page for every model that algorithms train: what it is, its options, parts, size, and which algorithms take it."""
+"""One page per model: description, options, parts and size."""
 
 from __future__ import annotations
 
@@ -18,30 +18,32 @@ ARCHITECTURES = {
     "timm-embedding": "mobilenetv3_small_100",
     "adapters": "vit_base_patch16_clip_224",
 }
-"""Which of timm's networks stands for all, where a model is any of them."""
+"""The example network of models that train any of timm's."""
 
 
 def pages() -> dict[str, str]:
     """Return the pages by their place in the site: the list first."""
-    return {"models/index.md": index()} | {f"models/{name}.md": "\n".join(page(one)) for name, one in MODELS.items()}
+    return {"models/index.md": index()} | {
+        f"models/{name}.md": "\n".join(page(model)) for name, model in MODELS.items()
+    }
 
 
 def index() -> str:
     """Return the list of models."""
     rows = [
-        (f"[{one.title}]({name}.md)", f"`{name}`", TASKS[one.task], papers.account(papers.file_of(one)).title)
-        for name, one in MODELS.items()
+        (f"[{model.title}]({name}.md)", f"`{name}`", TASKS[model.task], papers.account(papers.file_of(model)).title)
+        for name, model in MODELS.items()
     ]
     algorithms = ", ".join(f"[`{name}`](../methods/{name}.md)" for name in ALGORITHMS)
-    said = f"An algorithm is a function of a model: {algorithms} run on each of these. A model of your own is one file"
+    text = f"An algorithm is a function of a model: {algorithms} run on each of these. A model of your own is one file"
     head = ("model", "name in a recipe", "task", "what it is")
-    return f"# Models\n\n{said}: [add a model](../adding-a-model.md#a-model-of-your-own).\n\n{table(head, rows)}"
+    return f"# Models\n\n{text}: [add a model](../adding-a-model.md#a-model-of-your-own).\n\n{table(head, rows)}"
 
 
 def page(model: Model) -> Iterator[str]:
     """Yield one model's page."""
     module = papers.file_of(model)
-    told = papers.account(module)
+    account = papers.account(module)
     network = {"arch": ARCHITECTURES[model.name]} if model.name in ARCHITECTURES else {}
     section = {"name": "fedprox", "model": {"name": model.name, **network}}
     recipe = fv.load(STAND_IN[model.task], {"method": section})
@@ -57,14 +59,14 @@ def page(model: Model) -> Iterator[str]:
             ("name in a recipe", f"`method.model: {model.name}`"),
             ("lent and averaged", ", ".join(f"`{part}`" for part in model.parts)),
             ("numbers that are trained", size),
-            ("down to a site when lent", costs.spelled(costs.lent(method, net))),
+            ("down to a site when lent", costs.format_bytes(costs.bytes_lent(method, net))),
         ],
     )
-    yield f"**{plain(told.title)}**\n"
-    yield from (f"{plain(one)}\n" for one in told.paragraphs)
-    if told.deviations:
+    yield f"**{plain(account.title)}**\n"
+    yield from (f"{plain(paragraph)}\n" for paragraph in account.paragraphs)
+    if account.deviations:
         yield "## Deviations from the paper\n"
-        yield from (f"{plain(one[0].upper() + one[1:])}\n" for one in told.deviations)
+        yield from (f"{plain(text[0].upper() + text[1:])}\n" for text in account.deviations)
     yield from equation_sections([module])
     yield "## Options\n"
     yield "Keys of a recipe's section `method`, beside those of the algorithm.\n"

@@ -46,7 +46,7 @@ def equation_sections(files: Sequence[ModuleType]) -> Iterator[str]:
     """Yield the section that lists the equations of the paper in the code; nothing if no docstring cites one."""
     places = list(dict.fromkeys(place for module in files for place in equations.places(module)))
     if places:
-        rows = [(f"`{place.name}` in {file_name(place.module)}", plain(place.says)) for place in places]
+        rows = [(f"`{place.name}` in {file_name(place.module)}", plain(place.text)) for place in places]
         yield "## Equations in the code\n"
         yield table(("where", "what it computes"), rows)
 

@@ -1,4 +1,4 @@
-"""Notebooks as pages: their text, their code, and what their cells printed and drew when they were executed."""
+"""Notebooks as pages: their text, code, and the outputs of their cells."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ FOLDER = ROOT / "notebooks"
 
 
 def paths() -> list[str]:
-    """Return the notebooks, as the repository has them."""
+    """Return the paths of the notebooks in the repository."""
     return [path.relative_to(ROOT).as_posix() for path in sorted(FOLDER.glob("*.ipynb"))]
 
 
 def pages() -> tuple[dict[str, str], dict[str, bytes]]:
-    """Return the pages, and the pictures in them, by their places in the site."""
+    """Return the pages and their pictures by their paths in the site."""
     pictures: dict[str, bytes] = {}
     texts = {f"tutorials/{path.stem}.md": page(path, pictures) for path in sorted(FOLDER.glob("*.ipynb"))}
     return texts, pictures
 
 
 def page(path: Path, pictures: dict[str, bytes]) -> str:
-    """Return one notebook's page; its pictures go into the other argument."""
+    """Return one notebook's page, and add its pictures to ``pictures``."""
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     blocks: list[str] = []
     for number, cell in enumerate(cells):
@@ -43,10 +43,10 @@ def blocks_of(cell: dict[str, Any], name: str, pictures: dict[str, bytes]) -> li
     for index, output in enumerate(cell["outputs"]):
         data = output.get("data", {})
         if "image/png" in data:
-            place = f"tutorials/{name}-{index}.png"
-            pictures[place] = base64.b64decode("".join(data["image/png"]))
-            blocks.append(f"![What the cell drew]({Path(place).name})")
+            path = f"tutorials/{name}-{index}.png"
+            pictures[path] = base64.b64decode("".join(data["image/png"]))
+            blocks.append(f"![Output of the cell]({Path(path).name})")
         else:
-            said = "".join(output.get("text", data.get("text/plain", ""))).rstrip()
-            blocks += [f"```text\n{said}\n```"] if said else []
+            text_output = "".join(output.get("text", data.get("text/plain", ""))).rstrip()
+            blocks += [f"```text\n{text_output}\n```"] if text_output else []
     return blocks

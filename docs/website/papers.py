@@ -1,4 +1,4 @@
-"""What the files of methods and models say of themselves: their account of the paper, and their deviations from it."""
+"""The docstrings of methods and models: their account of the paper, and their deviations from it."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class Account:
 
 
 def account(module: ModuleType) -> Account:
-    """Return what a module says: its first line, what follows, and what differs from the paper."""
-    first, *rest = (" ".join(one.split()) for one in (inspect.getdoc(module) or "").split("\n\n"))
-    told: list[str] = []
-    differs: list[str] = []
-    for one in rest:
-        if found := DEVIATIONS.match(one):
-            differs.append(found.group(1))
+    """Split a module's docstring into its first line, other paragraphs, and deviations from the paper."""
+    first, *rest = (" ".join(part.split()) for part in (inspect.getdoc(module) or "").split("\n\n"))
+    paragraphs: list[str] = []
+    deviations: list[str] = []
+    for part in rest:
+        if match := DEVIATIONS.match(part):
+            deviations.append(match.group(1))
         else:
-            (differs if differs else told).append(one)
-    return Account(first, tuple(told), tuple(differs))
+            (deviations if deviations else paragraphs).append(part)
+    return Account(first, tuple(paragraphs), tuple(deviations))
 
 
 def files_of(method: Method) -> list[ModuleType]:
@@ -53,7 +53,7 @@ def files_of(method: Method) -> list[ModuleType]:
 
 def file_of(model: Model) -> ModuleType:
     """Return the file that defines a model: the one whose catalogue has it."""
-    for module in below("models"):
+    for module in modules_in("models"):
         if vars(module).get("MODEL") is model or model in vars(module).get("MODELS", {}).values():
             return module
     raise LookupError(model.name)
@@ -61,13 +61,16 @@ def file_of(model: Model) -> ModuleType:
 
 @cache
 def by_name() -> dict[str, ModuleType]:
-    """Return the files of the methods that have one of their own."""
-    modules = [module for folder in ("pad", "recognition") for module in below(folder)]
-    found = ((vars(module).get("METHOD"), module) for module in modules)
-    return {method.name: module for method, module in found if isinstance(method, Method)}
+    """Return the modules of the methods that have their own."""
+    modules = [module for folder in ("pad", "recognition") for module in modules_in(folder)]
+    methods = ((vars(module).get("METHOD"), module) for module in modules)
+    return {method.name: module for method, module in methods if isinstance(method, Method)}
 
 
-def below(room: str) -> list[ModuleType]:
+def modules_in(folder: str) -> list[ModuleType]:
     """Return the modules of a folder of methods."""
-    package = importlib.import_module(".".join(filter(None, (methods.__name__, room))))
-    return [importlib.import_module(f"{package.__name__}.{one.name}") for one in pkgutil.iter_modules(package.__path__)]
+    package = importlib.import_module(".".join(filter(None, (methods.__name__, folder))))
+    return [
+        importlib.import_module(f"{package.__name__}.{module.name}")
+        for module in pkgutil.iter_modules(package.__path__)
+    ]

@@ -19,7 +19,7 @@ from fedvisage.recipe import Section
 from fedvisage.studies.schema import docstrings
 
 Row = tuple[str, str, str, str]
-"""A key, its default, what it may be, and what it means."""
+"""A key, its default, its valid values, and its meaning."""
 
 SIGNS = (
     (annotated_types.Ge, "ge", "≥"),
@@ -28,7 +28,7 @@ SIGNS = (
     (annotated_types.Lt, "lt", "<"),
 )
 DEPENDS = "the default depends"
-"""The text below a key whose default is filled in later."""
+"""In the docstring of a key whose default is computed later."""
 WORDS = {int: "integer", float: "number", str: "text", bool: "true, false"}
 
 
@@ -37,20 +37,20 @@ def rows(section: type[BaseModel], prefix: str = "", without: frozenset[str] = f
     yield from _rows(section, prefix, without, None)
 
 
-def _rows(section: type[BaseModel], prefix: str, without: frozenset[str], made: BaseModel | None) -> Iterator[Row]:
+def _rows(section: type[BaseModel], prefix: str, without: frozenset[str], default: BaseModel | None) -> Iterator[Row]:
     for name, field in section.model_fields.items():
         if name in without:
             continue
         key = f"{prefix}{name}"
-        given = getattr(made, name) if made is not None else default_of(field)
+        value = getattr(default, name) if default is not None else default_of(field)
         inner = section_in(field.annotation)
         if inner is None or type(None) in get_args(field.annotation):
-            said = meaning(section, name)
-            yield f"`{key}`", "depends" if DEPENDS in said else spelled(given), allowed(field), said
-        elif said := meaning(section, name):
-            yield f"`{key}`", "", "section", said
+            text = meaning(section, name)
+            yield f"`{key}`", "depends" if DEPENDS in text else format_default(value), allowed(field), text
+        elif text := meaning(section, name):
+            yield f"`{key}`", "", "section", text
         if inner is not None:
-            yield from _rows(inner, f"{key}.", frozenset(), given if isinstance(given, BaseModel) else None)
+            yield from _rows(inner, f"{key}.", frozenset(), value if isinstance(value, BaseModel) else None)
 
 
 def default_of(field: FieldInfo) -> Any:
@@ -59,14 +59,14 @@ def default_of(field: FieldInfo) -> Any:
 
 
 def section_in(kind: Any) -> type[BaseModel] | None:
-    """Return the section that a field holds, alone or beside other forms."""
+    """Return the section of a field that contains one, perhaps besides other forms."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return kind
-    found = [section for one in get_args(kind) if (section := section_in(one)) and get_origin(kind) is not dict]
-    return found[0] if len(found) == 1 else None
+    sections = [section for part in get_args(kind) if (section := section_in(part)) and get_origin(kind) is not dict]
+    return sections[0] if len(sections) == 1 else None
 
 
-def spelled(value: Any) -> str:
+def format_default(value: Any) -> str:
     """Return a default as a recipe writes it."""
     if value is PydanticUndefined:
         return "required"
@@ -86,21 +86,21 @@ def spelled(value: Any) -> str:
 
 
 def allowed(field: FieldInfo) -> str:
-    """Return what a key may be: its words, or the kind of its numbers and their range."""
+    """Return the valid values of a key: its words, or the type and range of its numbers."""
     return ", or ".join(dict.fromkeys(_forms(field.annotation, tuple(field.metadata))))
 
 
 def _forms(kind: Any, limits: tuple[Any, ...]) -> Iterator[str]:
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        own = [one for given in inner[1:] for one in getattr(given, "metadata", [given])]
+        own = [part for annotation in inner[1:] for part in getattr(annotation, "metadata", [annotation])]
         yield from _forms(inner[0], (*limits, *own))
     elif origin is Literal:
-        yield ", ".join(f"`{one}`" for one in inner)
+        yield ", ".join(f"`{part}`" for part in inner)
     elif origin in (Union, types.UnionType):
-        for one in inner:
-            if one is not type(None):
-                yield from _forms(one, limits)
+        for part in inner:
+            if part is not type(None):
+                yield from _forms(part, limits)
     elif origin in (tuple, list):
         yield f"list of {', '.join(_forms(inner[0], ())) or 'values'}"
     elif origin is not None and inspect.isclass(origin):
@@ -112,16 +112,18 @@ def _forms(kind: Any, limits: tuple[Any, ...]) -> Iterator[str]:
 
 
 def _range(limits: tuple[Any, ...]) -> str:
-    said = [f"{sign} {getattr(one, name):g}" for one in limits for kind, name, sign in SIGNS if isinstance(one, kind)]
-    return f" {', '.join(said)}" if said else ""
+    bounds = [
+        f"{sign} {getattr(limit, name):g}" for limit in limits for kind, name, sign in SIGNS if isinstance(limit, kind)
+    ]
+    return f" {', '.join(bounds)}" if bounds else ""
 
 
 def meaning(section: type[BaseModel], name: str) -> str:
-    """Return what stands below a key in the code."""
-    return plain(" ".join(said_of(section).get(name, "").split())) if issubclass(section, Section) else ""
+    """Return the docstring below a key in the code."""
+    return plain(" ".join(docstrings_of(section).get(name, "").split())) if issubclass(section, Section) else ""
 
 
 @cache
-def said_of(section: type[Section]) -> dict[str, str]:
-    """Return what stands below all keys of a section; its source is read once."""
+def docstrings_of(section: type[Section]) -> dict[str, str]:
+    """Return the docstrings below all keys of a section; its source is read once."""
     return docstrings(section)

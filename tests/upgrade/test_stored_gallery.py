@@ -1,4 +1,4 @@
-"""A gallery of version 1 is migrated by a command: people, faces, times and scores stay, and a backup is left."""
+"""A gallery of version 1 is migrated by a command, which keeps people, faces, times, scores and a backup."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def call(*words: object) -> Result:
 
 
 def face(seed: int, count: int = 1) -> Features:
-    """A face as the stored gallery was made with."""
+    """Return an embedding as in the stored gallery."""
     return normalise(np.random.default_rng(seed).standard_normal((count, 16)))
 
 
-def test_an_old_gallery_is_refused_with_the_command_to_run(here: Path) -> None:
+def test_old_gallery_is_refused_with_the_command_to_run(here: Path) -> None:
     error = call("list", "door.gallery", "--key", "gallery.key").exception
     assert isinstance(error, UserError)
     assert "fedvisage gallery migrate door.gallery" in str(error)
 
 
-def test_an_old_gallery_is_migrated_with_a_backup(here: Path) -> None:
+def test_old_gallery_is_migrated_with_a_backup(here: Path) -> None:
     before, plain = (here / "door.gallery").read_bytes(), sqlite3.connect(STORED / "door.gallery")
     rows = plain.execute("SELECT id, person, created, pad_score FROM faces ORDER BY rowid").fetchall()
     plain.close()
@@ -60,16 +60,17 @@ def test_an_old_gallery_is_migrated_with_a_backup(here: Path) -> None:
     ]
     with Gallery(here / "door.gallery", key_from(here / "gallery.key"), counters=here / "gallery.key.counters") as now:
         for collection in ("default", "staff"):
-            assert [one.name for one in now.people(collection)] == ["anna", "bob", "carol"]
+            assert [person.name for person in now.people(collection)] == ["anna", "bob", "carol"]
             assert now.search(collection, face(2), MODEL)[0][0].name == "carol"
-        faces = [one for collection in ("default", "staff") for _, some in now.everybody(collection) for one in some]
-        assert {(one.id, one.person, one.created, one.pad_score) for one in faces} == set(rows)
+        people = [entry for collection in ("default", "staff") for entry in now.everybody(collection)]
+        faces = [each for _, faces in people for each in faces]
+        assert {(each.id, each.person, each.created, each.pad_score) for each in faces} == set(rows)
         now.enrol("staff", "dave", face(9), MODEL)
         now.remove("default", "anna")
 
 
-def test_an_old_copy_is_not_migrated_a_second_time(here: Path) -> None:
-    """Otherwise whoever puts the backup back brings back who was removed since."""
+def test_old_copy_is_not_migrated_a_second_time(here: Path) -> None:
+    """Otherwise the backup would restore people who were removed since."""
     assert call("migrate", "door.gallery", "--key", "gallery.key").exit_code == 0
     assert isinstance(call("migrate", "door.gallery", "--key", "gallery.key").exception, UserError)
     assert call("remove", "door.gallery", "anna", "--key", "gallery.key").exit_code == 0
@@ -79,7 +80,7 @@ def test_an_old_copy_is_not_migrated_a_second_time(here: Path) -> None:
     assert "already migrated" in str(error)
 
 
-def test_a_wrong_key_a_damaged_record_and_a_name_that_is_taken_leave_the_old_gallery(here: Path) -> None:
+def test_wrong_key_damaged_record_and_existing_backup_leave_the_old_gallery_unchanged(here: Path) -> None:
     before = (here / "door.gallery").read_bytes()
     (here / "other.key").write_text("00" * 32)
     assert isinstance(call("migrate", "door.gallery", "--key", "other.key").exception, WrongKey)

@@ -1,4 +1,4 @@
-"""Runs that an earlier version left are opened, judged again, compared, reported and resumed by this one."""
+"""Runs of an earlier version are opened, evaluated, compared, reported and resumed by this one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RUNS = (*WHOLE, "faces")
 
 @pytest.fixture
 def here(sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Lay copies of the runs beside the sets that they name, as they lay when they were made."""
+    """Copy the runs beside their sets, as in the earlier version."""
     for name in RUNS:
         shutil.copytree(STORED / name, tmp_path / name)
     (tmp_path / "sets").symlink_to(sets["A"].parent)
@@ -37,8 +37,8 @@ def here(sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_a_stored_model_gives_the_figures_that_it_gave(here: Path, name: str) -> None:
-    """Last bits may differ on another processor; no score lies so close to the threshold that it mattered."""
+def test_stored_model_has_the_recorded_figures(here: Path, name: str) -> None:
+    """The last bits may differ on another processor; no score is that close to the threshold."""
     then = json.loads((here / name / "metrics.json").read_text())
     now = fv.evaluate(here / name)
     for figure in ("hter", "eer", "auc", "threshold"):
@@ -59,7 +59,7 @@ def test_stored_runs_are_compared(here: Path) -> None:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_the_recipe_of_a_stored_run_is_read_and_the_run_is_finished_to_a_resume(here: Path, name: str) -> None:
+def test_resume_of_a_stored_run_returns_its_figures_and_changes_no_file(here: Path, name: str) -> None:
     recipe = load(here / name / "recipe.yaml", [], read_method)
     before = {path: path.read_bytes() for path in (here / name).rglob("*") if path.is_file()}
     figures = run(Request(recipe, here / name, here / "cache", resume=True), quiet_reporter())
@@ -68,7 +68,7 @@ def test_the_recipe_of_a_stored_run_is_read_and_the_run_is_finished_to_a_resume(
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_a_run_of_a_version_to_come_is_refused_with_the_key_that_is_not_known(here: Path) -> None:
+def test_run_of_a_later_version_is_refused_with_the_unknown_key(here: Path) -> None:
     path = here / "texture/model.json"
     settings = json.loads(path.read_text())
     settings["recipe"]["training"]["from_the_future"] = 1

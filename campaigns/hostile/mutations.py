@@ -1,4 +1,4 @@
-"""What a hostile site can do to a reply: to one tensor of it, to its names, to what it travels in."""
+"""Mutations of a hostile site's reply: of one tensor, of names, of the envelope, of the bytes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from campaigns.hostile.case import pick
 from torch import Tensor
 
 Message = dict[str, Any]
-Twist = Callable[[Message, np.random.Generator], str]
-"""Changes a message and returns what was done."""
+Mutation = Callable[[Message, np.random.Generator], str]
+"""Changes a message and returns the name of the change."""
 
 ODD_NAMES = (
     "",
@@ -37,12 +37,12 @@ DTYPES = (
 )  # fmt: skip
 
 
-class Own(torch.Tensor):
-    """A tensor of a class of its own, which could answer anything."""
+class CustomTensor(torch.Tensor):
+    """A tensor class whose methods a sender could define."""
 
 
-def some(message: Message, draws: np.random.Generator) -> str:
-    """Draw one of a message's tensors; any may have been made something else by an earlier twist."""
+def pick_tensor(message: Message, draws: np.random.Generator) -> str:
+    """Draw the name of a tensor that earlier mutations have left a plain tensor."""
     names = [name for name in sorted(message) if type(message[name]) is Tensor and _can_be_changed(message[name])]
     return pick(draws, names) if names else ""
 
@@ -53,61 +53,62 @@ def _can_be_changed(tensor: Tensor) -> bool:
     )
 
 
-def on_tensor(change: Callable[[Tensor, np.random.Generator], Any]) -> Twist:
-    """Make a twist of what is done to one tensor."""
+def on_tensor(change: Callable[[Tensor, np.random.Generator], Any]) -> Mutation:
+    """Turn a change of one tensor into a mutation of a message."""
 
-    def twist(message: Message, draws: np.random.Generator) -> str:
-        if (name := some(message, draws)) and not message[name].is_nested:
+    def mutate(message: Message, draws: np.random.Generator) -> str:
+        if (name := pick_tensor(message, draws)) and not message[name].is_nested:
             try:
                 message[name] = change(message[name].clone(), draws)
             except (RuntimeError, TypeError, ValueError, IndexError, MemoryError):
-                message[name] = None  # this tensor cannot be made so
+                message[name] = None  # this tensor cannot be changed so
         return change.__name__
 
-    twist.__name__ = change.__name__
-    return twist
+    mutate.__name__ = change.__name__
+    return mutate
 
 
-def value(tensor: Tensor, draws: np.random.Generator) -> Tensor:
+def set_value(tensor: Tensor, draws: np.random.Generator) -> Tensor:
     wide = tensor.to(torch.float64).reshape(-1)
     wide[int(draws.integers(len(wide)))] = pick(draws, VALUES)
     return wide.reshape(tensor.shape).to(tensor.dtype)
 
 
-def bits(tensor: Tensor, draws: np.random.Generator) -> Tensor:
+def flip_bits(tensor: Tensor, draws: np.random.Generator) -> Tensor:
     raw = tensor.reshape(-1).contiguous().view(torch.uint8)
     for _ in range(int(draws.integers(1, 5))):
         raw[int(draws.integers(len(raw)))] = int(draws.integers(256))
     return raw.view(tensor.dtype).reshape(tensor.shape)
 
 
-def scaled(tensor: Tensor, draws: np.random.Generator) -> Tensor:
+def scale(tensor: Tensor, draws: np.random.Generator) -> Tensor:
     return tensor * pick(draws, (-1, 0, 1000, 10**7))
 
 
-def other_type(tensor: Tensor, draws: np.random.Generator) -> Tensor:
+def change_type(tensor: Tensor, draws: np.random.Generator) -> Tensor:
     return tensor.to(pick(draws, DTYPES))
 
 
-def other_shape(tensor: Tensor, draws: np.random.Generator) -> Tensor:
+def change_shape(tensor: Tensor, draws: np.random.Generator) -> Tensor:
     flat = tensor.reshape(-1)
     forms = (tensor[None], tensor[..., None], flat, flat[:1], flat[:0], flat[0], torch.cat([flat, flat]), tensor.T)
     return pick(draws, forms)
 
 
-def many_dimensions(tensor: Tensor, draws: np.random.Generator) -> Tensor:
+def add_dimensions(tensor: Tensor, draws: np.random.Generator) -> Tensor:
     return tensor.reshape((1,) * int(draws.integers(5, 64)) + tuple(tensor.shape))
 
 
-def stretched(tensor: Tensor, draws: np.random.Generator) -> Tensor:
-    """A tensor of petabytes in one number's room."""
+def stretch(tensor: Tensor, draws: np.random.Generator) -> Tensor:
+    """Expand a tensor to petabytes without memory."""
     return tensor.reshape(-1)[:1].reshape(()).expand(1 << int(draws.integers(20, 50)), *tensor.shape[1:])
 
 
-def strange(tensor: Tensor, draws: np.random.Generator) -> Any:
+def replace_by_special(tensor: Tensor, draws: np.random.Generator) -> Any:
     makes: list[Callable[[], Any]] = [
-        lambda: tensor.to_sparse(), lambda: tensor.to("meta"), lambda: tensor.requires_grad_(), lambda: Own(tensor),
-        lambda: torch.nn.Parameter(tensor, requires_grad=False), lambda: tensor.numpy(), lambda: tensor.tolist(),
+        lambda: tensor.to_sparse(), lambda: tensor.to("meta"), lambda: tensor.requires_grad_(),
+        lambda: CustomTensor(tensor), lambda: torch.nn.Parameter(tensor, requires_grad=False), lambda: tensor.numpy(),
+        lambda: tensor.tolist(),
         lambda: torch.nested.nested_tensor([tensor, tensor]), lambda: torch.conj(tensor.to(torch.complex64)),
         lambda: torch.quantize_per_tensor(tensor.float(), 0.1, 0, torch.qint8), lambda: None, lambda: b"bytes",
         lambda: torch._neg_view(tensor), lambda: 7, lambda: tensor.T.contiguous().T,
@@ -117,25 +118,25 @@ def strange(tensor: Tensor, draws: np.random.Generator) -> Any:
     return pick(draws, makes)()
 
 
-def missing(message: Message, draws: np.random.Generator) -> str:
-    message.pop(some(message, draws), None)
+def remove(message: Message, draws: np.random.Generator) -> str:
+    message.pop(pick_tensor(message, draws), None)
     return "missing"
 
 
-def extra(message: Message, draws: np.random.Generator) -> str:
+def add(message: Message, draws: np.random.Generator) -> str:
     message[pick(draws, ODD_NAMES)] = torch.zeros(int(draws.integers(3)))
     return "extra"
 
 
-def renamed(message: Message, draws: np.random.Generator) -> str:
-    if name := some(message, draws):
+def rename(message: Message, draws: np.random.Generator) -> str:
+    if name := pick_tensor(message, draws):
         odd = (name.upper(), f"{name} ", f"{name}\0", f"x/{name}", f"{name}.scale", name.replace(".", "/", 1))
         message[pick(draws, (*odd, *ODD_NAMES))] = message.pop(name)
     return "renamed"
 
 
-def exchanged(message: Message, draws: np.random.Generator) -> str:
-    one, other = some(message, draws), some(message, draws)
+def exchange(message: Message, draws: np.random.Generator) -> str:
+    one, other = pick_tensor(message, draws), pick_tensor(message, draws)
     if one and other:
         message[one], message[other] = message[other], message[one]
     return "exchanged"
@@ -151,10 +152,11 @@ def empty(message: Message, draws: np.random.Generator) -> str:
     return "empty"
 
 
-MESSAGE: tuple[Twist, ...] = (
-    *[on_tensor(value)] * 4, *[on_tensor(bits)] * 2, on_tensor(scaled), on_tensor(other_type), on_tensor(other_shape),
-    on_tensor(many_dimensions), on_tensor(stretched), on_tensor(strange), on_tensor(strange),
-    missing, extra, renamed, exchanged, flood, empty,
+MESSAGE_MUTATIONS: tuple[Mutation, ...] = (
+    *[on_tensor(set_value)] * 4, *[on_tensor(flip_bits)] * 2, on_tensor(scale), on_tensor(change_type),
+    on_tensor(change_shape),
+    on_tensor(add_dimensions), on_tensor(stretch), on_tensor(replace_by_special), on_tensor(replace_by_special),
+    remove, add, rename, exchange, flood, empty,
 )  # fmt: skip
 
 TEXTS: tuple[Any, ...] = (
@@ -164,44 +166,44 @@ TEXTS: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def parcel(whole: dict[str, Any], draws: np.random.Generator) -> tuple[str, Any]:
-    """Change what a reply travels in, and return what was done beside what is left of it."""
-    words = whole["words"]
-    deed = int(draws.integers(9))
-    if deed == 0:
+def mutate_envelope(whole: dict[str, Any], draws: np.random.Generator) -> tuple[str, Any]:
+    """Change the envelope of a reply; return the name of the change and the envelope."""
+    header = whole["words"]
+    way = int(draws.integers(9))
+    if way == 0:
         return "no parcel", pick(draws, (None, 7, "text", b"\x00", [], [whole], {}, {"words": {}}, {"tensors": {}}))
-    if deed == 1:
+    if way == 1:
         whole["words"] = pick(draws, (None, [], "words", 7, {}))
-    elif deed == 2:
+    elif way == 2:
         whole["tensors"] = pick(draws, (None, [], "tensors", 7, list(whole["tensors"]), {7: torch.zeros(1)}))
-    elif deed in (3, 4):
-        words["ticket"] = pick(draws, TEXTS)
-    elif deed in (5, 6):
-        words["failure"] = pick(draws, TEXTS)
-    elif deed == 7:
-        words |= {"spent": pick(draws, (True, 1, "yes", None)), "failure": pick(draws, ("over", *TEXTS))}
+    elif way in (3, 4):
+        header["ticket"] = pick(draws, TEXTS)
+    elif way in (5, 6):
+        header["failure"] = pick(draws, TEXTS)
+    elif way == 7:
+        header |= {"spent": pick(draws, (True, 1, "yes", None)), "failure": pick(draws, ("over", *TEXTS))}
     else:
         whole["tensors"] = dict(whole["tensors"]) | {pick(draws, (7, None, b"name", ("a",), 1.5)): torch.zeros(1)}
-    return ("", "words", "tensors", "ticket", "ticket", "failure", "failure", "spent", "keys")[deed], whole
+    return ("", "words", "tensors", "ticket", "ticket", "failure", "failure", "spent", "keys")[way], whole
 
 
-def spoil_bytes(data: bytes, draws: np.random.Generator) -> tuple[str, bytes]:
-    """Change a safetensors file: anywhere, in its header, or in how long it says that this is."""
+def mutate_bytes(data: bytes, draws: np.random.Generator) -> tuple[str, bytes]:
+    """Change a safetensors file: any bytes, its header, or the header's stated length."""
     raw = bytearray(data)
     header = int.from_bytes(raw[:8], "little") if len(raw) >= 8 else 0
-    deed = int(draws.integers(7))
-    if deed == 0:
+    way = int(draws.integers(7))
+    if way == 0:
         return "truncated", bytes(raw[: int(draws.integers(len(raw)))])
-    if deed == 1:
+    if way == 1:
         return "longer", bytes(raw) + draws.bytes(int(draws.integers(1, 64)))
-    if deed == 2:
+    if way == 2:
         raw[:8] = int(pick(draws, (0, 1, 2, header - 1, header + 1, 2**31, 2**62, 2**64 - 1))).to_bytes(8, "little")
         return "length of the header", bytes(raw)
-    if deed == 3 and header:
+    if way == 3 and header:
         for _ in range(int(draws.integers(1, 4))):
             raw[8 + int(draws.integers(header))] = int(draws.integers(256))
         return "bytes of the header", bytes(raw)
-    if deed == 4 and header:
+    if way == 4 and header:
         text = bytes(raw[8 : 8 + header]).decode("utf-8", "replace")
         old, new = pick(draws, (
             ("F32", "I64"), ("F32", "F64"), ("[", "[9223372036854775807,"), ("data_offsets", "offsets"), ("shape",
@@ -209,9 +211,9 @@ def spoil_bytes(data: bytes, draws: np.random.Generator) -> tuple[str, bytes]:
             ('"data_offsets":[0', '"data_offsets":[4'), ("{", "[" * 50_000), ("I64", "BOOL"), ("0", "-1"), ("F32",
             "F4"),
         ))  # fmt: skip
-        made = text.replace(old, new, 1).encode()
-        return "words of the header", len(made).to_bytes(8, "little") + made + bytes(raw[8 + header :])
-    if deed == 5:
+        changed = text.replace(old, new, 1).encode()
+        return "words of the header", len(changed).to_bytes(8, "little") + changed + bytes(raw[8 + header :])
+    if way == 5:
         return "other bytes", draws.bytes(int(draws.integers(0, 200)))
     for _ in range(int(draws.integers(1, 8))):
         raw[int(draws.integers(len(raw)))] = int(draws.integers(256))

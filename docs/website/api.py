@@ -1,4 +1,4 @@
-"""The page of what ``import fedvisage`` offers: signatures and docstrings of its names, from the code."""
+"""The page of the Python interface: signatures and docstrings of the public names."""
 
 from __future__ import annotations
 
