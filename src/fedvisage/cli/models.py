@@ -208,11 +208,13 @@ def watch_source(
 @app.command("predict")
 def predict_images(
     model: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             help="The directory of a finished run, of its two model files, or of an export; or a converted start."
+            " With --pad: the first image.",
+            show_default=False,
         ),
-    ],
+    ] = None,
     paths: Annotated[
         list[Path] | None,
         typer.Argument(metavar="PATH", help="Images and folders of images; - is an image on standard input."),
@@ -224,6 +226,13 @@ def predict_images(
     against: Annotated[
         Path | None,
         typer.Option(help="Recognition: the face, or the folder of faces, to compare with.", show_default=False),
+    ] = None,
+    pad: Annotated[
+        Path | None,
+        typer.Option(
+            help="In place of MODEL: a published detector, such as minifasnet (`fedvisage model list`), or an export.",
+            show_default=False,
+        ),
     ] = None,
     member: Annotated[str, typer.Option(help="The site whose model is used, if the run has one per site.")] = "",
     crop: Annotated[str, typer.Option(help="How faces are cropped: face (detector), centre or none.")] = "face",
@@ -251,7 +260,14 @@ def predict_images(
     from fedvisage.device.predict import list_input_pictures
 
     progress = reporter(quiet, log_format, aside=True)
-    images = list_input_pictures(paths or [], _read_list(paths_from, paths or []), _read_stdin)
+    paths = paths or []
+    if pad is not None:
+        # Without MODEL, the first argument is an image.
+        paths = [*([model] if model is not None else []), *paths]
+        model = _locate_pad(pad)
+    if model is None:
+        raise UserError("MODEL", "is missing; give a model, or --pad NAME with a published one, such as minifasnet")
+    images = list_input_pictures(paths, _read_list(paths_from, paths), _read_stdin)
     references = None if against is None else list_input_pictures([against])
     if references is not None and len(images.pictures) > 1:
         raise UserError("PATH", "with --against one face is compared; name one image")
@@ -265,6 +281,18 @@ def predict_images(
         say(*results.lines())
     if exit_code:
         raise typer.Exit(results.exit_code)
+
+
+def _locate_pad(pad: Path) -> Path:
+    """Return the directory of a published detector or of an export."""
+    from fedvisage.device.exported import is_export
+    from fedvisage.starts.published import CATALOGUE, locate_detector
+
+    directory = locate_detector(pad)
+    if not is_export(directory):
+        names = ", ".join(name for name, entry in CATALOGUE.items() if entry.task == "pad")
+        raise UserError("--pad", f"{pad} is neither the directory of an export nor a published detector ({names})")
+    return directory
 
 
 def _open_scorer(
@@ -327,7 +355,7 @@ def _read_list(paths_from: Path | None, paths: list[Path]) -> bytes | None:
 
 @app.command("calibrate")
 def calibrate_model(
-    model: Annotated[Path, typer.Argument(help="The directory of an exported or fused detector.")],
+    model: Annotated[Path, typer.Argument(help="The directory of an exported or fused detector, or a published one.")],
     live: Annotated[Path, typer.Option(help="Folder with five or more genuine pictures of one camera.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="New directory for the calibrated export.")],
     at: Annotated[
@@ -346,7 +374,9 @@ def calibrate_model(
     from fedvisage.device.calibration import calibrate
     from fedvisage.device.exported import is_export
     from fedvisage.device.predict import list_input_pictures
+    from fedvisage.starts.published import locate_detector
 
+    model = locate_detector(model)
     if not is_export(model):
         raise UserError(str(model), "is not an export; write one with `fedvisage export` first")
     progress, pictures = reporter(quiet, log_format, aside=True), list_input_pictures([live])
@@ -479,3 +509,63 @@ def convert_weights(
         print_json(conversion.as_values())
     else:
         say(*conversion.lines())
+
+
+@model_app.command("list")
+def list_models(as_json: AsJson = False) -> None:
+    """List published models: licence of the weights, size, and whether `fedvisage model get` has stored them."""
+    from fedvisage.starts.published import CATALOGUE, TASKS
+
+    entries = [(model, model.directory().is_dir()) for model in CATALOGUE.values()]
+    if as_json:
+        print_json(
+            [{**asdict(model), "stored": str(model.directory()) if stored else None} for model, stored in entries]
+        )
+        return
+    for model, stored in entries:
+        terms = f"{model.weights_licence.partition(',')[0]}{', terms to accept' if model.restricted else ''}"
+        needs = "" if not model.network else ", needs torch"
+        say(f"{model.name:17}{model.title}")
+        say(f"{'':17}{TASKS[model.task]}; {terms}; {model.bytes / 1e6:.1f} MB{needs}; {'' if stored else 'not '}stored")
+
+
+@model_app.command("get")
+def get_published(
+    name: Annotated[str, typer.Argument(help="Published model: see `fedvisage model list`.")],
+    given: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from",
+            metavar="PATH",
+            help="Use the authors' file, or the folder with it, instead of the network; one per file of the model.",
+            show_default=False,
+        ),
+    ] = None,
+    accept: Annotated[
+        bool, typer.Option("--accept-licence", help="Accept non-commercial or unclear terms without being asked.")
+    ] = False,
+    quiet: Quiet = False,
+    log_format: LogFormat = "text",
+) -> None:
+    """Download a published model into the cache, check its digest, and print its licence and limits once."""
+    from fedvisage.runs.export.published import START, check_installed, get_model
+    from fedvisage.starts.published import find_model
+
+    model = find_model(name)
+    check_installed(model)
+    directory = model.directory()
+    if not directory.is_dir():
+        note(*model.terms())
+        if model.restricted and not accept:
+            if not sys.stdin.isatty():
+                raise UserError(
+                    name, "its terms are non-commercial or unclear; add --accept-licence if you accept them"
+                )
+            typer.confirm("These terms are non-commercial or unclear. Do you accept them?", abort=True, err=True)
+        with interruptible(f"a repeated `fedvisage model get {name}` resumes"):
+            get_model(model, CACHE, given=given or (), say=reporter(quiet, log_format, aside=True))
+    say(f"{name}: {directory}")
+    if model.task == "pad":
+        say(f"score a photograph: fedvisage predict photo.jpg --pad {name}")
+    if model.network:
+        say(f"start a run from it: training.start={directory / START}")

@@ -34,6 +34,7 @@ from fedvisage.device.exported import (
     UNBOUND,
     WEIGHTS,
     Arithmetic,
+    Crops,
     CropShape,
     Digest,
     Exported,
@@ -43,10 +44,12 @@ from fedvisage.device.exported import (
     _Strict,
     _WithoutLaterFields,
     as_values,
+    by_shape,
     digest_of_values,
     entry_of,
     is_fused,
     point_of,
+    reaches_threshold,
     read_config,
     read_description,
     refuse_int8,
@@ -193,11 +196,15 @@ class Fused:
         """The crops that :meth:`score` takes of each face; members of equal crops share one."""
         return tuple(dict.fromkeys(shape for member in self.members for shape in member.shapes))
 
-    def score(self, crops: Sequence[NDArray[np.uint8]]) -> NDArray[np.float64]:
-        """Return the weighted sums for N faces, whose crops (N×S×S×3) are in the order of ``shapes``."""
-        by_shape = dict(zip(self.shapes, crops, strict=True))
-        logits = [member.score([by_shape[shape] for shape in member.shapes]) for member in self.members]
+    def score(self, crops: Crops) -> NDArray[np.float64]:
+        """Return the weighted sums for N faces from their crops, as :meth:`Exported.score` takes them."""
+        arrays = dict(zip(self.shapes, by_shape(crops, self.shapes), strict=True))
+        logits = [member.score([arrays[shape] for shape in member.shapes]) for member in self.members]
         return weighted_sum(self.config.members, logits)
+
+    def is_live(self, crops: Crops) -> NDArray[np.bool_]:
+        """Return for each face, as in :meth:`score`, whether its score reaches the model's threshold."""
+        return reaches_threshold(self.score(crops), self.threshold, self.directory)
 
 
 def _check_sum(path: Path, record: SumRecord, members: Sequence[Exported]) -> None:
