@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
+from urllib.request import Request, build_opener
 
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.files import AGAIN, disk_full_is_failure, file_digest
@@ -63,7 +63,7 @@ def _download_rest(file: PublishedFile, partial: Path, steps: Steps, patience: f
     headers = {"User-Agent": f"fedvisage/{VERSION}", "Accept-Encoding": "identity"}
     request = Request(file.address, headers=headers | ({"Range": f"bytes={have}-"} if have else {}))
     try:
-        response = urlopen(request, timeout=patience)
+        response = build_opener().open(request, timeout=patience)
     except HTTPError as error:
         error.close()
         if error.code == 416:  # the server has fewer bytes than the partial file
