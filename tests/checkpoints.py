@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -10,7 +9,7 @@ from tests.starts import theirs
 from torch import Tensor
 
 from fedvisage.base.files import file_digest
-from fedvisage.starts.published import CATALOGUE, PublishedFile, PublishedModel
+from fedvisage.starts.published import PublishedFile, PublishedModel, read_catalogue
 
 SIZE = 80
 
@@ -27,22 +26,26 @@ def random_minifasnet(variant: str, seed: int = 0) -> theirs.MiniFASNet:
 def log_odds(net: theirs.MiniFASNet, images: Tensor) -> Tensor:
     """Return the authors' log-odds of a living face for RGB pictures, N×3×80×80 of uint8."""
     with torch.no_grad():
-        return net(images.flip(1).float()).double().softmax(dim=1)[:, 1].logit()
+        probabilities: Tensor = net(images.flip(1).float()).double().softmax(dim=1)
+    return probabilities[:, 1].logit()
 
 
-def entry_of(path: Path, address: str = "") -> PublishedFile:
-    return PublishedFile(path.name, address or path.as_uri(), file_digest(path), path.stat().st_size)
+def entry(name: str, *paths: Path, **changes: object) -> PublishedModel:
+    """Return the catalogue's entry with these files in place of the authors'."""
+    files = tuple(
+        PublishedFile(address=path.as_uri(), sha256=file_digest(path), bytes=path.stat().st_size) for path in paths
+    )
+    return read_catalogue()[name].model_copy(update={"files": files, **changes})
 
 
-def save_checkpoint(net: torch.nn.Module, path: Path, *, archive: bool = False) -> PublishedFile:
-    """Write the weights in the older format of the published files, or in the newer one, as from several GPUs."""
+def save_checkpoint(net: torch.nn.Module, path: Path) -> Path:
+    """Write the weights in the format of the published files, as from several GPUs."""
     state = {f"module.{name}": value for name, value in net.state_dict().items()}
-    torch.save(state, path, _use_new_zipfile_serialization=archive)
-    return entry_of(path)
+    torch.save(state, path, _use_new_zipfile_serialization=False)
+    return path
 
 
 def save_pair(folder: Path) -> tuple[PublishedModel, dict[str, theirs.MiniFASNet]]:
     """Write two checkpoints, and return the entry `minifasnet` for them."""
     nets = {"v2": random_minifasnet("v2", 1), "v1se": random_minifasnet("v1se", 2)}
-    files = tuple(save_checkpoint(net, folder / f"{name}.pth") for name, net in nets.items())
-    return replace(CATALOGUE["minifasnet"], files=files), nets
+    return entry("minifasnet", *(save_checkpoint(net, folder / f"{name}.pth") for name, net in nets.items())), nets

@@ -283,7 +283,7 @@ def evaluate(
     checks = Checks(allow_mixed_crops, allow_overlap, verify)
     if isinstance(model, Exported | Fused):
         return _evaluate_export(model, data, adapt or pairs or benchmarks, out, Path(cache), checks)
-    directory = model.directory if isinstance(model, FinishedModel | Run) else Path(model)
+    directory = model.directory if isinstance(model, FinishedModel | Run) else locate_detector(model)
     if is_export(directory):
         exported = open_export(directory)
         return _evaluate_export(exported, data, adapt or pairs or benchmarks, out, Path(cache), checks)

@@ -20,6 +20,14 @@ HALF = len(CONTENT) // 2
 PAGE = b"<!DOCTYPE html><title>Sign in</title>"
 
 
+def published_file(address: str, content: bytes = CONTENT) -> PublishedFile:
+    return PublishedFile(address=address, sha256=sha256(content).hexdigest(), bytes=len(content))
+
+
+def place_of(file: PublishedFile, folder: Path) -> Path:
+    return folder / f"{file.sha256[:16]}-{file.name}"
+
+
 class Server(http.server.ThreadingHTTPServer):
     """Answers by the path of the address, and records the ranges that it was asked for."""
 
@@ -30,7 +38,7 @@ class Server(http.server.ThreadingHTTPServer):
 
     def entry(self, path: str, content: bytes = CONTENT) -> PublishedFile:
         address = f"http://127.0.0.1:{self.server_port}/{path}"
-        return PublishedFile("net.pth", address, sha256(content).hexdigest(), len(content))
+        return published_file(address, content)
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -87,21 +95,23 @@ def test_download_reports_steps_and_has_the_right_bytes(server: Server, tmp_path
 @pytest.mark.parametrize("kind", ["file", "no-ranges"])
 def test_partial_file_is_resumed_or_begun_again(server: Server, tmp_path: Path, kind: str) -> None:
     file = server.entry(kind)
-    (tmp_path / f"{file.sha256}.part").write_bytes(CONTENT[:HALF])
+    place_of(file, tmp_path).write_bytes(CONTENT[:HALF])
     assert download(file, tmp_path).read_bytes() == CONTENT
     assert server.ranges == [f"bytes={HALF}-"]
 
 
 def test_broken_connection_is_a_failure_that_the_next_call_resumes(server: Server, tmp_path: Path) -> None:
+    broken, whole = server.entry("cut"), server.entry("file")
     with failed(RunFailed, f"{HALF:,}", "resume"):
-        download(server.entry("cut"), tmp_path)
-    assert download(server.entry("file"), tmp_path).read_bytes() == CONTENT
+        download(broken, tmp_path)
+    place_of(broken, tmp_path).rename(place_of(whole, tmp_path))
+    assert download(whole, tmp_path).read_bytes() == CONTENT
     assert server.ranges == [None, f"bytes={HALF}-"]
 
 
 def test_complete_download_is_not_fetched_again(server: Server, tmp_path: Path) -> None:
     file = server.entry("file")
-    (tmp_path / f"{file.sha256}.part").write_bytes(CONTENT)
+    place_of(file, tmp_path).write_bytes(CONTENT)
     assert download(file, tmp_path).read_bytes() == CONTENT
     assert server.ranges == []
 
@@ -126,11 +136,12 @@ def test_other_answers_are_refused_in_one_line(server: Server, tmp_path: Path, k
         assert list(tmp_path.iterdir()) == []
 
 
-def test_resumption_at_another_byte_is_refused(server: Server, tmp_path: Path) -> None:
+def test_resumption_at_another_byte_ends_with_a_wrong_digest(server: Server, tmp_path: Path) -> None:
     file = server.entry("other-range")
-    (tmp_path / f"{file.sha256}.part").write_bytes(CONTENT[:HALF])
-    with refused(file.address, "resumes"):
+    place_of(file, tmp_path).write_bytes(CONTENT[1 : HALF + 1])
+    with refused(file.address, "SHA-256"):
         download(file, tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_silent_server_is_a_failure(server: Server, tmp_path: Path) -> None:
@@ -140,20 +151,20 @@ def test_silent_server_is_a_failure(server: Server, tmp_path: Path) -> None:
 
 def test_page_of_a_proxy_is_refused(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.server_port}")
-    file = PublishedFile("net.pth", "http://authors.invalid/page", sha256(CONTENT).hexdigest(), len(CONTENT))
+    file = published_file("http://authors.invalid/page")
     with refused(file.address, "web page", "proxy", "--from"):
         download(file, tmp_path)
 
 
 def test_full_disk_is_one_line(server: Server, tmp_path: Path) -> None:
     file = server.entry("file")
-    (tmp_path / f"{file.sha256}.part").symlink_to("/dev/full")
+    place_of(file, tmp_path).symlink_to("/dev/full")
     with failed(NoRoom, "disk is full"):
         download(file, tmp_path)
 
 
 def test_file_without_network_needs_the_same_digest(tmp_path: Path) -> None:
-    file = PublishedFile("net.pth", "https://authors.invalid/net.pth", sha256(CONTENT).hexdigest(), len(CONTENT))
+    file = published_file("https://authors.invalid/net.pth")
     (tmp_path / "net.pth").write_bytes(CONTENT)
     (tmp_path / "renamed").write_bytes(CONTENT)
     assert find_given(file, [tmp_path]) == tmp_path / "net.pth"

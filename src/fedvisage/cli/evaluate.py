@@ -204,13 +204,14 @@ def _evaluate_run(options: RunOptions, common: CommonOptions, progress: Reporter
         raise UserError("--at", "names several operating points, and a run has one model; give one")
     from fedvisage.device.exported import is_export
     from fedvisage.runs.evaluate import evaluate
+    from fedvisage.starts.published import locate_detector
     from fedvisage.tasks.catalogue import summary
     from fedvisage.tasks.finished_model import open_model
     from fedvisage.tasks.opened import named_benchmarks
 
     checks = Checks(options.allow_mixed_crops, options.allow_overlap, options.verify)
     at = common.at[0] if common.at else None
-    if is_export(options.run):
+    if is_export(locate_detector(options.run)):
         figures = _evaluate_export(options, common, checks, at)
         return figures, summary(figures)
     model = open_model(options.run, options.adapt, options.pairs, at=at)

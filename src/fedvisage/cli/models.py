@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedvisage.base.errors import UserError
+from fedvisage.base.errors import UserError, choice_hint
 from fedvisage.base.files import CACHE, read_plain
 from fedvisage.cli.options import (
     NOTHING,
@@ -90,7 +90,7 @@ def export_model(
 def fuse_models(
     models: Annotated[
         list[Path],
-        typer.Argument(metavar="MODEL...", help="Detectors: finished runs, converted starts, exports or fused models."),
+        typer.Argument(metavar="MODEL...", help="Detectors: runs, starts, exports, fused or published models."),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="New directory for the result.")],
     weight: Annotated[
@@ -125,8 +125,10 @@ def fuse_models(
 ) -> None:
     """Fuse detectors, also of several crops, into one export that sums their log-odds."""
     from fedvisage.runs.export.fuse import fuse
+    from fedvisage.starts.published import locate_detector
 
     progress = reporter(quiet, log_format, aside=True)
+    models = [locate_detector(model) for model in models]
     with interruptible(NOTHING):
         fused = fuse(models, out, weights=weight or (), scales=scale or (), on=on or (), cache=cache, say=progress)
     note(*fused.notices)
@@ -229,10 +231,7 @@ def predict_images(
     ] = None,
     pad: Annotated[
         Path | None,
-        typer.Option(
-            help="In place of MODEL: a published detector, such as minifasnet (`fedvisage model list`), or an export.",
-            show_default=False,
-        ),
+        typer.Option(help="In place of MODEL: a published detector (minifasnet) or an export.", show_default=False),
     ] = None,
     member: Annotated[str, typer.Option(help="The site whose model is used, if the run has one per site.")] = "",
     crop: Annotated[str, typer.Option(help="How faces are cropped: face (detector), centre or none.")] = "face",
@@ -257,14 +256,16 @@ def predict_images(
     model's threshold.
     """
     from fedvisage.base.progress import in_steps
+    from fedvisage.device.exported import is_export
     from fedvisage.device.predict import list_input_pictures
+    from fedvisage.starts.published import locate_detector
 
-    progress = reporter(quiet, log_format, aside=True)
-    paths = paths or []
+    progress, paths = reporter(quiet, log_format, aside=True), paths or []
     if pad is not None:
-        # Without MODEL, the first argument is an image.
-        paths = [*([model] if model is not None else []), *paths]
-        model = _locate_pad(pad)
+        paths = paths if model is None else [model, *paths]  # the first argument is an image, too
+        model = locate_detector(pad)
+        if not is_export(model):
+            raise UserError("--pad", f"{pad} is neither an export nor a published detector, such as minifasnet")
     if model is None:
         raise UserError("MODEL", "is missing; give a model, or --pad NAME with a published one, such as minifasnet")
     images = list_input_pictures(paths, _read_list(paths_from, paths), _read_stdin)
@@ -281,18 +282,6 @@ def predict_images(
         say(*results.lines())
     if exit_code:
         raise typer.Exit(results.exit_code)
-
-
-def _locate_pad(pad: Path) -> Path:
-    """Return the directory of a published detector or of an export."""
-    from fedvisage.device.exported import is_export
-    from fedvisage.starts.published import CATALOGUE, locate_detector
-
-    directory = locate_detector(pad)
-    if not is_export(directory):
-        names = ", ".join(name for name, entry in CATALOGUE.items() if entry.task == "pad")
-        raise UserError("--pad", f"{pad} is neither the directory of an export nor a published detector ({names})")
-    return directory
 
 
 def _open_scorer(
@@ -513,20 +502,18 @@ def convert_weights(
 
 @model_app.command("list")
 def list_models(as_json: AsJson = False) -> None:
-    """List published models: licence of the weights, size, and whether `fedvisage model get` has stored them."""
-    from fedvisage.starts.published import CATALOGUE, TASKS
+    """List published models with the licences of their weights, and whether `fedvisage model get` has stored them."""
+    from fedvisage.starts.published import read_catalogue
 
-    entries = [(model, model.directory().is_dir()) for model in CATALOGUE.values()]
+    models = read_catalogue().values()
     if as_json:
-        print_json(
-            [{**asdict(model), "stored": str(model.directory()) if stored else None} for model, stored in entries]
-        )
-        return
-    for model, stored in entries:
-        terms = f"{model.weights_licence.partition(',')[0]}{', terms to accept' if model.restricted else ''}"
-        needs = "" if not model.network else ", needs torch"
-        say(f"{model.name:17}{model.title}")
-        say(f"{'':17}{TASKS[model.task]}; {terms}; {model.bytes / 1e6:.1f} MB{needs}; {'' if stored else 'not '}stored")
+        print_json([model.model_dump(mode="json") | {"stored": model.directory().is_dir()} for model in models])
+    for model in models if not as_json else ():
+        facts = [model.task, model.weights_licence.partition(",")[0]]
+        facts += ["terms to accept"] if model.restricted else []
+        facts += ["needs torch"] if model.network else []
+        facts += ["stored" if model.directory().is_dir() else "not stored"]
+        say(f"{model.name:17}{model.title}", f"{'':17}{'; '.join(facts)}")
 
 
 @model_app.command("get")
@@ -534,38 +521,28 @@ def get_published(
     name: Annotated[str, typer.Argument(help="Published model: see `fedvisage model list`.")],
     given: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--from",
-            metavar="PATH",
-            help="Use the authors' file, or the folder with it, instead of the network; one per file of the model.",
-            show_default=False,
-        ),
+        typer.Option("--from", help="The authors' file or its folder, instead of a download.", show_default=False),
     ] = None,
-    accept: Annotated[
-        bool, typer.Option("--accept-licence", help="Accept non-commercial or unclear terms without being asked.")
-    ] = False,
+    accept: Annotated[bool, typer.Option("--accept-licence", help="Accept non-commercial or unclear terms.")] = False,
     quiet: Quiet = False,
     log_format: LogFormat = "text",
 ) -> None:
     """Download a published model into the cache, check its digest, and print its licence and limits once."""
-    from fedvisage.runs.export.published import START, check_installed, get_model
-    from fedvisage.starts.published import find_model
+    from fedvisage.runs.export.published import get_model
+    from fedvisage.starts.published import read_catalogue
 
-    model = find_model(name)
-    check_installed(model)
-    directory = model.directory()
-    if not directory.is_dir():
+    catalogue = read_catalogue()
+    if name not in catalogue:
+        raise UserError("NAME", f"{name!r} is not a published model{choice_hint(name, catalogue)}")
+    model = catalogue[name]
+    if not model.directory().is_dir():
         note(*model.terms())
         if model.restricted and not accept:
             if not sys.stdin.isatty():
-                raise UserError(
-                    name, "its terms are non-commercial or unclear; add --accept-licence if you accept them"
-                )
+                raise UserError(name, "has non-commercial or unclear terms; add --accept-licence if you accept them")
             typer.confirm("These terms are non-commercial or unclear. Do you accept them?", abort=True, err=True)
-        with interruptible(f"a repeated `fedvisage model get {name}` resumes"):
+        with interruptible("the same command resumes"):
             get_model(model, CACHE, given=given or (), say=reporter(quiet, log_format, aside=True))
-    say(f"{name}: {directory}")
-    if model.task == "pad":
+    say(f"{name}: {model.directory()}")
+    if model.margins:
         say(f"score a photograph: fedvisage predict photo.jpg --pad {name}")
-    if model.network:
-        say(f"start a run from it: training.start={directory / START}")

@@ -366,19 +366,10 @@ Crops = NDArray[np.uint8] | Sequence[NDArray[np.uint8]]
 """Crops of N faces, uint8 N×S×S×3 in RGB: an array for a model of one shape, or a list with one array per shape."""
 
 
-def by_shape(crops: Crops, shapes: Sequence[CropShape]) -> Sequence[NDArray[np.uint8]]:
-    """Return one array of crops per shape."""
-    arrays = [crops] if isinstance(crops, np.ndarray) else crops
-    if len(arrays) != len(shapes):
-        needed = ", ".join(f"{shape.size} pixels at {shape.margin:g} times the face" for shape in shapes)
-        raise UserError("crops", f"must be one array per shape of the model ({needed}), got {len(arrays)}")
-    return arrays
-
-
-def reaches_threshold(scores: NDArray[np.float64], threshold: Threshold | None, directory: Path) -> NDArray[np.bool_]:
+def reaches_threshold(scores: NDArray[np.float64], threshold: Threshold | None) -> NDArray[np.bool_]:
     """Return which scores reach a model's threshold."""
     if threshold is None:
-        raise UserError(str(directory), "has no decision threshold; export a run whose sites chose one")
+        raise UserError("model.threshold", "this model has no threshold; export a run whose sites chose one")
     return np.asarray(scores >= threshold.value)
 
 
@@ -488,12 +479,12 @@ class Exported:
 
     def score(self, crops: Crops) -> NDArray[np.float64]:
         """Return the logits of N faces from their crops: one array N×S×S×3, or a list with one array per shape."""
-        (only,) = by_shape(crops, self.shapes)
+        (only,) = [crops] if isinstance(crops, np.ndarray) else crops
         return self.run(only).astype(np.float64)
 
     def is_live(self, crops: Crops) -> NDArray[np.bool_]:
         """Return for each face, as in :meth:`score`, whether its score reaches the model's threshold."""
-        return reaches_threshold(self.score(crops), self.threshold, self.directory)
+        return reaches_threshold(self.score(crops), self.threshold)
 
     def run(self, crops: NDArray[np.uint8]) -> NDArray[np.floating[Any]]:
         """Return logits (N) or unit embeddings (N×D) of crops, uint8 N×S×S×3 in RGB."""

@@ -44,7 +44,6 @@ from fedvisage.device.exported import (
     _Strict,
     _WithoutLaterFields,
     as_values,
-    by_shape,
     digest_of_values,
     entry_of,
     is_fused,
@@ -198,13 +197,16 @@ class Fused:
 
     def score(self, crops: Crops) -> NDArray[np.float64]:
         """Return the weighted sums for N faces from their crops, as :meth:`Exported.score` takes them."""
-        arrays = dict(zip(self.shapes, by_shape(crops, self.shapes), strict=True))
-        logits = [member.score([arrays[shape] for shape in member.shapes]) for member in self.members]
+        arrays = [crops] if isinstance(crops, np.ndarray) else crops
+        if len(arrays) != len(self.shapes):
+            raise UserError("crops", f"must be one array per shape ({len(self.shapes)}), got {len(arrays)}")
+        by_shape = dict(zip(self.shapes, arrays, strict=True))
+        logits = [member.score([by_shape[shape] for shape in member.shapes]) for member in self.members]
         return weighted_sum(self.config.members, logits)
 
     def is_live(self, crops: Crops) -> NDArray[np.bool_]:
         """Return for each face, as in :meth:`score`, whether its score reaches the model's threshold."""
-        return reaches_threshold(self.score(crops), self.threshold, self.directory)
+        return reaches_threshold(self.score(crops), self.threshold)
 
 
 def _check_sum(path: Path, record: SumRecord, members: Sequence[Exported]) -> None:

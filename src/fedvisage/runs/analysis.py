@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedvisage.base.arguments import check_arguments, wrong_argument
+from fedvisage.base.arguments import check_arguments
 from fedvisage.base.errors import BadFile, UserError
 from fedvisage.device.exported import Exported
 from fedvisage.device.fused import Fused
@@ -20,14 +20,9 @@ from fedvisage.starts.published import locate_detector
 
 @dataclass(frozen=True)
 class AnalyzedFace:
-    """A face of a photograph.
+    """A face of a photograph: `bona_fide`, `attack` or `no_decision`, with the reasons in `quality.reasons`.
 
-    Attributes:
-        box: its position in pixels, and the confidence of the face detector.
-        decision: `bona_fide`, `attack`, or `no_decision` if its quality does not allow one.
-        score: the probability of a living face; None without a decision.
-        threshold: the score from which a face is bona fide.
-        quality: its size, sharpness and pose; `reasons` lists what speaks against a decision.
+    The score is the probability of a living face, and None without a decision.
     """
 
     box: Box
@@ -46,21 +41,18 @@ def analyze(
 ) -> list[AnalyzedFace]:
     """Return the faces of a photograph, the largest first, each with its decision, score and quality.
 
-    ``pad`` is a published detector that `fedvisage model get` has stored, the directory of an export, or an open
-    export. For many pictures, open it once: ``fv.analyze(path, pad=fv.open("minifasnet"))``.
+    For many pictures, open the detector once: ``fv.analyze(path, pad=fv.open("minifasnet"))``.
     """
-    if isinstance(picture, np.ndarray):
-        if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
-            raise wrong_argument("picture", "the path of a picture, or an array H×W×3 of uint8 in RGB", picture)
-        image = picture
-    else:
-        try:
-            image = open_picture(Path(picture))
-        except BadFile as bad:
-            raise UserError(str(picture), str(bad)) from None
+    try:
+        image = picture if isinstance(picture, np.ndarray) else open_picture(Path(picture))
+    except BadFile as bad:
+        raise UserError(str(picture), str(bad)) from None
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+        raise UserError("picture", f"must be an array H×W×3 of uint8 in RGB, got {image.dtype} {image.shape}")
     model = pad if isinstance(pad, Exported | Fused) else locate_detector(pad)
-    faces = []
-    for face in Pipeline(model, settings=Settings(several=True)).check(image).faces:
-        assert face.pad is not None, "the pipeline has a detector of attacks"
-        faces.append(AnalyzedFace(face.box, face.pad.decision, face.pad.score, face.pad.threshold, face.quality))
-    return faces
+    faces = Pipeline(model, settings=Settings(several=True)).check(image).faces
+    return [
+        AnalyzedFace(face.box, face.pad.decision, face.pad.score, face.pad.threshold, face.quality)
+        for face in faces
+        if face.pad is not None
+    ]
