@@ -13,6 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "fedvisage"
 BROAD = {"Exception", "BaseException"}
 
 MAY_CATCH_ALL = {
+    "starts/checkpoint.py": {"read_state"},
     "starts/files.py": {"_send_tensors"},
     "data/prepared.py": {"_map_array"},
     "faces/pictures.py": {"_read"},

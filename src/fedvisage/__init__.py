@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fedvisage.methods import averaging
     from fedvisage.methods.models.model import Model
     from fedvisage.nn import losses
+    from fedvisage.runs.analysis import analyze
     from fedvisage.tasks.finished_model import FinishedModel
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "UserError",
     "Writer",
     "__version__",
+    "analyze",
     "averaging",
     "compare",
     "dataset",
@@ -65,6 +67,7 @@ PLACES = {
     **dict.fromkeys(("run", "study"), "api"),
     **dict.fromkeys(("RunFailed", "UserError"), "base.errors"),
     **dict.fromkeys(("Call", "Home", "Method"), "federation.method"),
+    "analyze": "runs.analysis",
     "dataset": "data.arrays",
     "Writer": "data.writer",
     "Server": "federation.server",

@@ -43,6 +43,7 @@ from fedvisage.runs.request import Request
 from fedvisage.runs.run import run as run_recipe
 from fedvisage.runs.score_set import evaluate_export
 from fedvisage.runs.workers import Wire
+from fedvisage.starts.published import locate_detector
 from fedvisage.studies.shipped import locate
 from fedvisage.tasks.catalogue import summary
 from fedvisage.tasks.checks import Checks
@@ -223,11 +224,14 @@ def open(directory: Run | str | Path, *, method: Method | None = None, at: str |
     """Open the model of a finished run, from the run's directory or from a directory with its two model files.
 
     ``method`` is the method of the run, if the catalogue does not contain it. ``at`` is an operating point, such as
-    ``bpcer=1%``, that replaces the model's threshold. The directory of an export or of a fused model becomes a model of
-    ``fedvisage.device``.
+    ``bpcer=1%``, that replaces the model's threshold. The directory of an export or of a fused model, and the name of a
+    published detector that is in the cache, become models of ``fedvisage.device``; they have ``score``, ``is_live`` and
+    ``threshold``, too.
     """
-    if not isinstance(directory, Run) and is_export(Path(directory)):
-        exported = open_export(Path(directory))
+    if not isinstance(directory, Run):
+        directory = locate_detector(directory)
+    if isinstance(directory, Path) and is_export(directory):
+        exported = open_export(directory)
         for line in exported.notices:
             _warn(line)
         return exported if at is None else exported.at(at)
@@ -269,7 +273,7 @@ def evaluate(
     """
     checks, out_directory = Checks(allow_mixed_crops, allow_overlap, verify), None if out is None else Path(out)
     entry = None if data is None else _entry(data, "data")
-    directory = Path(model) if isinstance(model, str | Path) else model.directory
+    directory = locate_detector(model) if isinstance(model, str | Path) else model.directory
     if isinstance(model, Exported | Fused) or is_export(directory):
         exported = model if isinstance(model, Exported | Fused) else open_export(directory)
         if adapt or pairs or benchmarks:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.checkpoints import SIZE, log_odds, random_minifasnet
 from tests.refusals import refused
 from tests.starts import published_networks
 from torch import Tensor
@@ -19,17 +20,12 @@ from fedvisage.device import Exported
 from fedvisage.nn.minifasnet import INNER, MiniFASNet, minifasnet
 from fedvisage.starts.convert import convert, make_pictures
 
-SIZE = 80
 MARGINS = {"v1": 2.0, "v1se": None, "v2": None, "v2se": 3.0}
 
 
 def write_published(variant: str, path: Path) -> published_networks.MiniFASNet:
     """Write a file of random weights as the authors write theirs, and return the network."""
-    net = published_networks.MiniFASNet(variant, SIZE)
-    published_networks.randomise(net)
-    first = net.conv1.get_submodule("bn").running_var
-    assert isinstance(first, Tensor)
-    first.mul_(200.0**2)  # pixels are between 0 and 255
+    net = random_minifasnet(variant)
     save_file({f"module.{name}": value.clone() for name, value in net.state_dict().items()}, path)
     return net
 
@@ -50,9 +46,7 @@ def test_converted_minifasnet_gives_the_log_odds_of_its_source(variant: str, tmp
     net = write_published(variant, tmp_path / "a.safetensors")
     convert(tmp_path / "a.safetensors", f"minifasnet-{variant}", tmp_path / "b.safetensors", margin=MARGINS[variant])
     images = pictures()
-    with torch.no_grad():
-        probabilities = net(images.flip(1).float()).double().softmax(dim=1)
-    expected = probabilities[:, 1].logit()
+    expected = log_odds(net, images)
     assert expected.std() > 0.1, "the scores differ between pictures"
     torch.testing.assert_close(
         torch.from_numpy(fv.open(tmp_path / "b.safetensors").score(images)), expected, atol=1e-4, rtol=1e-4

@@ -79,12 +79,13 @@ def evaluate(
     from fedvisage.device.exported import is_export
     from fedvisage.runs.evaluate import evaluate as evaluate_model
     from fedvisage.runs.score_set import evaluate_export
+    from fedvisage.starts.published import locate_detector
     from fedvisage.tasks.catalogue import summary
     from fedvisage.tasks.finished_model import open_model
     from fedvisage.tasks.opened import named_benchmarks
 
     reporter = progress.reporter(aside=True)
-    if is_export(run):
+    if is_export(locate_detector(run)):
         for name, value in (("--adapt", adapt), ("--pairs", pairs), ("--benchmark", benchmark)):
             if value:
                 raise UserError(name, "applies to a run; leave it out, or name the run")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedvisage.base.errors import UserError
+from fedvisage.base.errors import UserError, choice_hint
 from fedvisage.base.files import CACHE, read_plain
 from fedvisage.base.options import Range
 from fedvisage.cli.options import (
@@ -89,7 +89,7 @@ def export_model(
 def fuse_models(
     models: Annotated[
         list[Path],
-        typer.Argument(metavar="MODEL...", help="Detectors: finished runs, converted starts, exports or fused models."),
+        typer.Argument(metavar="MODEL...", help="Detectors: runs, starts, exports, fused or published models."),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="New directory for the result.")],
     weight: Annotated[
@@ -121,8 +121,10 @@ def fuse_models(
 ) -> None:
     """Fuse detectors, also of several crops, into one export that sums their log-odds."""
     from fedvisage.runs.export.fuse import fuse
+    from fedvisage.starts.published import locate_detector
 
     reporter = progress.reporter(aside=True)
+    models = [locate_detector(model) for model in models]
     with interruptible(NOTHING):
         fused = fuse(models, out, weights=weight or (), scales=scale or (), on=on or (), cache=cache, say=reporter)
     note(*fused.notices)
@@ -201,11 +203,13 @@ def watch_source(
 @with_options()
 def predict_images(
     model: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             help="The directory of a finished run, of its two model files, or of an export; or a converted start."
+            " With --pad: the first image.",
+            show_default=False,
         ),
-    ],
+    ] = None,
     paths: Annotated[
         list[Path] | None,
         typer.Argument(metavar="PATH", help="Images and folders of images; - is an image on standard input."),
@@ -215,6 +219,9 @@ def predict_images(
     ] = None,
     against: Annotated[
         Path | None, typer.Option(help="Recognition: the face, or the folder of faces, to compare with.")
+    ] = None,
+    pad: Annotated[
+        Path | None, typer.Option(help="In place of MODEL: a published detector (minifasnet) or an export.")
     ] = None,
     member: Member = "",
     crop: Crop = "face",
@@ -239,13 +246,23 @@ def predict_images(
     model's threshold.
     """
     from fedvisage.base.progress import in_steps
+    from fedvisage.device.exported import is_export
     from fedvisage.device.predict import list_input_pictures
     from fedvisage.faces.pictures import BYTES_LIMIT
+    from fedvisage.starts.published import locate_detector
 
     def read_stdin() -> bytes:
         return sys.stdin.buffer.read(BYTES_LIMIT + 1)  # one byte more than the largest picture
 
-    images = list_input_pictures(paths or [], _read_list(paths_from, paths or []), read_stdin)
+    paths = paths or []
+    if pad is not None:
+        paths = paths if model is None else [model, *paths]  # the first argument is an image, too
+        model = locate_detector(pad)
+        if not is_export(model):
+            raise UserError("--pad", f"{pad} is neither an export nor a published detector, such as minifasnet")
+    if model is None:
+        raise UserError("MODEL", "is missing; give a model, or --pad NAME with a published one, such as minifasnet")
+    images = list_input_pictures(paths, _read_list(paths_from, paths), read_stdin)
     references = None if against is None else list_input_pictures([against])
     if references is not None and len(images.pictures) > 1:
         raise UserError("PATH", "with --against one face is compared; name one image")
@@ -312,7 +329,7 @@ def _read_list(paths_from: Path | None, paths: list[Path]) -> bytes | None:
 @app.command("calibrate")
 @with_options()
 def calibrate_model(
-    model: Annotated[Path, typer.Argument(help="The directory of an exported or fused detector.")],
+    model: Annotated[Path, typer.Argument(help="The directory of an exported or fused detector, or a published one.")],
     live: Annotated[Path, typer.Option(help="Folder with five or more genuine pictures of one camera.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="New directory for the calibrated export.")],
     at: Annotated[
@@ -331,7 +348,9 @@ def calibrate_model(
     from fedvisage.device.calibration import calibrate
     from fedvisage.device.exported import is_export
     from fedvisage.device.predict import list_input_pictures
+    from fedvisage.starts.published import locate_detector
 
+    model = locate_detector(model)
     if not is_export(model):
         raise UserError(str(model), "is not an export; write one with `fedvisage export` first")
     pictures = list_input_pictures([live])
@@ -445,3 +464,52 @@ def convert_weights(
     if options.licence.startswith("@"):
         settings["licence"] = read_text(Path(options.licence[1:]), 1 << 20)
     print_result(convert(source, network, destination, **settings), as_json)
+
+
+@model_app.command("list")
+def list_models(as_json: AsJson = False) -> None:
+    """List published models with the licences of their weights, and whether `fedvisage model get` has stored them."""
+    from fedvisage.starts.published import read_catalogue
+
+    models = read_catalogue().values()
+    if as_json:
+        print_json([model.model_dump(mode="json") | {"stored": model.directory().is_dir()} for model in models])
+    for model in models if not as_json else ():
+        facts = [model.task, model.weights_licence.partition(",")[0]]
+        facts += ["terms to accept"] if model.restricted else []
+        facts += ["needs torch"] if model.network else []
+        facts += ["stored" if model.directory().is_dir() else "not stored"]
+        say(f"{model.name:17}{model.title}", f"{'':17}{'; '.join(facts)}")
+
+
+@model_app.command("get")
+@with_options()
+def get_published(
+    name: Annotated[str, typer.Argument(help="Published model: see `fedvisage model list`.")],
+    given: Annotated[
+        list[Path] | None,
+        typer.Option("--from", help="The authors' file or its folder, instead of a download.", show_default=False),
+    ] = None,
+    accept: Annotated[bool, typer.Option("--accept-licence", help="Accept non-commercial or unclear terms.")] = False,
+    *,
+    progress: ProgressOptions,
+) -> None:
+    """Download a published model into the cache, check its digest, and print its licence and limits once."""
+    from fedvisage.runs.export.published import get_model
+    from fedvisage.starts.published import read_catalogue
+
+    catalogue = read_catalogue()
+    if name not in catalogue:
+        raise UserError("NAME", f"{name!r} is not a published model{choice_hint(name, catalogue)}")
+    model = catalogue[name]
+    if not model.directory().is_dir():
+        note(*model.terms())
+        if model.restricted and not accept:
+            if not sys.stdin.isatty():
+                raise UserError(name, "has non-commercial or unclear terms; add --accept-licence if you accept them")
+            typer.confirm("These terms are non-commercial or unclear. Do you accept them?", abort=True, err=True)
+        with interruptible("the same command resumes"):
+            get_model(model, CACHE, given=given or (), say=progress.reporter(aside=True))
+    say(f"{name}: {model.directory()}")
+    if model.margins:
+        say(f"score a photograph: fedvisage predict photo.jpg --pad {name}")

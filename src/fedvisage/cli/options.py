@@ -284,10 +284,11 @@ def note(*lines: str) -> None:
 
 
 def open_noted(directory: Path, **options: Any) -> Model:
-    """Open an exported or fused model, and print its notices."""
+    """Open an exported, fused or published model, and print its notices."""
     from fedvisage.device.fused import open_export
+    from fedvisage.starts.published import locate_detector
 
-    model = open_export(directory, **options)
+    model = open_export(locate_detector(directory), **options)
     note(*model.notices)
     return model
 

@@ -346,6 +346,17 @@ class CropShape(NamedTuple):
     size: int
 
 
+Crops = NDArray[np.uint8] | Sequence[NDArray[np.uint8]]
+"""Crops of N faces, uint8 N×S×S×3 in RGB: an array for a model of one shape, or a list with one array per shape."""
+
+
+def reaches_threshold(scores: NDArray[np.float64], threshold: Threshold | None) -> NDArray[np.bool_]:
+    """Return which scores reach a model's threshold."""
+    if threshold is None:
+        raise UserError("model.threshold", "this model has no threshold; export a run whose sites chose one")
+    return np.asarray(scores >= threshold.value)
+
+
 def refuse_int8(arithmetic: Arithmetic) -> None:
     """Refuse an operating point of an int8 graph, which has no error-rate curves."""
     if arithmetic == "int8":
@@ -455,10 +466,14 @@ class Exported:
             raise UserError(str(path), f"has changed since it was opened; {AGAIN}")
         return content
 
-    def score(self, crops: Sequence[NDArray[np.uint8]]) -> NDArray[np.float64]:
-        """Return the logits of N faces, whose crops (N×S×S×3) are in the order of ``shapes``."""
-        (only,) = crops
+    def score(self, crops: Crops) -> NDArray[np.float64]:
+        """Return the logits of N faces from their crops: one array N×S×S×3, or a list with one array per shape."""
+        (only,) = [crops] if isinstance(crops, np.ndarray) else crops
         return self.run(only).astype(np.float64)
+
+    def is_live(self, crops: Crops) -> NDArray[np.bool_]:
+        """Return for each face, as in :meth:`score`, whether its score reaches the model's threshold."""
+        return reaches_threshold(self.score(crops), self.threshold)
 
     def run(self, crops: NDArray[np.uint8]) -> NDArray[np.floating[Any]]:
         """Return logits (N) or unit embeddings (N×D) of crops, uint8 N×S×S×3 in RGB."""

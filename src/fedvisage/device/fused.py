@@ -34,6 +34,7 @@ from fedvisage.device.exported import (
     UNBOUND,
     WEIGHTS,
     Arithmetic,
+    Crops,
     CropShape,
     Digest,
     Exported,
@@ -46,6 +47,7 @@ from fedvisage.device.exported import (
     entry_of,
     is_fused,
     point_of,
+    reaches_threshold,
     read_config,
     read_description,
     refuse_int8,
@@ -197,14 +199,21 @@ class Fused:
         """The crops that :meth:`score` takes of each face; members of equal crops share one."""
         return tuple(dict.fromkeys(shape for member in self.members for shape in member.shapes))
 
-    def score(self, crops: Sequence[NDArray[np.uint8]]) -> NDArray[np.float64]:
-        """Return the weighted sums for N faces, whose crops (N×S×S×3) are in the order of ``shapes``."""
-        by_shape = dict(zip(self.shapes, crops, strict=True))
+    def score(self, crops: Crops) -> NDArray[np.float64]:
+        """Return the weighted sums for N faces from their crops, as :meth:`Exported.score` takes them."""
+        arrays = [crops] if isinstance(crops, np.ndarray) else crops
+        if len(arrays) != len(self.shapes):
+            raise UserError("crops", f"must be one array per shape ({len(self.shapes)}), got {len(arrays)}")
+        by_shape = dict(zip(self.shapes, arrays, strict=True))
         logits = [opened.score([by_shape[shape] for shape in opened.shapes]) for opened in self.members]
         total = np.zeros(len(logits[0]))
         for member, values in zip(self.config.members, logits, strict=True):
             total += member.weight * values / member.scale
         return total
+
+    def is_live(self, crops: Crops) -> NDArray[np.bool_]:
+        """Return for each face, as in :meth:`score`, whether its score reaches the model's threshold."""
+        return reaches_threshold(self.score(crops), self.threshold)
 
 
 def copy_member(member: Exported, place: Path, *, int8: bool = True) -> None:
