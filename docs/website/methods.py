@@ -34,7 +34,7 @@ def pages() -> dict[str, str]:
 def index() -> str:
     """Return the list of methods."""
     rows = [
-        (f"[{one.title}]({name}.md)", f"`{name}`", TASKS[one.task], papers.account(papers.files_of(one)[0]).title)
+        (f"[{one.title}]({name}.md)", f"`{name}`", TASKS[one.task], papers.account(papers.files_of(one)[0], one).title)
         for name, one in METHODS.items()
     ]
     said = "One generated page per method. [Choosing a method](../choosing-a-method.md) says when to use which."
@@ -68,14 +68,14 @@ def head(method: Method, modules: list[ModuleType]) -> Iterator[str]:
         rows.append(("with [secure aggregation](../protections.md#secure-aggregation)", plain(SUMS)))
     yield table(("", ""), rows)
     for module in modules:
-        told = papers.account(module)
+        told = papers.account(module, method)
         yield f"**{plain(told.title)}**\n"
         yield from (f"{plain(one)}\n" for one in told.paragraphs)
 
 
 def deviations(method: Method, modules: list[ModuleType]) -> Iterator[str]:
     """What differs from the paper."""
-    told = [one for module in modules for one in papers.account(module).deviations]
+    told = [one for module in modules for one in papers.account(module, method).deviations]
     yield "## Deviations from the paper\n"
     yield "\n\n".join(plain(one[0].upper() + one[1:]) for one in told) + "\n" if told else "None are known.\n"
 

@@ -29,7 +29,7 @@ def pages() -> dict[str, str]:
 def index() -> str:
     """Return the list of models."""
     rows = [
-        (f"[{one.title}]({name}.md)", f"`{name}`", TASKS[one.task], papers.account(papers.file_of(one)).title)
+        (f"[{one.title}]({name}.md)", f"`{name}`", TASKS[one.task], papers.account(papers.file_of(one), one).title)
         for name, one in MODELS.items()
     ]
     algorithms = ", ".join(f"[`{name}`](../methods/{name}.md)" for name in ALGORITHMS)
@@ -41,7 +41,7 @@ def index() -> str:
 def page(model: Model) -> Iterator[str]:
     """Yield one model's page."""
     module = papers.file_of(model)
-    told = papers.account(module)
+    told = papers.account(module, model)
     network = {"arch": ARCHITECTURES[model.name]} if model.name in ARCHITECTURES else {}
     section = {"name": "fedprox", "model": {"name": model.name, **network}}
     recipe = fv.load(STAND_IN[model.task], {"method": section})

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods.models import face
-from fedvisage.methods.models.frozen import FrozenNetwork
 from fedvisage.methods.recognition import fedfr
+from fedvisage.methods.recognition.fedfr import FrozenNetwork
 from fedvisage.nn.augment import augment, draw_mirrored_only
 from fedvisage.nn.compute import resolve_compute
 from fedvisage.recipe import Augment

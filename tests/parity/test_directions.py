@@ -20,7 +20,7 @@ from fedvisage.federation.privacy.mechanisms import DerivedDraws
 from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message
 from fedvisage.methods.models import face
-from fedvisage.methods.recognition import fedface, fedfr, privacyface_naive
+from fedvisage.methods.recognition import fedface, fedfr, privacyface_baselines
 
 
 def seen_by(site: Site, weights: Message, images: torch.Tensor) -> np.ndarray:
@@ -192,7 +192,7 @@ def test_naive_noise_has_the_deviation_for_its_number_of_queries(
     centres = unit(np.stack([features[site.data.subjects == who].mean(axis=0) for who in people]))
     count = len(people)
     sigma = 2 * np.sqrt(2 * np.log(1.25 * count / (delta or count**-1.1))) * count / 40
-    sent = privacyface_naive.cluster(site, site.lent)
+    sent = privacyface_baselines.release_centres(site, site.lent)
     drawn = DerivedDraws(site.rng("noise", "round 1, class centres")).normal(tuple(centres.shape)).numpy()
     np.testing.assert_allclose(sent["clusters"].numpy(), unit(centres + sigma * drawn), atol=1e-5)
 

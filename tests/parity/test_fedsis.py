@@ -20,7 +20,7 @@ from fedvisage.base.streams import numpy_rng, seed_global_rng, torch_rng
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.site import Batch
 from fedvisage.methods.pad import fedsis, festa, split
-from fedvisage.methods.pad.vit import METHOD as VIT
+from fedvisage.methods.pad.vit_h_is import VIT
 from fedvisage.nn.compute import resolve_compute
 from fedvisage.nn.inputs import prepare
 

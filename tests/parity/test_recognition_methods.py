@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedvisage.federation.site import Batch
 from fedvisage.methods.models import face
-from fedvisage.methods.recognition import distillation, fedfr
+from fedvisage.methods.recognition import fedfr, fedfr_baselines
 from fedvisage.nn.losses.spreadout import positive_hinge, spreadout
 
 
@@ -78,7 +78,7 @@ def test_divergence_is_from_teacher_to_student(temperature: float) -> None:
 
     p, q = probabilities(teacher), probabilities(student)
     expected = (p * np.log(p / q)).sum(axis=1).mean() * temperature**2
-    actual = distillation.divergence_of(torch.tensor(student), torch.tensor(teacher), 30.0, temperature)
+    actual = fedfr_baselines.divergence_of(torch.tensor(student), torch.tensor(teacher), 30.0, temperature)
     assert actual.item() == pytest.approx(expected)
 
 

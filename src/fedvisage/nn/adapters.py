@@ -74,7 +74,7 @@ class LowRank(nn.Module):
         self.scale = alpha / rank
         nn.init.kaiming_uniform_(self.a, a=math.sqrt(5))
 
-    def beside(self, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    def add_to_output(self, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         """Add to the output of the layer (a forward hook)."""
         return output + self.scale * linear(linear(inputs[0], self.a), self.b)
 
@@ -92,7 +92,7 @@ class Shift(nn.Module):
         super().__init__()
         self.value = nn.Parameter(torch.zeros_like(cast(Tensor, layer.bias)))
 
-    def beside(self, _: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    def add_to_output(self, _: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
         """Add to the output of the layer (a forward hook)."""
         return output + self.value
 
@@ -133,7 +133,7 @@ class FrozenNetwork(nn.Module):
         for name, piece in self._pieces():
             layer = whole.network.get_submodule(name)
             # A bound method, so that a copy of this module is hooked to its own pieces.
-            layer.register_forward_hook(cast(Callable[..., Tensor], piece.beside))
+            layer.register_forward_hook(cast(Callable[..., Tensor], piece.add_to_output))
 
     @property
     def frozen(self) -> NormalisedNetwork | FaceBackbone:
@@ -269,7 +269,7 @@ class LowRankConvolution(nn.Module):
         self.scale = alpha / rank
         nn.init.kaiming_uniform_(self.a, a=math.sqrt(5))
 
-    def beside(self, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    def add_to_output(self, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         """Add to the output of the layer (a forward hook)."""
         images: Tensor = inputs[0]
         a: Tensor = self.a

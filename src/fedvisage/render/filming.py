@@ -324,7 +324,7 @@ class Frames:
         )
 
 
-def film(videos: Sequence[Video], domain: Domain, size: int) -> Frames:
+def render_videos(videos: Sequence[Video], domain: Domain, size: int) -> Frames:
     """Film videos of one species, with all their frames in one batch."""
     species = videos[0].species
     if species in ("bonafide", "mask"):

@@ -17,7 +17,7 @@ from fedvisage.base.streams import derive, numpy_rng
 from fedvisage.data.writer import Writer
 from fedvisage.render.capture import CAMERAS, CAPTURE_VERSION
 from fedvisage.render.domains import SPECIES, Attack, Domain, find_domain
-from fedvisage.render.filming import Frames, Video, film, media_of
+from fedvisage.render.filming import Frames, Video, media_of, render_videos
 
 # Specifications, of ``fedvisage data synth`` and of the ``synth:`` lines of recipes.
 
@@ -322,5 +322,5 @@ def film_subject(videos: Sequence[Video], domain: Domain, size: int) -> Frames:
         step = max(1, BATCH // same[0].frames)
         for start in range(0, len(same), step):
             batch = same[start : start + step]
-            filmed |= zip((video.name for video in batch), film(batch, domain, size).split(batch), strict=True)
+            filmed |= zip((video.name for video in batch), render_videos(batch, domain, size).split(batch), strict=True)
     return Frames.join([filmed[video.name] for video in videos])
