@@ -37,7 +37,7 @@ def worst_error(inputs: int, outputs: int, side: int, adapted: int) -> float:
             piece.a.copy_(layer.weight)
             piece.b.copy_(outputs * torch.eye(outputs))
         nn.init.zeros_(layer.weight).requires_grad_(False)
-        layer.register_forward_hook(piece.beside)
+        layer.register_forward_hook(piece.add_to_output)
         compute.place(piece)
         trained = piece.a
     compute.place(layer)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedvisage.nn.compute import Mark, Prefetcher, prefetch, prefetcher_of, to_device
+from fedvisage.nn.compute import Prefetcher, StreamEvent, prefetch, prefetcher_of, to_device
 
 
 class Noted(Prefetcher):
@@ -18,26 +18,26 @@ class Noted(Prefetcher):
         self.ahead = ahead
         self.notes: list[str] = []
 
-    def mark(self) -> Mark:
-        self.notes.append("mark")
-        return sum(note == "mark" for note in self.notes)
+    def record_event(self) -> StreamEvent:
+        self.notes.append("event")
+        return sum(note == "event" for note in self.notes)
 
-    def join(self, mark: Mark, tensors: Iterable[Tensor]) -> None:
-        self.notes.append(f"join {mark} {[int(one) for one in tensors]}")
+    def join(self, event: StreamEvent, tensors: Iterable[Tensor]) -> None:
+        self.notes.append(f"join {event} {[int(one) for one in tensors]}")
 
 
 def run_batches(ahead: int) -> tuple[list[str], list[int]]:
     """Go through three batches, and return all that happened, in order, and what was handed out."""
-    side, actual = Noted(ahead), []
+    prefetcher, actual = Noted(ahead), []
 
     def make(key: int) -> Tensor:
-        side.notes.append(f"make {key}")
+        prefetcher.notes.append(f"make {key}")
         return torch.tensor(key)
 
-    for batch in prefetch(range(3), make, lambda one: [one], side):
-        side.notes.append(f"step {int(batch)}")
+    for batch in prefetch(range(3), make, lambda one: [one], prefetcher):
+        prefetcher.notes.append(f"step {int(batch)}")
         actual.append(int(batch))
-    return side.notes, actual
+    return prefetcher.notes, actual
 
 
 def test_without_a_prefetcher_batches_are_prepared_on_demand() -> None:

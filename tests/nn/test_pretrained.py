@@ -10,8 +10,7 @@ from safetensors.torch import save_file
 from tests.refusals import refused
 from torch import Tensor, nn
 
-from fedvisage.nn.pretrained import load_pretrained
-from fedvisage.nn.vit import HybridTransformer, Transformer, transformer_parts
+from fedvisage.nn.vit import HybridTransformer, Transformer, load_pretrained, transformer_parts
 
 SMALL = Transformer(width=24, depth=3, heads=3)
 

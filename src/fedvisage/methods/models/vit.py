@@ -16,8 +16,15 @@ from torch import Tensor, nn
 from fedvisage.base.errors import UserError
 from fedvisage.federation.server import Server
 from fedvisage.methods.models.model import classifier_model
-from fedvisage.nn.pretrained import PLACE, load_pretrained
-from fedvisage.nn.vit import PATCH, HybridTransformer, Transformer, class_token, transformer_parts
+from fedvisage.nn.vit import (
+    PATCH,
+    PLACE,
+    HybridTransformer,
+    Transformer,
+    class_token,
+    load_pretrained,
+    transformer_parts,
+)
 from fedvisage.recipe import MethodOptions, Recipe
 
 PAPER = "Alkhunaizi et al., FedSIS: Federated Split Learning with Intermediate Representation Sampling, 2023"
