@@ -1,4 +1,4 @@
-"""Adapters in a frozen transformer: LoRA as one writes it by hand, BitFit, and nothing at all."""
+"""Adapters in a frozen transformer: LoRA and BitFit against layers written by hand."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from fedvisage.nn.timm_network import NormalisedNetwork, timm_network
 from fedvisage.recipe import Input
 
 SIZE = 32
+IMAGES = random_images(seed=1)
 
 
 def build_network(arch: str = "test_vit", size: int = SIZE, **settings: Any) -> FrozenNetwork:
@@ -58,9 +59,9 @@ def test_values_and_gradients_are_those_of_lora_written_by_hand() -> None:
         name = key.replace(MARK, ".")
         layer = whole.network.get_submodule(name)
         assert isinstance(layer, nn.Linear)
-        twins[key] = ByHand(layer, piece.a.detach(), piece.b.detach(), 6.0)
+        twins[key] = ByHand(layer, piece.get_parameter("a").detach(), piece.get_parameter("b").detach(), 6.0)
         whole.network.set_submodule(name, twins[key])
-    actual, expected = net(random_images(seed=1).double()), whole(random_images(seed=1).double())
+    actual, expected = net(IMAGES.double()), whole(IMAGES.double())
     torch.testing.assert_close(actual, expected)
     direction = torch.randn(actual.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     (actual * direction).sum().backward()
@@ -75,7 +76,7 @@ def test_values_and_gradients_are_those_of_lora_written_by_hand() -> None:
 def test_training_starts_at_the_frozen_network_and_state_holds_only_adapters() -> None:
     net = build_network(rank=2, biases=True)
     with torch.no_grad():
-        torch.testing.assert_close(net(random_images(seed=1)), frozen_alone()(random_images(seed=1)))
+        torch.testing.assert_close(net(IMAGES), frozen_alone()(IMAGES))
     assert all(name.startswith(("low_rank.", "shifts.")) for name in net.state_dict())
     assert sum(map(torch.Tensor.numel, net.parameters())) < 0.2 * sum(map(torch.Tensor.numel, net.frozen.parameters()))
 
@@ -85,14 +86,14 @@ def test_rank_zero_is_the_frozen_network_without_trainable_parameters() -> None:
     assert not list(net.parameters())
     assert not net.state_dict()
     with torch.no_grad():
-        assert torch.equal(net(random_images(seed=1)), frozen_alone()(random_images(seed=1)))
+        assert torch.equal(net(IMAGES), frozen_alone()(IMAGES))
 
 
 def test_shifts_equal_training_of_the_biases() -> None:
     net, whole = build_network(rank=0, biases=True), frozen_alone()
     biases = {name: value for name, value in whole.network.named_parameters() if name.endswith(".bias")}
-    (net(random_images(seed=1)).square().sum()).backward()
-    (whole(random_images(seed=1)).square().sum()).backward()
+    (net(IMAGES).square().sum()).backward()
+    (whole(IMAGES).square().sum()).backward()
     for key, piece in net.shifts.items():
         torch.testing.assert_close(piece.value.grad, biases[f"{key.replace(MARK, '.')}.bias"].grad)
     within = {name.removesuffix(".bias") for name in biases if name.startswith("blocks.")}
@@ -117,11 +118,11 @@ def test_copy_has_its_own_adapters() -> None:
     net = add_noise(build_network(rank=2))
     other = copy.deepcopy(net)
     with torch.no_grad():
-        before = net(random_images(seed=1))
+        before = net(IMAGES)
         for value in other.parameters():
             value.zero_()
-        assert torch.equal(net(random_images(seed=1)), before)
-        torch.testing.assert_close(other(random_images(seed=1)), frozen_alone()(random_images(seed=1)))
+        assert torch.equal(net(IMAGES), before)
+        torch.testing.assert_close(other(IMAGES), frozen_alone()(IMAGES))
 
 
 def test_named_blocks_and_halves_alone_are_adapted() -> None:

@@ -1,4 +1,4 @@
-"""Adapters in the convolutions of an iResNet: LoRA as one writes it by hand, and what merging makes of it."""
+"""Adapters in the convolutions of an iResNet: LoRA against weights written by hand, and merging."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from fedvisage.nn.adapters import MARK, FaceAdapters, FaceBackbone, FrozenNetwor
 from fedvisage.nn.face_networks import FaceNetwork, IResNet, face_network, iresnet
 
 SIZE, WIDTH, LENGTH = 32, 8, 16
+IMAGES = random_images(seed=1, dtype=torch.float64)
 
 
 def plain_network() -> nn.Sequential:
@@ -52,12 +53,9 @@ def test_values_and_gradients_are_those_of_lora_on_the_flattened_kernels() -> No
     net, whole = build_network(rank=3, alpha=6.0), plain_network().double().eval().requires_grad_(False)
     twins = {}
     for key, piece in net.low_rank.items():
-        twins[key] = ByHand(piece.a.detach(), piece.b.detach(), 6.0)
+        twins[key] = ByHand(piece.get_parameter("a").detach(), piece.get_parameter("b").detach(), 6.0)
         parametrize.register_parametrization(whole.get_submodule(key.replace(MARK, ".")), "weight", twins[key])
-    actual, expected = (
-        net(random_images(seed=1, dtype=torch.float64)),
-        whole(random_images(seed=1, dtype=torch.float64)),
-    )
+    actual, expected = net(IMAGES), whole(IMAGES)
     torch.testing.assert_close(actual, expected)
     direction = torch.randn(actual.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     (actual * direction).sum().backward()
@@ -77,22 +75,16 @@ def test_merged_network_is_plain_and_computes_the_same() -> None:
     assert not any(one._forward_hooks for one in alone.modules())
     assert alone.network.state_dict().keys() == plain_network().state_dict().keys()
     with torch.no_grad():
-        torch.testing.assert_close(
-            alone(random_images(seed=1, dtype=torch.float64)), net(random_images(seed=1, dtype=torch.float64))
-        )
+        torch.testing.assert_close(alone(IMAGES), net(IMAGES))
 
 
 def test_training_begins_at_the_frozen_network_whose_statistics_do_not_move() -> None:
     net, whole = build_network(), plain_network().double().eval()
     with torch.no_grad():
         for piece in net.low_rank.values():
-            piece.b.zero_()
-        torch.testing.assert_close(
-            net.train()(random_images(seed=1, dtype=torch.float64)), whole(random_images(seed=1, dtype=torch.float64))
-        )
-        torch.testing.assert_close(
-            net(random_images(seed=1, dtype=torch.float64)), whole(random_images(seed=1, dtype=torch.float64))
-        )
+            piece.get_parameter("b").zero_()
+        torch.testing.assert_close(net.train()(IMAGES), whole(IMAGES))
+        torch.testing.assert_close(net(IMAGES), whole(IMAGES))
     assert all(name.startswith("low_rank.") for name in net.state_dict())
 
 
@@ -100,13 +92,13 @@ def test_copy_has_its_own_adapters() -> None:
     net = build_network()
     other = copy.deepcopy(net)
     with torch.no_grad():
-        before = net(random_images(seed=1, dtype=torch.float64))
+        before = net(IMAGES)
         for value in other.parameters():
             value.zero_()
-        assert torch.equal(net(random_images(seed=1, dtype=torch.float64)), before)
+        assert torch.equal(net(IMAGES), before)
         torch.testing.assert_close(
-            other(random_images(seed=1, dtype=torch.float64)),
-            plain_network().double().eval()(random_images(seed=1, dtype=torch.float64)),
+            other(IMAGES),
+            plain_network().double().eval()(IMAGES),
         )
 
 
@@ -139,11 +131,8 @@ def test_a_file_gives_the_frozen_weights_whole_or_is_refused_by_name(tmp_path: P
     save_file(given, tmp_path / "start.safetensors")
     assert isinstance(net.frozen, FaceBackbone)
     load_frozen(net.frozen, tmp_path / "start.safetensors")
-    actual = net.frozen.network.state_dict()
-    assert all(
-        torch.equal(actual[name.removeprefix("model.")], value.to(actual[name.removeprefix("model.")]))
-        for name, value in given.items()
-    )
+    for name, value in net.frozen.network.state_dict().items():
+        assert torch.equal(value, given[f"model.{name}"].to(value))
     save_file({name: value for name, value in given.items() if "stage3" not in name}, tmp_path / "less.safetensors")
     with refused("recipe.method.network.weights", "stage3.0.residual.0.weight", "39"):
         load_frozen(net.frozen, tmp_path / "less.safetensors")
