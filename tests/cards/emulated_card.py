@@ -196,10 +196,11 @@ def _halve(operation: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tenso
 
 
 _setup_privateuseone_for_python_backend("card", backend_module=CardModule())
-_FACTORIES = torch.library.Library("_", "IMPL")
+_Library: Any = torch.library.Library
+_FACTORIES = _Library("_", "IMPL")
 _FACTORIES.fallback(_compute, "PrivateUse1")
 _FACTORIES.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-_AUTOCAST = torch.library.Library("aten", "IMPL")
+_AUTOCAST = _Library("aten", "IMPL")
 for _name in HALVED:
     _AUTOCAST.impl(_name, partial(_halve, getattr(torch.ops.aten, _name)), "AutocastPrivateUse1")
 

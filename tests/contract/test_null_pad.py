@@ -1,4 +1,4 @@
-"""With what is special about it switched off, a method equals its baseline, byte for byte."""
+"""Presentation attack detection: a method with what is special about it switched off is its baseline."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
-from tests.toy import SITES, run_toy, run_toy_once, tree
-from torch import Tensor, nn
+from tests.contract.comparing import run_to_weights
+from tests.toy import recipe_of, run_toy, tree, weights
+from torch import nn
 
+from fedvisage.base.streams import seed_global_rng
 from fedvisage.federation.method import Home
-from fedvisage.federation.wire.message import digest_of
-from fedvisage.methods.pad import fedgpad
-from fedvisage.nn.resnet import ResNet18, resnet18
+from fedvisage.methods.pad import fedgpad, fedma
+from fedvisage.nn.vgg import LAYERS
 from fedvisage.recipe import Recipe
 
 
@@ -32,54 +34,40 @@ def test_fedgpad_without_disentanglement_is_averaging_of_its_shared_parts(
     run_toy(content, tmp_path / "null")
     baseline = replace(fedgpad.METHOD, network=shared_only, home=dict.fromkeys(fedgpad.SHARED, Home.LENT))
     run_toy(content, tmp_path / "baseline", method=baseline)
-    weights = {name: (tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "null", "baseline")}
-    assert weights["null"] == weights["baseline"]
-    assert weights["whole"] != weights["baseline"]
+    assert weights(tmp_path / "null") == weights(tmp_path / "baseline")
+    assert weights(tmp_path / "whole") != weights(tmp_path / "baseline")
 
 
 def test_fused_members_are_those_of_single(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    for name in ("single", "fused"):
-        run_toy_once(tree(sets, name, training__rounds=2), tmp_path / name)
-    single, fused = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("single", "fused"))
+    single, fused = (
+        run_to_weights(tree(sets, name, training__rounds=2), tmp_path / name) for name in ("single", "fused")
+    )
     assert single == fused
 
 
-@pytest.fixture(scope="module")
-def fedpad_weights(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    out = tmp_path_factory.mktemp("fedpad") / "run"
-    run_toy_once(tree(sets), out)
-    return (out / "model.safetensors").read_bytes()
+@pytest.mark.parametrize("weight", ["uniform", "examples"])
+def test_fedma_without_matching_is_fedavg_on_its_network(weight: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    content = tree(sets, "fedma", training__rounds=2, training__optimizer={"lr": 0.01, "state": "kept"})
+    content["method"] |= {"matching": "none", "weight": weight}
+    run_toy(content, tmp_path / "null")
+    content["method"] = {"name": "fedavg", "model": "fedma-vgg", "network": {"width": 8}, "weight": weight}
+    run_toy(content, tmp_path / "fedavg")
+    null, baseline = (load_file(tmp_path / name / "model.safetensors") for name in ("null", "fedavg"))
+    assert len(null) == len(baseline) == 2 * len(LAYERS)
+    assert all(torch.equal(value, baseline[name]) for name, value in null.items())
 
 
-@pytest.mark.parametrize(("method", "option"), [("fedprox", "mu"), ("moon", "mu"), ("afl", "step")])
-def test_averaging_method_without_its_own_term_is_fedpad(
-    method: str, option: str, fedpad_weights: bytes, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
-    weights = {}
-    for value in (0.0, 0.5):
-        run_toy_once(tree(sets, method, **{f"method__{option}": value}), tmp_path / str(value))
-        weights[value] = (tmp_path / str(value) / "model.safetensors").read_bytes()
-    assert weights[0.0] == fedpad_weights
-    assert weights[0.5] != fedpad_weights
+def test_matching_changes_the_model_of_fedma(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    matched = run_to_weights(tree(sets, "fedma", training__rounds=1), tmp_path / "matched")
+    assert run_to_weights(tree(sets, "fedma", training__rounds=1), tmp_path / "null", matching="none") != matched
 
 
-def join_parts(parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return FedBN's two parts under the names that they have in FedPAD's one."""
-    whole = resnet18(ResNet18(width=8), "rgb+hsv")
-    names = [name for name, module in whole.named_modules() if isinstance(module, nn.BatchNorm2d)]
-    actual = {}
-    for key, value in parts.items():
-        part, place, rest = key.split(".", 2)
-        actual[f"model.{names[int(place)]}.{rest}" if part == "norms" else key] = value
-    return actual
-
-
-@pytest.mark.parametrize(("norms", "sites"), [("shared", 3), ("private", 1)])
-def test_fedbn_without_private_layers_is_fedpad(
-    norms: str, sites: int, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
-    few = {name: str(sets[name]) for name in SITES[:sites]}
-    run_toy(tree(sets, data__sites=few, training__rounds=2), tmp_path / "fedpad")
-    run_toy(tree(sets, "fedbn", data__sites=few, training__rounds=2, method__norms=norms), tmp_path / "fedbn")
-    expected = load_file(tmp_path / "fedpad" / "model.safetensors")
-    assert digest_of(join_parts(load_file(tmp_path / "fedbn" / "model.safetensors"))) == digest_of(expected)
+def test_fedma_keeps_the_order_of_a_single_sites_neurons(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    """With a rate so small that nothing is learned, passes over one site leave the server's weights as they were."""
+    content = tree(sets, "fedma", data__sites={"A": str(sets["A"])}, training__optimizer={"lr": 1e-30})
+    content["method"]["matching"] = {"initial": "shared"}
+    run_toy(content, tmp_path / "run")
+    with seed_global_rng(content["runtime"].get("seed", 0), "initial weights"):
+        first = fedma.network(recipe_of(content)).state_dict()
+    for name, value in load_file(tmp_path / "run" / "model.safetensors").items():
+        torch.testing.assert_close(value, first[name], rtol=0, atol=1e-25)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 from tests.nn.images import random_images
+from tests.nn.lora import compare_with_lora
 from tests.refusals import refused
-from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch import nn
 
 from fedvisage.base.streams import seed_global_rng
 from fedvisage.nn.adapters import MARK, AdaptedNetwork, FrozenNetwork, adapted_network
@@ -38,39 +38,11 @@ def add_noise(net: FrozenNetwork) -> FrozenNetwork:
     return net
 
 
-class ByHand(nn.Module):
-    """A linear layer with an adapter, as in the paper: W x + b + (alpha / r) B A x."""
-
-    def __init__(self, layer: nn.Linear, a: Tensor, b: Tensor, alpha: float) -> None:
-        super().__init__()
-        self.layer, self.a, self.b = layer, nn.Parameter(a.clone()), nn.Parameter(b.clone())
-        self.alpha = alpha
-
-    def forward(self, x: Tensor) -> Tensor:
-        rank = self.a.shape[0]
-        return linear(x, self.layer.weight + self.alpha / rank * self.b @ self.a, self.layer.bias)
-
-
 def test_values_and_gradients_are_those_of_lora_written_by_hand() -> None:
     net = add_noise(build_network(rank=3, alpha=6.0)).double()
     whole = frozen_alone().double().requires_grad_(False)
-    twins = {}
-    for key, piece in net.low_rank.items():
-        name = key.replace(MARK, ".")
-        layer = whole.network.get_submodule(name)
-        assert isinstance(layer, nn.Linear)
-        twins[key] = ByHand(layer, piece.get_parameter("a").detach(), piece.get_parameter("b").detach(), 6.0)
-        whole.network.set_submodule(name, twins[key])
-    actual, expected = net(IMAGES.double()), whole(IMAGES.double())
-    torch.testing.assert_close(actual, expected)
-    direction = torch.randn(actual.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    (actual * direction).sum().backward()
-    (expected * direction).sum().backward()
-    assert {key.split(MARK)[-1] for key in twins} == {"qkv", "proj", "fc1", "fc2"}
-    for key, twin in twins.items():
-        for name in ("a", "b"):
-            torch.testing.assert_close(getattr(net.low_rank[key], name).grad, getattr(twin, name).grad)
-    assert all(value.grad is None for value in net.frozen.parameters())
+    adapted = compare_with_lora(net, whole.network, whole, IMAGES.double(), alpha=6.0)
+    assert {key.split(MARK)[-1] for key in adapted} == {"qkv", "proj", "fc1", "fc2"}
 
 
 def test_training_starts_at_the_frozen_network_and_state_holds_only_adapters() -> None:
@@ -107,11 +79,11 @@ def test_merged_network_computes_the_same_without_adapters(arch: str) -> None:
     plain = net.fold_adapters()
     assert not any(isinstance(one, FrozenNetwork) or one._forward_hooks for one in plain.modules())
     with torch.no_grad():
-        actual, changed = plain(random_images(size=size, seed=1)), net(random_images(size=size, seed=1))
+        actual, adapted = plain(random_images(size=size, seed=1)), net(random_images(size=size, seed=1))
         for value in net.parameters():
             value.zero_()
-        torch.testing.assert_close(actual, changed, rtol=1e-4, atol=1e-5)
-        assert not torch.allclose(changed, net(random_images(size=size, seed=1)), atol=1e-4)
+        torch.testing.assert_close(actual, adapted, rtol=1e-4, atol=1e-5)
+        assert not torch.allclose(adapted, net(random_images(size=size, seed=1)), atol=1e-4)
 
 
 def test_copy_has_its_own_adapters() -> None:

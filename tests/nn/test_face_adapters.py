@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from tests.nn.images import random_images
+from tests.nn.lora import compare_with_lora
 from tests.refusals import refused
-from torch import Tensor, nn
-from torch.nn.utils import parametrize
+from torch import nn
 
 from fedvisage.base.streams import seed_global_rng
 from fedvisage.nn.adapters import MARK, FaceAdapters, FaceBackbone, FrozenNetwork, load_frozen
@@ -28,9 +28,9 @@ def plain_network() -> nn.Sequential:
 
 
 def build_network(**settings: Any) -> FrozenNetwork:
-    wanted = FaceNetwork(name="iresnet18", width=WIDTH, embedding=LENGTH, adapters=FaceAdapters(**settings))
+    options = FaceNetwork(name="iresnet18", width=WIDTH, embedding=LENGTH, adapters=FaceAdapters(**settings))
     with seed_global_rng(0, "initial weights"):
-        net = face_network(wanted, SIZE)
+        net = face_network(options, SIZE)
     assert isinstance(net, FrozenNetwork)
     draw = torch.Generator().manual_seed(2)
     for value in net.parameters():
@@ -38,34 +38,11 @@ def build_network(**settings: Any) -> FrozenNetwork:
     return net.double()
 
 
-class ByHand(nn.Module):
-    """A weight with an adapter, as in the paper: W + (alpha / r) B A, A and B as matrices of the flattened kernel."""
-
-    def __init__(self, a: Tensor, b: Tensor, alpha: float) -> None:
-        super().__init__()
-        self.a, self.b, self.factor = nn.Parameter(a.clone()), nn.Parameter(b.clone()), alpha / len(a)
-
-    def forward(self, weight: Tensor) -> Tensor:
-        return weight + self.factor * (self.b @ self.a.flatten(1)).view_as(weight)
-
-
 def test_values_and_gradients_are_those_of_lora_on_the_flattened_kernels() -> None:
     net, whole = build_network(rank=3, alpha=6.0), plain_network().double().eval().requires_grad_(False)
-    twins = {}
-    for key, piece in net.low_rank.items():
-        twins[key] = ByHand(piece.get_parameter("a").detach(), piece.get_parameter("b").detach(), 6.0)
-        parametrize.register_parametrization(whole.get_submodule(key.replace(MARK, ".")), "weight", twins[key])
-    actual, expected = net(IMAGES), whole(IMAGES)
-    torch.testing.assert_close(actual, expected)
-    direction = torch.randn(actual.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    (actual * direction).sum().backward()
-    (expected * direction).sum().backward()
-    assert {key.split(MARK)[0] for key in twins} == {"stage4", "linear"}
-    assert {"stage4:0:shortcut:0", "stage4:0:residual:1", "stage4:1:residual:4", "linear"} <= set(twins)
-    for key, twin in twins.items():
-        for name in ("a", "b"):
-            torch.testing.assert_close(getattr(net.low_rank[key], name).grad, getattr(twin, name).grad)
-    assert all(value.grad is None for value in net.frozen.parameters())
+    adapted = compare_with_lora(net, whole, whole, IMAGES, alpha=6.0)
+    assert {key.split(MARK)[0] for key in adapted} == {"stage4", "linear"}
+    assert {"stage4:0:shortcut:0", "stage4:0:residual:1", "stage4:1:residual:4", "linear"} <= adapted
 
 
 def test_merged_network_is_plain_and_computes_the_same() -> None:

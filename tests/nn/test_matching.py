@@ -53,8 +53,8 @@ def test_no_single_network_can_be_matched_better_to_the_others(seed: int) -> Non
     orders = match_neurons(layers, [1] * 4).orders
     for number in range(4):
         for other in permutations(range(5)):
-            changed = [*orders[:number], np.array(other), *orders[number + 1 :]]
-            assert scatter(layers, orders) <= scatter(layers, changed) + 1e-9
+            swapped = [*orders[:number], np.array(other), *orders[number + 1 :]]
+            assert scatter(layers, orders) <= scatter(layers, swapped) + 1e-9
 
 
 def test_distances_are_those_of_the_definition() -> None:
