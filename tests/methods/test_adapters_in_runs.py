@@ -167,9 +167,9 @@ def test_an_export_has_the_adapters_in_its_weights(sets: Mapping[str, Path], pub
     export(open_model(tmp_path / "run"), tmp_path / "device", cache=tmp_path / "cache")
     graph = onnx.load(str(tmp_path / "device" / "onnx" / "model.onnx")).graph
     products = [node.op_type for node in graph.node if node.op_type in ("MatMul", "Gemm")]
-    plain = open_model(tmp_path / "run").scorer.net["adapters"].frozen  # type: ignore[union-attr]
+    plain = open_model(tmp_path / "run").scorer.net.get_submodule("adapters.frozen")
     linear = [one for one in plain.modules() if isinstance(one, torch.nn.Linear)]
-    attention = 2 * len(plain.network.blocks)
+    attention = 2 * len(list(plain.get_submodule("network.blocks").children()))
     assert len(products) == len(linear) + attention + 1, "the head, and no product of an adapter"
 
 

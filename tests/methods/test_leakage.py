@@ -90,7 +90,7 @@ def test_passes_are_counted_in_rounds_of_epochs_and_of_batches(
 
 def test_sum_accounting_needs_more_noise() -> None:
     clip, budget = leakage.ClipLengths(**CLIP), Budget(4.0, 1e-5)
-    tight, summed = (leakage.release_noise_of(clip, "tokens", budget, 10, count) for count in ("tight", "sum"))  # type: ignore[arg-type]
+    tight, summed = (leakage.release_noise_of(clip, "tokens", budget, 10, count) for count in ("tight", "sum"))
     assert summed.sigma > 1.5 * tight.sigma
     assert summed.price.epsilon == pytest.approx(4.0 / 20, rel=1e-5)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 from pydantic import create_model
 from torch import Tensor, nn
@@ -99,9 +99,10 @@ class Model:
     def averaged(self) -> type[MethodOptions]:
         """Return the model's keys, plus the weights of sites in a mean."""
         bases = self.options, ByExamples if self.weight == "examples" else AveragingOptions
-        averaged = create_model("Averaged", __base__=bases, __module__=__name__, __doc__=self.options.__doc__)
-        averaged.of_model = self.name
-        return averaged
+        created = create_model("Averaged", __base__=bases, __module__=__name__, __doc__=self.options.__doc__)
+        options = cast("type[AveragingOptions]", created)
+        options.of_model = self.name
+        return options
 
     def loss(self, site: Site, batch: Batch) -> Tensor:
         """Return a batch's loss, on one forward pass."""
