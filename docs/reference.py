@@ -33,7 +33,7 @@ A `Message` is `dict[str, Tensor]`; a number is a tensor without dimensions.
 FUNCTIONS = ("load", "run", "open", "evaluate", "compare", "recount", "study", "methods", "models", "dataset")
 AVERAGING = (
     *("on_model", "options_on", "titled", "server", "weight_of", "local_training", "training_call", "uploads_of"),
-    *("stepped", "trained_tensors", "started_from", "pulled"),
+    *("apply_server_step", "trained_tensors", "started_from", "with_proximal_term"),
 )
 FUNCTION_EXAMPLES = """\
 Your own images as the data of a site:

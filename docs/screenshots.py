@@ -30,7 +30,7 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.show import contact_sheet
 from fedvisage.datasets.sources import resolve
 from fedvisage.render.domains import find_domain
-from fedvisage.render.filming import film
+from fedvisage.render.filming import render_videos
 from fedvisage.render.sets import parse_synthesis, plan_videos
 
 WIDTH, SCALE = 640, 1.4
@@ -89,7 +89,7 @@ def rendered_face() -> bytes:
     videos = [video for group in plan_videos(parse_synthesis("M subjects=2 videos=1 frames=1")) for video in group]
     living = [video for video in videos if video.species == "bonafide"]
     screen = np.full((*SCREEN, 3), (96, 104, 110), np.uint8)
-    screen[60:420, 140:500] = film(living[-1:], find_domain("M"), 360).images[0]
+    screen[60:420, 140:500] = render_videos(living[-1:], find_domain("M"), 360).images[0]
     buffer = io.BytesIO()
     Image.fromarray(screen).save(buffer, "PNG")
     return buffer.getvalue()

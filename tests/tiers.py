@@ -25,8 +25,7 @@ WHOLE = (
     *("federation/privacy/test_accountant.py", "federation/privacy/test_private_clustering.py"),
     *("methods/test_algorithms_on_models.py", "methods/test_split.py", "methods/test_leakage.py"),
     *("methods/test_fedbn.py", "methods/test_fedma_passes.py", "methods/test_adapters_in_runs.py"),
-    *("methods/test_face_adapters_in_runs.py", "methods/test_holding_a_start.py"),
-    "methods/test_keeping_a_start_of_faces.py",
+    *("methods/test_holding_a_start.py", "methods/test_keeping_a_start_of_faces.py"),
     *("test_documentation.py", "test_processors.py", "test_shipped.py", "test_wheel.py", "test_website.py"),
     *("test_schemas.py", "test_broad.py", "test_layers.py", "test_tiers.py", "test_toy_runs.py"),
 )

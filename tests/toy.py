@@ -186,7 +186,7 @@ def tree(sets: Mapping[str, Path], method: str | Method = "fedpad", **changes: A
     return recipe
 
 
-def shortest_recipe(name: str, **options: float) -> Recipe:
+def shortest_recipe(name: str, **options: Any) -> Recipe:
     """Return the shortest recipe with a method's options, for tests of one function of the method."""
     method = {"name": name, **options}
     return recipe_of({"method": method, "data": {"sites": {"A": "nowhere"}}, "training": {"rounds": 1}})

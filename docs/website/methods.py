@@ -39,7 +39,7 @@ def index() -> str:
             f"[{method.title}]({name}.md)",
             f"`{name}`",
             TASKS[method.task],
-            papers.account(papers.files_of(method)[0]).title,
+            papers.account(papers.files_of(method)[0], method).title,
         )
         for name, method in METHODS.items()
     ]
@@ -74,14 +74,14 @@ def head(method: Method, modules: list[ModuleType]) -> Iterator[str]:
         rows.append(("with [secure aggregation](../protections.md#secure-aggregation)", plain(SUMS)))
     yield table(("", ""), rows)
     for module in modules:
-        account = papers.account(module)
+        account = papers.account(module, method)
         yield f"**{plain(account.title)}**\n"
         yield from (f"{plain(paragraph)}\n" for paragraph in account.paragraphs)
 
 
 def deviations(method: Method, modules: list[ModuleType]) -> Iterator[str]:
     """Deviations from the paper."""
-    texts = [text for module in modules for text in papers.account(module).deviations]
+    texts = [text for module in modules for text in papers.account(module, method).deviations]
     yield "## Deviations from the paper\n"
     yield "\n\n".join(plain(text[0].upper() + text[1:]) for text in texts) + "\n" if texts else "None are known.\n"
 

@@ -31,7 +31,12 @@ def pages() -> dict[str, str]:
 def index() -> str:
     """Return the list of models."""
     rows = [
-        (f"[{model.title}]({name}.md)", f"`{name}`", TASKS[model.task], papers.account(papers.file_of(model)).title)
+        (
+            f"[{model.title}]({name}.md)",
+            f"`{name}`",
+            TASKS[model.task],
+            papers.account(papers.file_of(model), model).title,
+        )
         for name, model in MODELS.items()
     ]
     algorithms = ", ".join(f"[`{name}`](../methods/{name}.md)" for name in ALGORITHMS)
@@ -43,7 +48,7 @@ def index() -> str:
 def page(model: Model) -> Iterator[str]:
     """Yield one model's page."""
     module = papers.file_of(model)
-    account = papers.account(module)
+    account = papers.account(module, model)
     network = {"arch": ARCHITECTURES[model.name]} if model.name in ARCHITECTURES else {}
     section = {"name": "fedprox", "model": {"name": model.name, **network}}
     recipe = fv.load(STAND_IN[model.task], {"method": section})

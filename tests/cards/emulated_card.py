@@ -44,7 +44,7 @@ class Card(Tensor):
     @staticmethod
     def __new__(cls, values: Tensor, device: torch.device) -> Card:
         """Claim a device for values on the CPU."""
-        card = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        card = Tensor._make_wrapper_subclass(
             cls,
             values.size(),
             strides=values.stride(),
@@ -53,12 +53,12 @@ class Card(Tensor):
             device=device,
         )
         card.cpu_values = values
-        return card  # type: ignore[no-any-return]
+        return card
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """Compute on the CPU."""
         return _compute(func, *args, **(kwargs or {}))
 
@@ -150,7 +150,7 @@ def _compute(func: Any, *args: Any, **kwargs: Any) -> Any:
     # As on a GPU, a view of a normal tensor is no inference tensor.
     with torch.inference_mode(args[0].is_inference()) if func.is_view else nullcontext():
         claimed = tree_map(lambda value: Card(value, target) if isinstance(value, Tensor) else value, values)
-    return return_and_correct_aliasing(func, args, kwargs, claimed)
+    return return_and_correct_aliasing(func, args, kwargs, claimed)  # type: ignore[no-untyped-call]
 
 
 @contextmanager
@@ -196,10 +196,11 @@ def _halve(operation: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tenso
 
 
 _setup_privateuseone_for_python_backend("card", backend_module=CardModule())
-_FACTORIES = torch.library.Library("_", "IMPL")
+_Library: Any = torch.library.Library
+_FACTORIES = _Library("_", "IMPL")
 _FACTORIES.fallback(_compute, "PrivateUse1")
 _FACTORIES.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-_AUTOCAST = torch.library.Library("aten", "IMPL")
+_AUTOCAST = _Library("aten", "IMPL")
 for _name in HALVED:
     _AUTOCAST.impl(_name, partial(_halve, getattr(torch.ops.aten, _name)), "AutocastPrivateUse1")
 

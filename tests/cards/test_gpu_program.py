@@ -48,11 +48,11 @@ def test_failed_or_slow_section_does_not_stop_the_others(tmp_path: Path, capsys:
     target = tmp_path / "gpu.json"
     arguments = ["--device", "tpu", "--tiny", "--json", str(target), "--only", "machine", "memory"]
     assert program.main(arguments) == 1
-    failed, finished = json.loads(target.read_text(encoding="utf-8"))["sections"]
+    failed, complete = json.loads(target.read_text(encoding="utf-8"))["sections"]
     assert failed["status"] == "failed with code 1"
     assert "runtime.device" in failed["output"][-1]
     assert "runtime.device" in capsys.readouterr().out
-    assert finished["status"] == "finished"
+    assert complete["status"] == "finished"
     assert program.main(["--json", str(target), "--only", "machine", "--minutes", "0"]) == 1
     (late,) = json.loads(target.read_text(encoding="utf-8"))["sections"]
     assert late["status"] == "no time left"

@@ -25,7 +25,6 @@ from fedvisage.cli.options import QualityOptions
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.faces.quality import Settings
 from fedvisage.methods import METHODS
-from fedvisage.methods.advice import METHODS as METHODS_ADVICE
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -264,8 +263,8 @@ def test_methods_lists_one_line_per_method_with_advice(call: Call) -> None:
     lines = {line.split()[0]: line for line in out.splitlines() if line.startswith("  ")}
     assert code == 0
     assert lines.keys() == METHODS.keys()
-    assert all(line.endswith(METHODS_ADVICE[name]) for name, line in lines.items())
-    assert f"when to use    {METHODS_ADVICE['fedpad']}" in call("methods", "fedpad")[1]
+    assert all(line.endswith(METHODS[name].advice) for name, line in lines.items())
+    assert f"when to use    {METHODS['fedpad'].advice}" in call("methods", "fedpad")[1]
     code, _, err = call("methods", "fedpaad")
     assert (code, err) == (2, "fedvisage: methods: unknown method 'fedpaad'; did you mean fedpad?\n")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.contract.examples import EXAMPLES, two_exchanges
+from tests.methods.interrupting import Interrupted, stop_after
 from tests.toy import ROUNDS, deterministic_files, recipe_of, run_toy, site_sets, tree, weights
 from torch import Tensor, nn
 
@@ -22,7 +23,7 @@ from fedvisage.base.streams import numpy_rng, seed_global_rng
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.method import Call, Home, Method, Upload
-from fedvisage.federation.server import Server
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.site import Site
 from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.message import Message, encode
@@ -35,10 +36,6 @@ from fedvisage.recipe import Recipe
 from fedvisage.tasks.catalogue import task_of
 
 ALL = {**METHODS, **EXAMPLES}
-
-
-class Interrupted(Exception):
-    """The power went off."""
 
 
 @dataclass(frozen=True)
@@ -67,17 +64,11 @@ def method(request: pytest.FixtureRequest) -> Method:
 
 @pytest.fixture(scope="module")
 def recorded(method: Method, sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    """One run of the method, with a recorder on the wire; the tests below compare others with it."""
+    """One run of the method, with a recorder on the wire; the tests below compare other runs with it."""
     run = Recorded(tmp_path_factory.mktemp(method.name) / "run", [])
     tapped = partial(LocalTransport, tap=lambda site, message: run.sent.append((site, message)))
     run_toy(contract(sets, method), run.out, method=method, wire=tapped)
     return run
-
-
-@pytest.fixture(scope="module")
-def finished(recorded: Recorded) -> Path:
-    """The directory of that run."""
-    return recorded.out
 
 
 def contract(sets: Mapping[str, Path], method: Method, **changes: Any) -> dict[str, Any]:
@@ -85,9 +76,9 @@ def contract(sets: Mapping[str, Path], method: Method, **changes: Any) -> dict[s
     return tree(sets, method, **{"training__optimizer__state": "kept", **changes})
 
 
-def test_a_small_run_ends_in_finite_weights_and_figures(method: Method, finished: Path) -> None:
-    assert all(torch.isfinite(value).all() for value in load_file(finished / "model.safetensors").values())
-    metrics = read_metrics(finished / "metrics.json")
+def test_a_small_run_ends_in_finite_weights_and_figures(method: Method, recorded: Recorded) -> None:
+    assert all(torch.isfinite(value).all() for value in load_file(recorded.out / "model.safetensors").values())
+    metrics = read_metrics(recorded.out / "metrics.json")
     if method.task == "recognition":
         rates = [*metrics.part("generic").rates("tar").values(), metrics.number("personal.tar@1e-1")]
         assert rates
@@ -99,65 +90,52 @@ def test_a_small_run_ends_in_finite_weights_and_figures(method: Method, finished
     assert metrics["rounds"] == ROUNDS
 
 
-def test_training_moves_every_delivered_part(method: Method, finished: Path, sets: Mapping[str, Path]) -> None:
+def test_training_moves_every_delivered_part(method: Method, recorded: Recorded, sets: Mapping[str, Path]) -> None:
     recipe = recipe_of(contract(sets, method), method)
     with seed_global_rng(recipe.runtime.seed, "initial weights"):
         first = method.network(recipe)
-    actual = load_file(finished / "model.safetensors")
+    actual = load_file(recorded.out / "model.safetensors")
     for part in method.finished:
         for name, before in first[part].named_parameters():
             after = next(value for key, value in actual.items() if key.endswith(f"{part}.{name}"))
-            assert not torch.equal(before, after), f"{part}.{name} is as it was at first"
+            assert not torch.equal(before, after), f"{part}.{name} is unchanged"
 
 
 def test_the_same_seed_gives_the_same_bytes(
-    method: Method, finished: Path, sets: Mapping[str, Path], tmp_path: Path
+    method: Method, recorded: Recorded, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     run_toy(contract(sets, method), tmp_path / "again", method=method)
-    assert deterministic_files(tmp_path / "again") == deterministic_files(finished)
+    assert deterministic_files(tmp_path / "again") == deterministic_files(recorded.out)
 
 
 def test_another_seed_gives_another_model_and_keeps_the_global_random_state(
-    method: Method, finished: Path, sets: Mapping[str, Path], tmp_path: Path
+    method: Method, recorded: Recorded, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    before, before_numpy = torch.get_rng_state(), np.random.get_state()[1].copy()
+    before, before_numpy = torch.get_rng_state(), np.random.get_state(legacy=False)
     run_toy(contract(sets, method, runtime__seed=1), tmp_path / "other", method=method)
-    assert weights(tmp_path / "other") != weights(finished)
+    assert weights(tmp_path / "other") != weights(recorded.out)
     assert torch.equal(torch.get_rng_state(), before)
-    assert (np.random.get_state()[1] == before_numpy).all()
+    np.testing.assert_equal(np.random.get_state(legacy=False), before_numpy)
 
 
 def test_the_order_of_sites_in_the_recipe_does_not_matter(
-    method: Method, finished: Path, sets: Mapping[str, Path], tmp_path: Path
+    method: Method, recorded: Recorded, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     backwards = {name: str(path) for name, path in reversed(site_sets(sets, method).items())}
     run_toy(contract(sets, method, data__sites=backwards), tmp_path / "backwards", method=method)
     files = ("model.safetensors", "ledger.jsonl", "scores.csv")
-    assert deterministic_files(tmp_path / "backwards", names=files) == deterministic_files(finished, names=files)
+    assert deterministic_files(tmp_path / "backwards", names=files) == deterministic_files(recorded.out, names=files)
 
 
 def test_a_run_stopped_after_every_round_and_resumed_equals_an_uninterrupted_one(
-    method: Method, finished: Path, sets: Mapping[str, Path], tmp_path: Path
+    method: Method, recorded: Recorded, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     content = contract(sets, method)
     for stop in range(1, ROUNDS + 1):
-        cut_off = replace(method, server=stop_after(method, stop))
         with pytest.raises(Interrupted):
-            run_toy(content, tmp_path / "parts", resume=True, method=cut_off)
+            run_toy(content, tmp_path / "parts", resume=True, method=stop_after(method, stop))
     run_toy(content, tmp_path / "parts", resume=True, method=method)
-    assert deterministic_files(tmp_path / "parts") == deterministic_files(finished)
-
-
-def stop_after(method: Method, after: int) -> Callable[[Server], Iterator[None]]:
-    """Return the method's program, cut off when a round's checkpoint has been written."""
-
-    def server(s: Server) -> Iterator[None]:
-        for _ in method.server(s):
-            yield
-            if s.round >= after:
-                raise Interrupted
-
-    return server
+    assert deterministic_files(tmp_path / "parts") == deterministic_files(recorded.out)
 
 
 def test_only_declared_fields_cross_the_wire(method: Method, recorded: Recorded, sets: Mapping[str, Path]) -> None:
@@ -169,11 +147,11 @@ def test_no_canary_crosses_the_wire(method: Method, recorded: Recorded, sets: Ma
     canaries = [canary for path in site_sets(sets, method).values() for canary in canaries_of(path)]
     for site, message in recorded.sent:
         data = encode(message)
-        assert not any(canary in data for canary in canaries), f"site {site} sent something of its own"
+        assert not any(canary in data for canary in canaries), f"site {site} sent private content"
 
 
 def test_the_ledger_accounts_for_every_byte_that_left_a_site(method: Method, recorded: Recorded) -> None:
-    lines = [json.loads(line) for line in (recorded.out / "ledger.jsonl").read_text().splitlines()]
+    lines = read_lines(recorded.out / "ledger.jsonl")
     up = [line for line in lines if line["direction"] == "up"]
     kinds = {upload.name: upload.kind for call in calls_of(method) for upload in call.uploads}
     assert {line["field"]: line["kind"] for line in up} == kinds
@@ -183,7 +161,7 @@ def test_the_ledger_accounts_for_every_byte_that_left_a_site(method: Method, rec
 
 
 def calls_of(method: Method) -> list[Call]:
-    """Return the method's calls and the one that every site answers, as far as declarations go."""
+    """Return the declared calls of the method and of its task."""
     uploads = task_of(method).uploads(method)
     return [*method.calls.values(), *(Call(lambda site, message: {}, group) for group in uploads.values())]
 
@@ -204,7 +182,7 @@ def declared_of(upload: Upload, network: nn.ModuleDict) -> Iterator[str]:
 
 
 def canaries_of(path: Path) -> list[bytes]:
-    """Return what would betray an image: its names, its pixels, and its pixels as the network sees them."""
+    """Return byte strings that identify an image: its names, its pixels, and its network input."""
     actual = PreparedSet.open(path)
     texts = [text.encode() for row in ("item", "subject", "video") for text in set(getattr(actual.rows, row).tolist())]
     images = torch.from_numpy(np.array(actual.images)).permute(0, 3, 1, 2)
@@ -227,7 +205,7 @@ ALONE = {"training__optimizer__state": "kept", "training__local": {"epochs": 2},
 
 @pytest.mark.parametrize("name", ["fedpad", "single", "fused", "afl", "pooled"])
 def test_one_site_trains_as_if_alone(name: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
-    """The methods that minimise FedPAD's Eq. 1, and nothing besides, over all that they were lent."""
+    """The methods that minimise FedPAD's Eq. 1 alone, over all lent parts."""
     content = tree(sets, name, data__sites={"A": str(sets["A"])}, **ALONE)
     run_toy(content, tmp_path / "run")
     expected = trained_alone(recipe_of(content), sets["A"], "all" if METHODS[name].pooled else "A")
@@ -252,13 +230,14 @@ def trained_alone(recipe: Recipe, path: Path, name: str) -> Mapping[str, Tensor]
             batch = shuffled[start : start + recipe.training.batch.default]
             inputs = prepare(images[batch], "rgb+hsv", torch.device("cpu"))
             adam.zero_grad()
-            torch.nn.functional.binary_cross_entropy_with_logits(model(inputs).squeeze(1), labels[batch]).backward()
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(model(inputs).squeeze(1), labels[batch])
+            loss.backward()  # type: ignore[no-untyped-call]
             adam.step()
     return model.state_dict()
 
 
 STEP_ELSEWHERE = ("fedadam", "fedyogi", "fednova", "scaffold")
-"""With one site, too, the server steps somewhere else than to what that site sent, be it by a rounding."""
+"""Methods whose server does not adopt the upload of a single site exactly."""
 
 ONE_CALL = [
     method

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.methods.combining import combined
-from tests.toy import SITES, make_people, make_set, recipe_of, run_toy, set_of_task, tree, weights
+from tests.toy import SITES, make_people, make_set, recipe_of, run_toy, set_of_task, weights
 
 from fedvisage.federation.wire.message import digest_of
 from fedvisage.methods import MODELS
@@ -18,7 +18,7 @@ from fedvisage.methods.algorithms.fedbn import separate_norms
 from fedvisage.nn.batchnorm import LayerReference
 
 ARCH = {"timm": {"arch": "mobilenetv3_small_050"}}
-KINDS = ("vit-h", "timm", "sphere20", "iresnet18", "timm-embedding")
+KINDS = ("resnet18", "vit-h", "timm", "sphere20", "iresnet18", "timm-embedding")
 ALIKE = ("vit-h", "iresnet18", "timm-embedding")
 """Networks that algorithms meet as they meet the others of their task."""
 PARAMETERS = [pytest.param(kind, marks=pytest.mark.slow) if kind in ALIKE else kind for kind in KINDS]
@@ -118,12 +118,6 @@ def join_parts(kind: str, content: Mapping[str, Any], parts: Mapping[str, torch.
         place, _, name = rest.partition(".")
         actual[f"{places[int(place)]}.{name}" if part == "norms" else key] = value
     return actual
-
-
-def test_fedpad_with_a_null_server_step_is_fedpad(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    run_toy(tree(sets), tmp_path / "fedpad")
-    run_toy(tree(sets, training__server_optimizer={"name": "sgd", "lr": 1.0}), tmp_path / "null")
-    assert weights(tmp_path / "null") == weights(tmp_path / "fedpad")
 
 
 def test_fednova_differs_from_fedavg_where_sites_take_unequal_steps(tmp_path: Path) -> None:

@@ -8,53 +8,42 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.comparing import run_to_weights
 from tests.refusals import failed, refused
-from tests.toy import make_people, run_toy_once, set_of_task, tree
+from tests.toy import make_people, set_of_task, tree
 
 from fedvisage.federation.privacy.accountant import BudgetSpent
+from fedvisage.federation.record.ledger import read_lines
 
 PLAIN = {"loss": "cosface", "scale": 30.0, "margin": 0.4, "weight": "examples"}
 SGD = {"name": "sgd", "lr": 0.05}
 NO_CLUSTERS = {"clustering": "paper", "rho": 1e-3, "minimum": 3}
 
 
-def run_to_weights(
-    sets: Mapping[str, Path], out: Path, method: str, *, own: Mapping[str, Any], **changes: Any
-) -> bytes:
-    content = tree(sets, method, **changes)
-    content["method"] |= own
-    run_toy_once(content, out)
-    return (out / "model.safetensors").read_bytes()
-
-
 def test_privacyface_without_clusters_is_fedavg_with_public_fine_tuning(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    conventional = run_to_weights(sets, tmp_path / "conventional", "conventional", own={})
-    assert run_to_weights(sets, tmp_path / "null", "privacyface", own=NO_CLUSTERS) == conventional
-    assert run_to_weights(sets, tmp_path / "on", "privacyface", own={}) != conventional
+    conventional = run_to_weights(tree(sets, "conventional"), tmp_path / "conventional")
+    assert run_to_weights(tree(sets, "privacyface"), tmp_path / "null", **NO_CLUSTERS) == conventional
+    assert run_to_weights(tree(sets, "privacyface"), tmp_path / "on") != conventional
 
 
 def test_privacyface_without_clusters_and_public_fine_tuning_is_fedavg(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    fedavg = run_to_weights(sets, tmp_path / "fedavg", "fedavg", own={})
-    null = run_to_weights(sets, tmp_path / "null", "conventional", own=PLAIN | {"public_epochs": 0})
-    tuned = run_to_weights(sets, tmp_path / "tuned", "conventional", own=PLAIN)
+    fedavg = run_to_weights(tree(sets, "fedavg"), tmp_path / "fedavg")
+    null = run_to_weights(tree(sets, "conventional"), tmp_path / "null", **(PLAIN | {"public_epochs": 0}))
+    tuned = run_to_weights(tree(sets, "conventional"), tmp_path / "tuned", **PLAIN)
     assert null == fedavg
     assert tuned != fedavg
 
 
 def test_fedface_without_spreadout_is_conventional_training(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """With λ = 0 the centres come back as they were sent: loss, scale and public fine-tuning are the baseline's."""
-    conventional = run_to_weights(sets, tmp_path / "conventional", "conventional", own={}, training__rounds=2)
+    conventional = run_to_weights(tree(sets, "conventional", training__rounds=2), tmp_path / "conventional")
     still, moved = (
         run_to_weights(
-            sets,
-            tmp_path / f"{weight}",
-            "privacyface-fedface",
-            training__rounds=2,
-            own={"spreadout": {"weight": weight}},
+            tree(sets, "privacyface-fedface", training__rounds=2), tmp_path / f"{weight}", spreadout={"weight": weight}
         )
         for weight in (0.0, 10.0)
     )
@@ -64,8 +53,8 @@ def test_fedface_without_spreadout_is_conventional_training(sets: Mapping[str, P
 
 def test_own_clusters_of_a_site_are_not_its_negatives(sets: Mapping[str, Path], tmp_path: Path) -> None:
     alone = {"data__sites": {"A": str(set_of_task(sets["A"], "privacyface"))}}
-    plain = run_to_weights(sets, tmp_path / "plain", "conventional", own={}, **alone)
-    assert run_to_weights(sets, tmp_path / "alone", "privacyface", own={}, **alone) == plain
+    plain = run_to_weights(tree(sets, "conventional", **alone), tmp_path / "plain")
+    assert run_to_weights(tree(sets, "privacyface", **alone), tmp_path / "alone") == plain
 
 
 @pytest.mark.parametrize("backbone", ["sphere20", "iresnet18"])
@@ -73,14 +62,14 @@ def test_fedsgd_on_one_batch_is_fedavg_on_one_batch(backbone: str, sets: Mapping
     one = {"training__local": {"batches": 1}, "training__optimizer": SGD}
     avg = {"network": {"name": backbone, "width": 8, "embedding": 16}}
     sgd = avg | {"algorithm": "fedsgd"}
-    assert run_to_weights(sets, tmp_path / "a", "conventional", own=sgd, **one) == run_to_weights(
-        sets, tmp_path / "b", "conventional", own=avg, **one
+    assert run_to_weights(tree(sets, "conventional", **one), tmp_path / "a", **sgd) == run_to_weights(
+        tree(sets, "conventional", **one), tmp_path / "b", **avg
     )
 
 
 def test_spent_budget_keeps_the_model_of_the_last_paid_round(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    spent = run_to_weights(sets, tmp_path / "spent", "privacyface", own={}, privacy__epsilon=2.0)
-    short = run_to_weights(sets, tmp_path / "short", "privacyface", own={}, training__rounds=2)
+    spent = run_to_weights(tree(sets, "privacyface", privacy__epsilon=2.0), tmp_path / "spent")
+    short = run_to_weights(tree(sets, "privacyface", training__rounds=2), tmp_path / "short")
     assert spent == short
     metrics = json.loads((tmp_path / "spent" / "metrics.json").read_text())
     assert metrics["rounds"] == 2
@@ -92,15 +81,15 @@ def test_spent_budget_keeps_the_model_of_the_last_paid_round(sets: Mapping[str, 
 
 def test_a_budget_that_does_not_allow_one_round_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
     with failed(BudgetSpent, "round 1", "ε 1", "ε 0.5"):
-        run_to_weights(sets, tmp_path / "run", "privacyface", own={}, privacy__epsilon=0.5)
+        run_to_weights(tree(sets, "privacyface", privacy__epsilon=0.5), tmp_path / "run")
     assert not (tmp_path / "run" / "metrics.json").exists()
 
 
 def test_clusters_released_once_are_paid_for_once_and_used_in_every_round(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    run_to_weights(sets, tmp_path / "once", "privacyface", own={"releases": "once", "project": 4})
-    lines = [json.loads(line) for line in (tmp_path / "once" / "ledger.jsonl").read_text().splitlines()]
+    run_to_weights(tree(sets, "privacyface"), tmp_path / "once", releases="once", project=4)
+    lines = read_lines(tmp_path / "once" / "ledger.jsonl")
     clusters = [
         line for line in lines if line["field"] == "clusters" and line["site"] == "A" and line["direction"] == "up"
     ]
@@ -113,8 +102,8 @@ def test_released_message_has_the_same_size_for_any_clusters(sets: Mapping[str, 
     many = make_people(tmp_path / "six people", "A", 5, identities=6)
     sizes = []
     for name, path in (("few", set_of_task(sets["A"], "privacyface")), ("many", many)):
-        run_to_weights(sets, tmp_path / name, "privacyface", own={"queries": 3}, data__sites__A=str(path))
-        lines = [json.loads(line) for line in (tmp_path / name / "ledger.jsonl").read_text().splitlines()]
+        run_to_weights(tree(sets, "privacyface", data__sites__A=str(path)), tmp_path / name, queries=3)
+        lines = read_lines(tmp_path / name / "ledger.jsonl")
         sizes.append({line["bytes"] for line in lines if line["call"] == "cluster" and line["direction"] == "up"})
     assert sizes[0] == sizes[1]
 
@@ -137,4 +126,4 @@ def test_settings_without_a_guarantee_are_refused_with_the_reason(
     own: dict[str, Any], place: str, keyword: str, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     with refused(place, keyword):
-        run_to_weights(sets, tmp_path / "run", "privacyface", own=own)
+        run_to_weights(tree(sets, "privacyface"), tmp_path / "run", **own)

@@ -6,24 +6,19 @@ import shutil
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.torch import load_file
+from tests.contract.comparing import run_to_weights
 from tests.refusals import refused
-from tests.toy import make_people, make_sets, run_toy, run_toy_once, set_of_task, tree
+from tests.toy import make_people, make_sets, run_toy, set_of_task, tree, weights
 
 from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.message import encode
 
 OFF = {"hard_negatives": None, "contrast": {"weight": 0}, "customisation": {"weight": 0}}
 PRIVATE = ("W", "Omega", "Pi", "b")
-
-
-def run_to_weights(content: dict[str, Any], out: Path) -> bytes:
-    run_toy_once(content, out)
-    return (out / "model.safetensors").read_bytes()
 
 
 def kept_by(site: Path) -> dict[str, np.ndarray]:
@@ -33,10 +28,8 @@ def kept_by(site: Path) -> dict[str, np.ndarray]:
 
 
 def test_fedfr_without_its_three_modules_is_fedavg(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    null = tree(sets, "fedfr")
-    null["method"] |= OFF
     fedavg = run_to_weights(tree(sets, "fedavg"), tmp_path / "fedavg")
-    assert run_to_weights(null, tmp_path / "null") == fedavg
+    assert run_to_weights(tree(sets, "fedfr"), tmp_path / "null", **OFF) == fedavg
     assert run_to_weights(tree(sets, "fedfr"), tmp_path / "fedfr") != fedavg
 
 
@@ -57,8 +50,7 @@ def test_a_sample_as_large_as_all_classes_is_no_sample(name: str, sets: Mapping[
     for wanted in (None, 10, 2):
         run_toy(tree(sets, name, method__sampled_classes=wanted, **changes), tmp_path / str(wanted))
     whole, all_of_them, few = (
-        kept_by(tmp_path / str(wanted) / "sites" / "A")["W"].tobytes()
-        + (tmp_path / str(wanted) / "model.safetensors").read_bytes()
+        kept_by(tmp_path / str(wanted) / "sites" / "A")["W"].tobytes() + weights(tmp_path / str(wanted))
         for wanted in (None, 10, 2)
     )
     assert all_of_them == whole

@@ -15,9 +15,9 @@ from tests.faults.machine import FINISHED, KILLED, Machine
 from tests.toy import deterministic_files, tree
 
 from fedvisage.base.streams import numpy_rng
-from fedvisage.methods.pad import fedpad, single
+from fedvisage.methods.pad import fedpad
 
-METHODS = (fedpad.METHOD, single.METHOD, split.METHOD, released.METHOD)
+METHODS = (fedpad.METHOD, fedpad.SINGLE, split.METHOD, released.METHOD)
 KILLS = 5
 """The least number of kills per method and kind of kill: 40 in total."""
 PATIENCE = 8

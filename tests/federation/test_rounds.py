@@ -23,7 +23,7 @@ from fedvisage.federation.record.attendance import draw_offline
 from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.transport import Order, Reply
-from fedvisage.methods.pad import fedpad, single
+from fedvisage.methods.pad import fedpad
 from fedvisage.recipe import Federation
 
 
@@ -174,7 +174,7 @@ def test_without_a_quorum_the_model_stays_as_it_was(sets: Mapping[str, Path], tm
     assert "3 needed" in rounds_of(tmp_path / "two")[1]["failed"]["no quorum"]
 
 
-@pytest.mark.parametrize("method", [fedpad.METHOD, single.METHOD, two_exchanges.METHOD, split.METHOD])
+@pytest.mark.parametrize("method", [fedpad.METHOD, fedpad.SINGLE, two_exchanges.METHOD, split.METHOD])
 def test_too_many_rounds_without_a_quorum_end_the_run(method: Method, sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, method, federation={"offline": 1.0, "give_up_after": 2}, training__rounds=9)
     with failed(RunFailed, "2 rounds", "quorum"):

@@ -3,48 +3,41 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from tests.documented import ROOT
 
-from fedvisage import methods
-from fedvisage.methods import advice
+from fedvisage.methods import ALGORITHMS, METHODS, MODELS, advice_lines, on
+from fedvisage.methods.catalogue import GROUPS
 
 PAGE = ROOT / "docs" / "choosing-a-method.md"
 
 
-def test_every_method_has_one_line_of_advice() -> None:
-    names = [name for _, lines in advice.GROUPS.values() for name in lines]
-    assert sorted(names) == sorted(methods.METHODS)
-    assert advice.ALGORITHMS.keys() == methods.ALGORITHMS.keys()
-    assert advice.MODELS.keys() == methods.MODELS.keys()
-    for line in (*advice.METHODS.values(), *advice.ALGORITHMS.values(), *advice.MODELS.values()):
+def test_every_method_and_model_has_one_line_of_advice() -> None:
+    advice = [method.advice for method in METHODS.values()]
+    for line in (*advice, *(model.advice for model in MODELS.values())):
         assert line.endswith(".")
         assert len(line) <= 130
+    assert len(set(advice)) == len(advice)
 
 
 def test_simulations_are_marked() -> None:
-    pooled = {name for name, method in methods.METHODS.items() if method.pooled}
-    assert pooled == {name for name, line in advice.METHODS.items() if line.startswith("Simulation only: ")}
-
-
-def test_advice_on_an_algorithm_with_a_model_names_both() -> None:
-    both = advice.advice_on("fedprox", "vit-h")
-    assert both == f"{advice.ALGORITHMS['fedprox']} {advice.MODELS['vit-h']}"
-    assert advice.advice_on("fedpad") == advice.METHODS["fedpad"]
-    assert advice.advice_on("of another package") == ""
+    for method in METHODS.values():
+        assert method.advice.startswith("Simulation only: ") is method.pooled
 
 
 def test_methods_of_other_packages_are_listed_last() -> None:
-    lines = list(advice.as_lines([*methods.METHODS, "mine"]))
-    assert lines[-3:] == ["Other packages", "  mine", ""]
+    mine = replace(METHODS["fedpad"], name="mine", advice="")
+    assert list(advice_lines({**METHODS, "mine": mine}))[-3:] == ["Other packages", "  mine", ""]
 
 
 def test_methods_page_has_the_same_advice() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    for title, (condition, lines) in advice.GROUPS.items():
+    for title, group in GROUPS.items():
         section = page.split(f"## {title}\n", 1)[1].split("\n## ", 1)[0]
-        assert section.startswith(f"{condition}\n")
-        assert dict(re.findall(r"^\| `([\w-]+)` \| (.*) \|$", section, flags=re.MULTILINE)) == lines
-    for table in (advice.ALGORITHMS, advice.MODELS):
-        for name, line in table.items():
-            assert f"| `{name}` | {line} |" in page
+        assert section.startswith(f"{group.condition}\n")
+        rows = dict(re.findall(r"^\| `([\w-]+)` \| (.*) \|$", section, flags=re.MULTILINE))
+        assert rows == {method.name: method.advice for method in group.methods}
+    algorithms = {name: on(name, "resnet18").advice for name in ALGORITHMS}
+    for name, line in (algorithms | {name: model.advice for name, model in MODELS.items()}).items():
+        assert f"| `{name}` | {line} |" in page

@@ -1,11 +1,10 @@
-"""Every algorithm on every model: it runs, it is found by what a recipe says, or it is refused by place."""
+"""Every algorithm on every model: runs, names in recipes, and refused combinations."""
 
 from __future__ import annotations
 
-import json
 import pickle
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from textwrap import indent
@@ -16,26 +15,19 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 from tests.methods.combining import TINY, combined, small
+from tests.methods.interrupting import Interrupted, stop_after
 from tests.refusals import refused
 from tests.toy import deterministic_files, recipe_of, run_toy, tree, weights
 
 from fedvisage import recipe as recipes
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.server import Server
 from fedvisage.methods import ALGORITHMS, METHODS, MODELS, find, on, read_method
 
 WITHOUT_NORMS = ("fedma-vgg", "sphere20", "sphere64", "adapters")
 RUN = (
-    "resnet18",
-    "vit",
-    "vit-h",
-    "fedma-vgg",
-    "minifasnet",
-    "timm",
-    "sphere20",
-    "iresnet18",
-    "mobilefacenet",
-    "timm-embedding",
-    "adapters",
+    *("resnet18", "vit", "vit-h", "fedma-vgg", "minifasnet", "timm", "sphere20", "iresnet18", "mobilefacenet"),
+    *("timm-embedding", "adapters"),
 )
 PAIRS = [
     (algorithm, model)
@@ -53,7 +45,7 @@ TWICE = [
 
 
 SELDOM = [("adapters", name) for name in ("fedprox", "afl", "fedadam", "fedyogi", "fednova")]
-"""Models with algorithms that see no more of them than those that are always tried."""
+"""Models with algorithms that treat them like the algorithms in the quick tier."""
 
 
 ONE_PER_TASK = ("resnet18", "sphere20")
@@ -71,7 +63,7 @@ def test_a_model_can_be_sent_to_a_worker_process(name: str) -> None:
 
 def parameter_of(algorithm: str, model: str) -> Any:
     """Return a pair of parameters with the mark of the tier that tries it."""
-    marks = ()
+    marks: pytest.MarkDecorator | tuple[()] = ()
     if (model, algorithm) in SELDOM:
         marks = pytest.mark.slow
     elif model not in ONE_PER_TASK and algorithm != "fedavg" and (algorithm, model) not in TWICE:
@@ -88,21 +80,17 @@ def test_two_rounds_end_in_finite_weights_and_figures(
     actual = load_file(tmp_path / "run" / "model.safetensors")
     assert all(torch.isfinite(value).all() for value in actual.values())
     assert (metrics["method"], metrics["task"], metrics["rounds"]) == (algorithm, MODELS[model].task, 2)
-    rows = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
+    rows = read_lines(tmp_path / "run" / "rounds.jsonl")
     assert [row["failed"] for row in rows] == [{}, {}]
     if (algorithm, model) in TWICE:
         run_toy(content, tmp_path / "again")
         assert deterministic_files(tmp_path / "again") == deterministic_files(tmp_path / "run")
 
 
-def check_refused(content: Mapping[str, Any], out: Path, place: str) -> None:
-    with refused(place):
-        run_toy(content, out)
-
-
 @pytest.mark.parametrize("model", ["fedma-vgg", "sphere20", "adapters"])
 def test_fedbn_is_refused_without_batchnorm(model: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
-    check_refused(combined(sets, "fedbn", model), tmp_path / "run", "recipe.method.model")
+    with refused("recipe.method.model"):
+        run_toy(combined(sets, "fedbn", model), tmp_path / "run")
 
 
 ADAM = {"name": "adam", "lr": 0.01}
@@ -144,24 +132,26 @@ HEAVY = {"name": "sgd", "lr": 0.01, "momentum": 0.9}
 def test_unsupported_options_of_an_algorithm_are_refused_by_place(
     algorithm: str, model: str, changes: dict[str, Any], place: str, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    check_refused(combined(sets, algorithm, model, **changes), tmp_path / "run", f"recipe.{place}")
+    with refused(f"recipe.{place}"):
+        run_toy(combined(sets, algorithm, model, **changes), tmp_path / "run")
 
 
-@pytest.mark.parametrize("name", ["fedgpad", "fedma", "single", "fused", "fedsis", "festa", "pretrained"])
-def test_a_step_of_the_server_needs_one_mean(name: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
-    content = tree(sets, name, training__server_optimizer={"name": "sgd", "lr": 1.0})
-    check_refused(content, tmp_path / "run", "recipe.training.server_optimizer")
+SERVER_STEP = {"training__server_optimizer": {"name": "sgd", "lr": 1.0}}
+MICRO_BATCH = {"training__micro_batch": 2}
+UNSUPPORTED = [
+    *((name, SERVER_STEP) for name in ("fedgpad", "fedma", "single", "fused", "fedsis", "festa", "pretrained")),
+    *((name, MICRO_BATCH) for name in ("fedgpad", "fedsis", "festa", "vit-h-is", "privacyface")),
+    ("fedfr", MICRO_BATCH | {"method__sampled_classes": 4}),
+]
+"""Server steps need one mean; losses over whole batches and samples of classes allow no micro-batches."""
 
 
-@pytest.mark.parametrize("name", ["fedgpad", "fedsis", "festa", "vit-h-is", "privacyface"])
-def test_losses_over_whole_batches_refuse_micro_batches(name: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
-    content = tree(sets, name, training__micro_batch=2)
-    check_refused(content, tmp_path / "run", "recipe.training.micro_batch")
-
-
-def test_sampled_classes_refuse_micro_batches(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    content = tree(sets, "fedfr", training__micro_batch=2, method__sampled_classes=4)
-    check_refused(content, tmp_path / "run", "recipe.training.micro_batch")
+@pytest.mark.parametrize(("name", "changes"), UNSUPPORTED)
+def test_unsupported_options_of_a_method_are_refused_by_place(
+    name: str, changes: dict[str, Any], sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    with refused(f"recipe.{next(iter(changes)).replace('__', '.')}"):
+        run_toy(tree(sets, name, **changes), tmp_path / "run")
 
 
 @pytest.mark.parametrize("algorithm", ["scaffold", "fedprox", "fedyogi"])
@@ -171,7 +161,7 @@ def test_weights_and_variates_in_bf16_are_finite_and_half_as_large(
     sizes = {}
     for wire in ("fp32", "bf16"):
         run_toy(combined(sets, algorithm, "resnet18", federation__wire=wire), tmp_path / wire)
-        rows = [json.loads(line) for line in (tmp_path / wire / "ledger.jsonl").read_text().splitlines()]
+        rows = read_lines(tmp_path / wire / "ledger.jsonl")
         sizes[wire] = sum(row["bytes"] for row in rows if row["direction"] == "up" and row["call"] == "train")
         assert all(value.isfinite().all() for value in load_file(tmp_path / wire / "model.safetensors").values())
     assert sizes["bf16"] / sizes["fp32"] == pytest.approx(0.5, abs=0.01)
@@ -190,7 +180,7 @@ def test_algorithms_with_a_single_mean_accept_robust_rules_and_secure_sums(
 
 
 def test_weights_of_a_file_are_the_first_model_only(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    """They are put in before the first round, and not again by a resumed run."""
+    """A resumed run does not load them again."""
     import timm
 
     save_file(timm.create_model(TINY, num_classes=10).state_dict(), tmp_path / "file.safetensors")
@@ -201,18 +191,11 @@ def test_weights_of_a_file_are_the_first_model_only(sets: Mapping[str, Path], tm
         begun.append(s.round)
         method.begin(s)
 
-    class Interrupted(Exception): ...
-
-    def server(s: Server) -> Iterator[None]:
-        for _ in method.server(s):
-            yield
-            raise Interrupted
-
     watched = replace(method, begin=begin)
     run_toy(content, tmp_path / "whole", method=watched)
     assert begun == [0]
     with pytest.raises(Interrupted):
-        run_toy(content, tmp_path / "parts", method=replace(watched, server=server))
+        run_toy(content, tmp_path / "parts", method=stop_after(watched, 1))
     run_toy(content, tmp_path / "parts", method=watched, resume=True)
     assert begun == [0, 0]
     assert weights(tmp_path / "parts") == weights(tmp_path / "whole")
@@ -279,22 +262,14 @@ def test_a_recipe_names_an_algorithm_and_its_model_and_its_resolved_text_names_t
         ({"name": "fedpad", "model": {"name": "timm", "arch": TINY}}, "model", ["network"]),
         ({"name": "fedavg-vit-h", "model": "vit"}, "model", ["network"]),
         ({"name": "fedprox", "model": {"arch": TINY}}, "model", ["name"]),
-        (
-            {"name": "fedprox", "model": "sphere20", "network": {"name": "iresnet18"}},
-            "network.name",
-            ["iresnet18", "sphere20"],
-        ),
+        ({"name": "fedprox", "model": "sphere20", "network": {"name": "iresnet18"}}, "network.name", ["sphere20"]),
         ({"name": "fedprox", "model": "vit-h", "network": {"name": "sphere20"}}, "network.name", ["sphere20", "vit-h"]),
         (
             {"name": "fedprox", "model": {"name": "sphere20", "width": 8}, "network": {"width": 16}},
             "network.width",
             ["16", "8", "method.model.width"],
         ),
-        (
-            {"name": "fedprox", "model": {"name": "sphere20"}, "network": {"name": "iresnet18"}},
-            "network.name",
-            ["iresnet18", "sphere20"],
-        ),
+        ({"name": "fedprox", "model": {"name": "vit"}, "network": {"name": "iresnet18"}}, "network.name", ["vit"]),
         ({"name": "fedprox", "model": "timm"}, "network", []),
         ({"name": "fedprox", "model": "timm-embedding"}, "network", ["arch"]),
         ({"name": "fedprox", "model": "sphere20", "network": {"arch": TINY}}, "network", ["arch"]),
@@ -322,7 +297,7 @@ RESOLVED = {
     "fedavg-vit-h": "name: fedavg-vit-h\nweight: examples\nnetwork:\n  width: 768\n  depth: 12\n  heads: 12\n"
     "  weights: none\n  stem: 64\n  stages:\n  - 3\n  - 4\n  - 9\n",
 }
-"""As these were written out before there were models to choose."""
+"""Resolved sections of an earlier version, which are unchanged."""
 
 
 @pytest.mark.parametrize("name", list(RESOLVED))

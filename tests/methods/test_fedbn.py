@@ -1,8 +1,7 @@
-"""FedBN: whose BatchNorm layers are where."""
+"""FedBN: the BatchNorm layers of sites and of the delivered model."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from safetensors.torch import load_file
 from tests.refusals import refused
 from tests.toy import ROUNDS, SITES, recipe_of, run_toy, tree
 
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.site_worker import OWN
 from fedvisage.federation.wire.message import Message, under
@@ -20,7 +20,7 @@ from fedvisage.methods import METHODS
 
 
 @pytest.fixture(scope="module")
-def finished(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def fedbn_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("fedbn") / "run"
     run_toy(tree(sets, "fedbn"), out)
     return out
@@ -33,20 +33,20 @@ def layers_of(out: Path, site: str) -> Message:
     return under(f"{OWN}norms.", store.load())
 
 
-def test_every_site_has_private_layers(finished: Path) -> None:
-    first, second = (layers_of(finished, site) for site in SITES[:2])
+def test_every_site_has_private_layers(fedbn_run: Path) -> None:
+    first, second = (layers_of(fedbn_run, site) for site in SITES[:2])
     for name in ("0.weight", "0.bias", "0.running_mean", "0.running_var"):
         assert not torch.equal(first[name], second[name])
 
 
-def test_the_layers_of_one_site_never_reach_another(finished: Path) -> None:
-    lines = [json.loads(line) for line in (finished / "ledger.jsonl").read_text().splitlines()]
+def test_the_layers_of_one_site_never_reach_another(fedbn_run: Path) -> None:
+    lines = read_lines(fedbn_run / "ledger.jsonl")
     assert {line["field"] for line in lines if line["direction"] == "down" and line["call"] == "train"} == {"model"}
 
 
-def test_the_target_gets_the_mean_of_the_sites_layers(finished: Path) -> None:
-    sites = [layers_of(finished, site) for site in SITES]
-    delivered = under("norms.", load_file(finished / "model.safetensors"))
+def test_the_target_gets_the_mean_of_the_sites_layers(fedbn_run: Path) -> None:
+    sites = [layers_of(fedbn_run, site) for site in SITES]
+    delivered = under("norms.", load_file(fedbn_run / "model.safetensors"))
     assert delivered.keys() == sites[0].keys()
     for name, value in delivered.items():
         expected = np.mean([site[name].double().numpy() for site in sites], axis=0)

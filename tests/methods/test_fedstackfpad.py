@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from tests.toy import SITES, recipe_of, run_toy, tree
 from fedvisage.base.streams import seed_global_rng
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.methods import find
 from fedvisage.nn.stacking import logistic, normalise_features
 
@@ -50,7 +50,7 @@ def test_the_model_is_the_stack_of_plain_regressions_on_frozen_features(
 
 def test_site_gets_two_calls_and_sends_two_classifiers(sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(tree(sets, "fedstackfpad", training__rounds=1), tmp_path / "run")
-    rows = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
+    rows = read_lines(tmp_path / "run" / "ledger.jsonl")
     sent = {(row["call"], row["bytes"]) for row in rows if row["direction"] == "up" and row["field"] == "weights"}
     width = load_file(tmp_path / "run" / "model.safetensors")["heads.weight"].shape[1]
     assert sent == {("fit", 4 * (width + 1)), ("stack", 4 * (len(SITES) + 2))}

@@ -1,4 +1,4 @@
-"""FedFR asks its frozen models for the features of an image once a turn, and for none that decide nothing."""
+"""FedFR passes an image through its frozen models once a turn, and only if its features are needed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods.models import face
-from fedvisage.methods.models.frozen import FrozenNetwork
 from fedvisage.methods.recognition import fedfr
+from fedvisage.methods.recognition.fedfr import FrozenNetwork
 from fedvisage.nn.augment import augment, draw_mirrored_only
 from fedvisage.nn.compute import resolve_compute
 from fedvisage.recipe import Augment
@@ -38,7 +38,7 @@ class Counting(nn.Module):
 
 
 def later(site: Site) -> Site:
-    """Return a site as if it had trained before: its local model is another one than the global."""
+    """Return a site as if it had trained before: its local model differs from the global one."""
     other = {f"{face.LOCAL}{name}": 1.1 * value for name, value in site.lent.items() if value.is_floating_point()}
     site.kept.update(other)
     return site
@@ -79,10 +79,10 @@ def test_images_with_other_changes_are_passed_each_time() -> None:
 @pytest.mark.parametrize("options", [{"flip": 0.5}, {}])
 def test_mirror_flags_match_the_augmentation(options: dict[str, Any]) -> None:
     images = torch.rand(16, 3, 4, 4)
-    changed, _ = augment(images, None, Augment(**options), torch.Generator().manual_seed(3))
+    actual, _ = augment(images, None, Augment(**options), torch.Generator().manual_seed(3))
     mirrored = draw_mirrored_only(16, Augment(**options), torch.Generator().manual_seed(3))
     assert mirrored is not None
-    assert torch.equal((changed != images).flatten(1).any(dim=1), mirrored)
+    assert torch.equal((actual != images).flatten(1).any(dim=1), mirrored)
     assert mirrored.any() == bool(options)
 
 

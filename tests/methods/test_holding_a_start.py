@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from safetensors.torch import load_file
 from tests.refusals import refused
 from tests.toy import SIZE, recipe_of, run_toy, tree, weights
 
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.server import members_of
 from fedvisage.runs.export.export import export
 from fedvisage.tasks.finished_model import open_model
@@ -46,7 +46,7 @@ def test_l2sp_holds_the_model_near_its_start_and_weight_zero_changes_nothing(
     run_toy(content(sets, start, training__l2sp=5.0), tmp_path / "held")
     assert weights(tmp_path / "null") == weights(tmp_path / "free")
     assert distance(tmp_path / "held", start) < 0.8 * distance(tmp_path / "free", start)
-    rows = [json.loads(line) for line in (tmp_path / "held" / "ledger.jsonl").read_text().splitlines()]
+    rows = read_lines(tmp_path / "held" / "ledger.jsonl")
     assert {row["field"] for row in rows if row["direction"] == "down" and row["call"] == "train"} == {
         "model",
         "start/model",
@@ -54,14 +54,14 @@ def test_l2sp_holds_the_model_near_its_start_and_weight_zero_changes_nothing(
 
 
 def test_l2sp_holds_only_the_parts_from_the_start(sets: Mapping[str, Path], start: Path, tmp_path: Path) -> None:
-    """Training goes on from the file's first layer only, and so does the pull."""
+    """Only the file's first layer is a start, and only it is held."""
     from safetensors.torch import save_file
 
     given = {name: value for name, value in load_file(start).items() if name.startswith("model.conv1")}
     save_file(given, tmp_path / "first-layer.safetensors")
     loose = {"file": str(tmp_path / "first-layer.safetensors"), "strict": False}
     run_toy(content(sets, start, training__start=loose, training__l2sp=1.0), tmp_path / "run")
-    rows = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
+    rows = read_lines(tmp_path / "run" / "ledger.jsonl")
     sizes = {row["bytes"] for row in rows if row["field"] == "start/model"}
     assert sizes == {sum(value.numel() * 4 for value in given.values())}
 

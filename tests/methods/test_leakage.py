@@ -1,4 +1,4 @@
-"""Noise on what split learning sends: how far an image reaches, what all passes cost, and what would be meaningless."""
+"""Noise on the messages of split learning: one image's influence, the cost of all passes, and refused settings."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.methods.interrupting import Interrupted, stop_after
 from tests.refusals import failed, refused
 from tests.toy import SITES, deterministic_files, recipe_of, run_toy, tree
 
@@ -20,6 +21,7 @@ from fedvisage.base.errors import RunFailed
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.writer import Writer
 from fedvisage.federation.privacy.mechanisms import Budget
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.server import Server
 from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.message import Message
@@ -40,7 +42,7 @@ def content(sets: Mapping[str, Path], **changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def finished(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def noised_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("noised") / "run"
     run_toy(content(sets), out)
     return out
@@ -88,49 +90,48 @@ def test_passes_are_counted_in_rounds_of_epochs_and_of_batches(
 
 def test_sum_accounting_needs_more_noise() -> None:
     clip, budget = leakage.ClipLengths(**CLIP), Budget(4.0, 1e-5)
-    tight, summed = (leakage.release_noise_of(clip, "tokens", budget, 10, count) for count in ("tight", "sum"))  # type: ignore[arg-type]
+    tight, summed = (leakage.release_noise_of(clip, "tokens", budget, 10, count) for count in ("tight", "sum"))
     assert summed.sigma > 1.5 * tight.sigma
     assert summed.price.epsilon == pytest.approx(4.0 / 20, rel=1e-5)
 
 
-def test_a_run_states_its_guarantee_and_stays_within_its_budget(finished: Path) -> None:
-    privacy = json.loads((finished / "metrics.json").read_text())["privacy"]
+def test_a_run_states_its_guarantee_and_stays_within_its_budget(noised_run: Path) -> None:
+    privacy = json.loads((noised_run / "metrics.json").read_text())["privacy"]
     assert 0.99 * EPSILON < privacy["tight_epsilon"] <= EPSILON
     assert privacy["relation"] == ["image"]
-    lines = [json.loads(line) for line in (finished / "ledger.jsonl").read_text().splitlines()]
+    lines = read_lines(noised_run / "ledger.jsonl")
     noised = [line for line in lines if line["kind"] == "dp"]
     assert {line["field"] for line in noised} == {"tokens", "gradient"}
     assert len(noised) == 2 * len(SITES) * 4 * 2
     assert all("one training image of a site" in line["guarantee"] for line in noised)
 
 
-def test_further_batches_of_a_paid_pass_are_free(finished: Path) -> None:
+def test_further_batches_of_a_paid_pass_are_free(noised_run: Path) -> None:
     """24 images are three batches of 8, so eight batches fall into three passes, each of two kinds."""
-    log = (finished / "sites" / "A" / "releases" / "charges.jsonl").read_text().splitlines()
-    charges = [json.loads(line) for line in log]
+    charges = read_lines(noised_run / "sites" / "A" / "releases" / "charges.jsonl")
     paid = [charge["release"] for charge in charges if charge["times"]]
     assert paid == [f"pass {number}, {kind}" for number in (1, 2, 3) for kind in leakage.KINDS]
     assert {(charge["epsilon"], charge["delta"]) for charge in charges if not charge["times"]} == {(0.0, 0.0)}
     assert len(charges) == len(paid) + 2 * 8
 
 
-def test_site_parts_stay_fixed_and_the_others_learn(sets: Mapping[str, Path], finished: Path) -> None:
-    actual = load_file(finished / "model.safetensors")
-    initial = initial_weights(sets, finished.parent / "initial")
+def test_site_parts_stay_fixed_and_the_others_learn(sets: Mapping[str, Path], noised_run: Path) -> None:
+    actual = load_file(noised_run / "model.safetensors")
+    initial = initial_weights(sets, noised_run.parent / "initial")
     assert {key.split(".")[0] for key in actual if not torch.equal(actual[key], initial[key])} == {"blocks", "adapter"}
 
 
 def initial_weights(sets: Mapping[str, Path], out: Path) -> Mapping[str, torch.Tensor]:
-    """Return the model with which a run begins, as its server has it before the first round."""
-    kept: dict[str, torch.Tensor] = {}
+    """Return the model that a run's server has before the first round."""
+    initial: dict[str, torch.Tensor] = {}
     whole = METHODS["fedsis"]
 
     def peek(s: Server) -> Any:
-        kept.update(s.tensors(*s.net))
+        initial.update(s.tensors(*s.net))
         yield from whole.server(s)
 
     run_toy(content(sets, training__rounds=1), out, method=replace(whole, server=peek))
-    return kept
+    return initial
 
 
 def with_another_image(path: Path, to: Path, index: int) -> Path:
@@ -158,10 +159,10 @@ def test_another_image_moves_its_own_rows_only_and_never_by_more_than_twice_the_
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     """With the same derived noise the runs differ, in every pass, only in the values that the noise has to hide."""
-    changed = dict(sets) | {"A": with_another_image(sets["A"], tmp_path / "A", 0)}
-    heard = [tokens_of(content(which), tmp_path / f"{number}") for number, which in enumerate((sets, changed))]
-    assert len(heard[0]) == len(heard[1]) == 8
-    differences = [(one - other).flatten(1).norm(dim=1) for one, other in zip(*heard, strict=True)]
+    others = dict(sets) | {"A": with_another_image(sets["A"], tmp_path / "A", 0)}
+    tokens = [tokens_of(content(which), tmp_path / f"{number}") for number, which in enumerate((sets, others))]
+    assert len(tokens[0]) == len(tokens[1]) == 8
+    differences = [(one - other).flatten(1).norm(dim=1) for one, other in zip(*tokens, strict=True)]
     rows = [int((difference > 1e-4).sum()) for difference in differences]
     assert sum(rows) in (2, 3)  # once in each pass; the third pass is not whole
     assert max(rows) == 1
@@ -170,14 +171,14 @@ def test_another_image_moves_its_own_rows_only_and_never_by_more_than_twice_the_
 
 def tokens_of(recipe: dict[str, Any], out: Path) -> list[torch.Tensor]:
     """Run a recipe and return all tokens that left site A, as a recorder on the wire has them."""
-    heard: list[torch.Tensor] = []
+    tokens: list[torch.Tensor] = []
 
     def tap(site: str, message: Message) -> None:
         if site == "A" and "tokens" in message:
-            heard.append(message["tokens"].clone())
+            tokens.append(message["tokens"].clone())
 
     run_toy(recipe, out, wire=partial(LocalTransport, tap=tap))
-    return heard
+    return tokens
 
 
 def test_a_second_visit_in_a_round_is_refused_and_releases_nothing(sets: Mapping[str, Path], tmp_path: Path) -> None:
@@ -185,24 +186,23 @@ def test_a_second_visit_in_a_round_is_refused_and_releases_nothing(sets: Mapping
 
     Nothing is combined here, so the run fails in the end; the values that the site released stay charged.
     """
-    whole, heard = METHODS["fedsis"], list[str]()
+    whole, calls = METHODS["fedsis"], list[str]()
 
     def greedy(s: Server) -> Any:
         for _ in s.rounds():
             for _ in range(3):
                 with s.visit("A") as site:
                     site.ask("tokens", split.opening_message(s, "A"))
-                    heard.append("tokens")
+                    calls.append("tokens")
             yield
 
     with failed(RunFailed, "A", "tokens", "round 2"):
         run_toy(content(sets, training__rounds=2), tmp_path / "run", method=replace(whole, server=greedy))
     released = sorted(path.stem for path in (tmp_path / "run" / "sites" / "A" / "releases").glob("*.safetensors"))
     assert released == ["batch 1, tokens", "batch 3, tokens"]
-    assert len(heard) == 2
-    log = (tmp_path / "run" / "sites" / "A" / "releases" / "charges.jsonl").read_text().splitlines()
-    order = [charge["release"] for charge in map(json.loads, log)]
-    assert order == ["pass 1, tokens", "batch 1, tokens", "batch 3, tokens"]
+    assert len(calls) == 2
+    charges = read_lines(tmp_path / "run" / "sites" / "A" / "releases" / "charges.jsonl")
+    assert [charge["release"] for charge in charges] == ["pass 1, tokens", "batch 1, tokens", "batch 3, tokens"]
 
 
 def test_releases_that_cannot_be_repeated_are_dropped(sets: Mapping[str, Path], tmp_path: Path) -> None:
@@ -212,8 +212,8 @@ def test_releases_that_cannot_be_repeated_are_dropped(sets: Mapping[str, Path], 
     assert left == {f"batch {number}, {kind}" for number in range(7, 13) for kind in leakage.KINDS}
 
 
-def test_training_with_noise_reports_no_loss(finished: Path) -> None:
-    assert all(row["loss"] == {} for row in map(json.loads, (finished / "rounds.jsonl").read_text().splitlines()))
+def test_training_with_noise_reports_no_loss(noised_run: Path) -> None:
+    assert all(row["loss"] == {} for row in read_lines(noised_run / "rounds.jsonl"))
 
 
 def test_noise_beyond_float_range_is_refused_before_payment(sets: Mapping[str, Path], tmp_path: Path) -> None:
@@ -224,19 +224,11 @@ def test_noise_beyond_float_range_is_refused_before_payment(sets: Mapping[str, P
     assert not list((tmp_path / "run" / "sites").glob("*/releases/*"))
 
 
-def test_a_noised_run_resumes_to_the_same_bytes(sets: Mapping[str, Path], tmp_path: Path, finished: Path) -> None:
-    whole = METHODS["fedsis"]
-
-    def stopping(s: Server) -> Any:
-        for _ in whole.server(s):
-            yield
-            if s.round == 2:
-                raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_toy(content(sets), tmp_path / "run", method=replace(whole, server=stopping))
+def test_a_noised_run_resumes_to_the_same_bytes(sets: Mapping[str, Path], tmp_path: Path, noised_run: Path) -> None:
+    with pytest.raises(Interrupted):
+        run_toy(content(sets), tmp_path / "run", method=stop_after(METHODS["fedsis"], 2))
     run_toy(content(sets), tmp_path / "run", resume=True)
-    assert deterministic_files(tmp_path / "run") == deterministic_files(finished)
+    assert deterministic_files(tmp_path / "run") == deterministic_files(noised_run)
 
 
 @pytest.mark.parametrize(

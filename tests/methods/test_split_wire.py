@@ -1,8 +1,7 @@
-"""Split learning in fewer bits: what the ledger counts in both directions; how the result changes."""
+"""Split learning in fewer bits: bytes in both directions, and the change of the result."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,16 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.toy import NETWORK, SIZE, run_toy, tree
+from tests.toy import SIZE, run_toy, tree
 
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.wire.precision import Form, bytes_of
 
 FORMS: tuple[Form, ...] = ("fp32", "bf16", "int8")
 IMAGES = 8
-TOKENS = (IMAGES, (SIZE // 16) ** 2, NETWORK["width"])
-VECTORS = (IMAGES, NETWORK["width"])
+WIDTH = 8
+TOKENS = (IMAGES, (SIZE // 16) ** 2, WIDTH)
+VECTORS = (IMAGES, WIDTH)
 
 
 def recipe(sets: Mapping[str, Path], wire: Form, **changes: Any) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def recipe(sets: Mapping[str, Path], wire: Form, **changes: Any) -> dict[str, An
 def test_ledger_counts_bytes_in_both_directions(sets: Mapping[str, Path], tmp_path: Path, form: Form) -> None:
     """A batch is tokens and a gradient up, a pseudo-class token and a gradient down; ``left`` takes eight bytes."""
     run_toy(recipe(sets, form, training__rounds=1), tmp_path / "run")
-    lines = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
+    lines = read_lines(tmp_path / "run" / "ledger.jsonl")
     actual = {
         (direction, field): [
             line["bytes"]
@@ -60,7 +61,7 @@ def test_fewer_bits_train_nearly_the_same_model(sets: Mapping[str, Path], tmp_pa
     weights = [name for name in start if "running" not in name and "tracked" not in name]
 
     def apart(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> float:
-        return sum(float((one[name] - other[name]).square().sum()) for name in weights) ** 0.5
+        return float(torch.stack([(one[name] - other[name]).square().sum() for name in weights]).sum().sqrt())
 
     moved = apart(actual["fp32"], start)
     assert 0 < apart(actual["bf16"], actual["fp32"]) < 0.05 * moved

@@ -1,4 +1,4 @@
-"""Sampling blocks: what is drawn, what is computed, and what a prediction comes to."""
+"""Sampled blocks: draws, computed depth, and the prediction over several draws."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def recipe(sets: Mapping[str, Path], **method: Any) -> Recipe:
 
 
 def member(recipe: Recipe, count: int = 6, seed: int = 0) -> Member:
-    """Return a network whose blocks differ much in what they say, and images."""
+    """Return a network whose blocks' predictions differ much, and images."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         net = fedsis.METHOD.network(recipe).eval()
@@ -37,12 +37,12 @@ def member(recipe: Recipe, count: int = 6, seed: int = 0) -> Member:
     return Member(net, images, Generator().manual_seed(seed), recipe)
 
 
-def live_at(found: Member, depth: int) -> Tensor:
-    """Return the live probability behind one block, computed plainly."""
-    tokens = found.net["tokenizer"](found.images)
+def live_at(one: Member, depth: int) -> Tensor:
+    """Return the live probability after one block, computed plainly."""
+    tokens = one.net["tokenizer"](one.images)
     for number in range(depth):
-        tokens = found.net["blocks"].get_submodule(str(number))(tokens)
-    return torch.softmax(found.net["head"](found.net["adapter"](tokens)), dim=1)[:, 1]
+        tokens = one.net["blocks"].get_submodule(str(number))(tokens)
+    return torch.softmax(one.net["head"](one.net["adapter"](tokens)), dim=1)[:, 1]
 
 
 def test_all_blocks_are_the_mean_probability_over_the_range(sets: Mapping[str, Path]) -> None:
@@ -96,7 +96,8 @@ def test_only_the_sampled_depth_is_computed(sets: Mapping[str, Path], depth: int
 
 
 def test_blocks_beyond_the_range_are_not_built(sets: Mapping[str, Path]) -> None:
-    assert len(fedsis.METHOD.network(recipe(sets, blocks={"last": 3}))["blocks"]) == 3
+    blocks = fedsis.METHOD.network(recipe(sets, blocks={"last": 3}))["blocks"]
+    assert len(list(blocks.children())) == 3
 
 
 def test_features_are_the_mean_input_of_the_head(sets: Mapping[str, Path]) -> None:
@@ -134,14 +135,14 @@ def test_the_released_adapter_adds_its_tokens_and_the_released_head_norms(sets: 
     tokens = torch.randn(3, 4, 8, dtype=torch.float64, generator=Generator().manual_seed(2))
     square = values = tokens.transpose(1, 2).reshape(3, 8, 2, 2)
     for number in (0, 3):
-        kernel = net["adapter"].layers[number].weight
+        kernel = net.get_parameter(f"adapter.layers.{number}.weight")
         values = torch.nn.functional.conv2d(values, kernel, padding=1) / (1 + 1e-5) ** 0.5  # statistics are 0 and 1
         values = values if number == 3 else values.clamp(min=0)
     pseudo = (values + square).clamp(min=0).mean(dim=(2, 3))
     torch.testing.assert_close(net["adapter"](tokens), pseudo)
     normal = (pseudo - pseudo.mean(1, keepdim=True)) / (pseudo.var(1, unbiased=False, keepdim=True) + 1e-6).sqrt()
-    linear = net["head"][1]
-    torch.testing.assert_close(net["head"](pseudo), normal @ linear.weight.T + linear.bias)
+    weight, bias = net.get_parameter("head.1.weight"), net.get_parameter("head.1.bias")
+    torch.testing.assert_close(net["head"](pseudo), normal @ weight.T + bias)
 
 
 def test_run_with_the_released_networks_trains(sets: Mapping[str, Path], tmp_path: Path) -> None:

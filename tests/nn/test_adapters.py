@@ -1,4 +1,4 @@
-"""Adapters in a frozen transformer: LoRA as one writes it by hand, BitFit, and nothing at all."""
+"""Adapters in a frozen transformer: LoRA and BitFit against layers written by hand."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 from tests.nn.images import random_images
+from tests.nn.lora import compare_with_lora
 from tests.refusals import refused
-from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch import nn
 
 from fedvisage.base.streams import seed_global_rng
 from fedvisage.nn.adapters import MARK, AdaptedNetwork, FrozenNetwork, adapted_network
@@ -18,6 +18,7 @@ from fedvisage.nn.timm_network import NormalisedNetwork, timm_network
 from fedvisage.recipe import Input
 
 SIZE = 32
+IMAGES = random_images(seed=1)
 
 
 def build_network(arch: str = "test_vit", size: int = SIZE, **settings: Any) -> FrozenNetwork:
@@ -37,45 +38,17 @@ def add_noise(net: FrozenNetwork) -> FrozenNetwork:
     return net
 
 
-class ByHand(nn.Module):
-    """A linear layer with an adapter, as in the paper: W x + b + (alpha / r) B A x."""
-
-    def __init__(self, layer: nn.Linear, a: Tensor, b: Tensor, alpha: float) -> None:
-        super().__init__()
-        self.layer, self.a, self.b = layer, nn.Parameter(a.clone()), nn.Parameter(b.clone())
-        self.alpha = alpha
-
-    def forward(self, x: Tensor) -> Tensor:
-        rank = self.a.shape[0]
-        return linear(x, self.layer.weight + self.alpha / rank * self.b @ self.a, self.layer.bias)
-
-
 def test_values_and_gradients_are_those_of_lora_written_by_hand() -> None:
     net = add_noise(build_network(rank=3, alpha=6.0)).double()
     whole = frozen_alone().double().requires_grad_(False)
-    twins = {}
-    for key, piece in net.low_rank.items():
-        name = key.replace(MARK, ".")
-        layer = whole.network.get_submodule(name)
-        assert isinstance(layer, nn.Linear)
-        twins[key] = ByHand(layer, piece.a.detach(), piece.b.detach(), 6.0)
-        whole.network.set_submodule(name, twins[key])
-    actual, expected = net(random_images(seed=1).double()), whole(random_images(seed=1).double())
-    torch.testing.assert_close(actual, expected)
-    direction = torch.randn(actual.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    (actual * direction).sum().backward()
-    (expected * direction).sum().backward()
-    assert {key.split(MARK)[-1] for key in twins} == {"qkv", "proj", "fc1", "fc2"}
-    for key, twin in twins.items():
-        for name in ("a", "b"):
-            torch.testing.assert_close(getattr(net.low_rank[key], name).grad, getattr(twin, name).grad)
-    assert all(value.grad is None for value in net.frozen.parameters())
+    adapted = compare_with_lora(net, whole.network, whole, IMAGES.double(), alpha=6.0)
+    assert {key.split(MARK)[-1] for key in adapted} == {"qkv", "proj", "fc1", "fc2"}
 
 
 def test_training_starts_at_the_frozen_network_and_state_holds_only_adapters() -> None:
     net = build_network(rank=2, biases=True)
     with torch.no_grad():
-        torch.testing.assert_close(net(random_images(seed=1)), frozen_alone()(random_images(seed=1)))
+        torch.testing.assert_close(net(IMAGES), frozen_alone()(IMAGES))
     assert all(name.startswith(("low_rank.", "shifts.")) for name in net.state_dict())
     assert sum(map(torch.Tensor.numel, net.parameters())) < 0.2 * sum(map(torch.Tensor.numel, net.frozen.parameters()))
 
@@ -85,14 +58,14 @@ def test_rank_zero_is_the_frozen_network_without_trainable_parameters() -> None:
     assert not list(net.parameters())
     assert not net.state_dict()
     with torch.no_grad():
-        assert torch.equal(net(random_images(seed=1)), frozen_alone()(random_images(seed=1)))
+        assert torch.equal(net(IMAGES), frozen_alone()(IMAGES))
 
 
 def test_shifts_equal_training_of_the_biases() -> None:
     net, whole = build_network(rank=0, biases=True), frozen_alone()
     biases = {name: value for name, value in whole.network.named_parameters() if name.endswith(".bias")}
-    (net(random_images(seed=1)).square().sum()).backward()
-    (whole(random_images(seed=1)).square().sum()).backward()
+    (net(IMAGES).square().sum()).backward()
+    (whole(IMAGES).square().sum()).backward()
     for key, piece in net.shifts.items():
         torch.testing.assert_close(piece.value.grad, biases[f"{key.replace(MARK, '.')}.bias"].grad)
     within = {name.removesuffix(".bias") for name in biases if name.startswith("blocks.")}
@@ -106,22 +79,22 @@ def test_merged_network_computes_the_same_without_adapters(arch: str) -> None:
     plain = net.fold_adapters()
     assert not any(isinstance(one, FrozenNetwork) or one._forward_hooks for one in plain.modules())
     with torch.no_grad():
-        actual, changed = plain(random_images(size=size, seed=1)), net(random_images(size=size, seed=1))
+        actual, adapted = plain(random_images(size=size, seed=1)), net(random_images(size=size, seed=1))
         for value in net.parameters():
             value.zero_()
-        torch.testing.assert_close(actual, changed, rtol=1e-4, atol=1e-5)
-        assert not torch.allclose(changed, net(random_images(size=size, seed=1)), atol=1e-4)
+        torch.testing.assert_close(actual, adapted, rtol=1e-4, atol=1e-5)
+        assert not torch.allclose(adapted, net(random_images(size=size, seed=1)), atol=1e-4)
 
 
 def test_copy_has_its_own_adapters() -> None:
     net = add_noise(build_network(rank=2))
     other = copy.deepcopy(net)
     with torch.no_grad():
-        before = net(random_images(seed=1))
+        before = net(IMAGES)
         for value in other.parameters():
             value.zero_()
-        assert torch.equal(net(random_images(seed=1)), before)
-        torch.testing.assert_close(other(random_images(seed=1)), frozen_alone()(random_images(seed=1)))
+        assert torch.equal(net(IMAGES), before)
+        torch.testing.assert_close(other(IMAGES), frozen_alone()(IMAGES))
 
 
 def test_named_blocks_and_halves_alone_are_adapted() -> None:

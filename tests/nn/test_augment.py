@@ -1,4 +1,4 @@
-"""Random changes of training images: drawn from the generator that is given, within their ranges."""
+"""Random changes of training images: drawn from the given generator, within their ranges."""
 
 import colorsys
 
@@ -12,6 +12,7 @@ from fedvisage.nn.augment import augment
 from fedvisage.recipe import Augment
 
 EVERYTHING = Augment(flip=0.5, shift=0.1, brightness=0.2, contrast=0.2, saturation=0.2, hue=0.1)
+IMAGES = random_images(64, size=8, seed=1)
 
 
 def augment_batch(images: Tensor, options: Augment, generator: Generator) -> Tensor:
@@ -24,48 +25,42 @@ def seeded_generator(seed: int = 0) -> Generator:
 
 def test_disabled_augmentation_changes_and_draws_nothing() -> None:
     generator = seeded_generator()
-    assert torch.equal(
-        augment_batch(random_images(64, size=8, seed=1), Augment(), generator), random_images(64, size=8, seed=1)
-    )
+    assert torch.equal(augment_batch(IMAGES, Augment(), generator), IMAGES)
     assert torch.equal(generator.get_state(), seeded_generator().get_state())
 
 
 def test_augmentation_draws_only_from_its_generator() -> None:
     before = torch.get_rng_state()
-    first, again, other = (
-        augment_batch(random_images(64, size=8, seed=1), EVERYTHING, seeded_generator(seed)) for seed in (0, 0, 1)
-    )
+    first, again, other = (augment_batch(IMAGES, EVERYTHING, seeded_generator(seed)) for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_augmented_images_keep_shape_and_range() -> None:
-    changed = augment_batch(
-        random_images(64, size=8, seed=1),
+    actual = augment_batch(
+        IMAGES,
         Augment(brightness=1, contrast=1, saturation=1, hue=0.5, shift=0.3),
         seeded_generator(),
     )
-    assert changed.shape == random_images(64, size=8, seed=1).shape
-    assert 0 <= changed.min() <= changed.max() <= 1
+    assert actual.shape == IMAGES.shape
+    assert 0 <= actual.min() <= actual.max() <= 1
 
 
 def test_mirrored_share_is_as_configured_and_other_images_are_unchanged() -> None:
-    changed, source = (
-        augment_batch(random_images(1000, size=8, seed=1), Augment(flip=0.3), seeded_generator()),
-        random_images(1000, size=8, seed=1),
-    )
-    mirrored = (changed == source.flip(-1)).all(dim=(1, 2, 3))
-    kept = (changed == source).all(dim=(1, 2, 3))
+    source = random_images(1000, size=8, seed=1)
+    actual = augment_batch(source, Augment(flip=0.3), seeded_generator())
+    mirrored = (actual == source.flip(-1)).all(dim=(1, 2, 3))
+    kept = (actual == source).all(dim=(1, 2, 3))
     assert (mirrored ^ kept).all()
     assert 0.26 < mirrored.float().mean() < 0.34
 
 
 def test_shifted_images_are_moved_by_whole_pixels() -> None:
-    source = random_images(64, size=8, seed=1)
-    changed = augment_batch(source, Augment(shift=0.25), seeded_generator())
+    source = IMAGES
+    actual = augment_batch(source, Augment(shift=0.25), seeded_generator())
     moves = set()
-    for before, after in zip(source.numpy(), changed.numpy(), strict=True):
+    for before, after in zip(source.numpy(), actual.numpy(), strict=True):
         padded = np.pad(before, ((0, 0), (2, 2), (2, 2)), mode="reflect")
         fits = [(y, x) for y in range(5) for x in range(5) if (padded[:, y : y + 8, x : x + 8] == after).all()]
         assert len(fits) == 1
@@ -74,7 +69,7 @@ def test_shifted_images_are_moved_by_whole_pixels() -> None:
 
 
 def test_brightness_scales_each_image_by_one_factor_in_its_range() -> None:
-    source = random_images(64, size=8, seed=1) * 0.5
+    source = IMAGES * 0.5
     ratio = (augment_batch(source, Augment(brightness=0.3), seeded_generator()) / source).flatten(1)
     assert (ratio.amax(1) - ratio.amin(1)).max() < 1e-4
     assert 0.7 <= ratio.min() < 0.75
@@ -89,20 +84,20 @@ def grey(images: Tensor) -> Tensor:
 @pytest.mark.parametrize("change", ["contrast", "saturation"])
 def test_contrast_is_about_an_images_mean_grey_and_saturation_about_each_pixels_own(change: str) -> None:
     """The distance between a pixel and that grey is multiplied by one factor per image, in its range."""
-    source = random_images(64, size=8, seed=1) * 0.2 + 0.4  # far enough from black and white that nothing is cut
-    changed = augment_batch(source, Augment.model_validate({change: 0.3}), seeded_generator())
+    source = IMAGES * 0.2 + 0.4  # far enough from black and white that nothing is cut
+    actual = augment_batch(source, Augment.model_validate({change: 0.3}), seeded_generator())
     middle = grey(source).mean(dim=(2, 3), keepdim=True) if change == "contrast" else grey(source)
     apart = source - middle
-    factor = ((changed - middle) * apart).sum(dim=(1, 2, 3)) / apart.square().sum(dim=(1, 2, 3))
-    torch.testing.assert_close(changed, middle + factor[:, None, None, None] * apart, rtol=0, atol=1e-6)
+    factor = ((actual - middle) * apart).sum(dim=(1, 2, 3)) / apart.square().sum(dim=(1, 2, 3))
+    torch.testing.assert_close(actual, middle + factor[:, None, None, None] * apart, rtol=0, atol=1e-6)
     assert 0.7 <= factor.min() < 0.75
     assert 1.25 < factor.max() <= 1.3001
 
 
 def test_hue_changes_only_the_colour() -> None:
-    source = random_images(8, size=8, seed=1) * 0.8 + 0.1
-    changed = augment_batch(source, Augment(hue=0.5), seeded_generator())
-    for before, after in zip(source[:, :, 0, 0].tolist(), changed[:, :, 0, 0].tolist(), strict=True):
+    source = IMAGES * 0.8 + 0.1
+    actual = augment_batch(source, Augment(hue=0.5), seeded_generator())
+    for before, after in zip(source[:, :, 0, 0].tolist(), actual[:, :, 0, 0].tolist(), strict=True):
         assert colorsys.rgb_to_hsv(*after)[1:] == pytest.approx(colorsys.rgb_to_hsv(*before)[1:], abs=1e-4)
 
 

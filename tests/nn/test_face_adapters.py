@@ -1,4 +1,4 @@
-"""Adapters in the convolutions of an iResNet: LoRA as one writes it by hand, and what merging makes of it."""
+"""Adapters in the convolutions of an iResNet: LoRA against weights written by hand, and merging."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from tests.nn.images import random_images
+from tests.nn.lora import compare_with_lora
 from tests.refusals import refused
-from torch import Tensor, nn
-from torch.nn.utils import parametrize
+from torch import nn
 
 from fedvisage.base.streams import seed_global_rng
 from fedvisage.nn.adapters import MARK, FaceAdapters, FaceBackbone, FrozenNetwork, load_frozen
 from fedvisage.nn.face_networks import FaceNetwork, IResNet, face_network, iresnet
 
 SIZE, WIDTH, LENGTH = 32, 8, 16
+IMAGES = random_images(seed=1, dtype=torch.float64)
 
 
 def plain_network() -> nn.Sequential:
@@ -27,9 +28,9 @@ def plain_network() -> nn.Sequential:
 
 
 def build_network(**settings: Any) -> FrozenNetwork:
-    wanted = FaceNetwork(name="iresnet18", width=WIDTH, embedding=LENGTH, adapters=FaceAdapters(**settings))
+    options = FaceNetwork(name="iresnet18", width=WIDTH, embedding=LENGTH, adapters=FaceAdapters(**settings))
     with seed_global_rng(0, "initial weights"):
-        net = face_network(wanted, SIZE)
+        net = face_network(options, SIZE)
     assert isinstance(net, FrozenNetwork)
     draw = torch.Generator().manual_seed(2)
     for value in net.parameters():
@@ -37,37 +38,11 @@ def build_network(**settings: Any) -> FrozenNetwork:
     return net.double()
 
 
-class ByHand(nn.Module):
-    """A weight with an adapter, as in the paper: W + (alpha / r) B A, A and B as matrices of the flattened kernel."""
-
-    def __init__(self, a: Tensor, b: Tensor, alpha: float) -> None:
-        super().__init__()
-        self.a, self.b, self.factor = nn.Parameter(a.clone()), nn.Parameter(b.clone()), alpha / len(a)
-
-    def forward(self, weight: Tensor) -> Tensor:
-        return weight + self.factor * (self.b @ self.a.flatten(1)).view_as(weight)
-
-
 def test_values_and_gradients_are_those_of_lora_on_the_flattened_kernels() -> None:
     net, whole = build_network(rank=3, alpha=6.0), plain_network().double().eval().requires_grad_(False)
-    twins = {}
-    for key, piece in net.low_rank.items():
-        twins[key] = ByHand(piece.a.detach(), piece.b.detach(), 6.0)
-        parametrize.register_parametrization(whole.get_submodule(key.replace(MARK, ".")), "weight", twins[key])
-    actual, expected = (
-        net(random_images(seed=1, dtype=torch.float64)),
-        whole(random_images(seed=1, dtype=torch.float64)),
-    )
-    torch.testing.assert_close(actual, expected)
-    direction = torch.randn(actual.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    (actual * direction).sum().backward()
-    (expected * direction).sum().backward()
-    assert {key.split(MARK)[0] for key in twins} == {"stage4", "linear"}
-    assert {"stage4:0:shortcut:0", "stage4:0:residual:1", "stage4:1:residual:4", "linear"} <= set(twins)
-    for key, twin in twins.items():
-        for name in ("a", "b"):
-            torch.testing.assert_close(getattr(net.low_rank[key], name).grad, getattr(twin, name).grad)
-    assert all(value.grad is None for value in net.frozen.parameters())
+    adapted = compare_with_lora(net, whole, whole, IMAGES, alpha=6.0)
+    assert {key.split(MARK)[0] for key in adapted} == {"stage4", "linear"}
+    assert {"stage4:0:shortcut:0", "stage4:0:residual:1", "stage4:1:residual:4", "linear"} <= adapted
 
 
 def test_merged_network_is_plain_and_computes_the_same() -> None:
@@ -77,22 +52,16 @@ def test_merged_network_is_plain_and_computes_the_same() -> None:
     assert not any(one._forward_hooks for one in alone.modules())
     assert alone.network.state_dict().keys() == plain_network().state_dict().keys()
     with torch.no_grad():
-        torch.testing.assert_close(
-            alone(random_images(seed=1, dtype=torch.float64)), net(random_images(seed=1, dtype=torch.float64))
-        )
+        torch.testing.assert_close(alone(IMAGES), net(IMAGES))
 
 
 def test_training_begins_at_the_frozen_network_whose_statistics_do_not_move() -> None:
     net, whole = build_network(), plain_network().double().eval()
     with torch.no_grad():
         for piece in net.low_rank.values():
-            piece.b.zero_()
-        torch.testing.assert_close(
-            net.train()(random_images(seed=1, dtype=torch.float64)), whole(random_images(seed=1, dtype=torch.float64))
-        )
-        torch.testing.assert_close(
-            net(random_images(seed=1, dtype=torch.float64)), whole(random_images(seed=1, dtype=torch.float64))
-        )
+            piece.get_parameter("b").zero_()
+        torch.testing.assert_close(net.train()(IMAGES), whole(IMAGES))
+        torch.testing.assert_close(net(IMAGES), whole(IMAGES))
     assert all(name.startswith("low_rank.") for name in net.state_dict())
 
 
@@ -100,13 +69,13 @@ def test_copy_has_its_own_adapters() -> None:
     net = build_network()
     other = copy.deepcopy(net)
     with torch.no_grad():
-        before = net(random_images(seed=1, dtype=torch.float64))
+        before = net(IMAGES)
         for value in other.parameters():
             value.zero_()
-        assert torch.equal(net(random_images(seed=1, dtype=torch.float64)), before)
+        assert torch.equal(net(IMAGES), before)
         torch.testing.assert_close(
-            other(random_images(seed=1, dtype=torch.float64)),
-            plain_network().double().eval()(random_images(seed=1, dtype=torch.float64)),
+            other(IMAGES),
+            plain_network().double().eval()(IMAGES),
         )
 
 
@@ -139,11 +108,8 @@ def test_a_file_gives_the_frozen_weights_whole_or_is_refused_by_name(tmp_path: P
     save_file(given, tmp_path / "start.safetensors")
     assert isinstance(net.frozen, FaceBackbone)
     load_frozen(net.frozen, tmp_path / "start.safetensors")
-    actual = net.frozen.network.state_dict()
-    assert all(
-        torch.equal(actual[name.removeprefix("model.")], value.to(actual[name.removeprefix("model.")]))
-        for name, value in given.items()
-    )
+    for name, value in net.frozen.network.state_dict().items():
+        assert torch.equal(value, given[f"model.{name}"].to(value))
     save_file({name: value for name, value in given.items() if "stage3" not in name}, tmp_path / "less.safetensors")
     with refused("recipe.method.network.weights", "stage3.0.residual.0.weight", "39"):
         load_frozen(net.frozen, tmp_path / "less.safetensors")

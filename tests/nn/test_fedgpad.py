@@ -1,4 +1,4 @@
-"""FedGPAD's networks: the paper's Table II, and that they fit other sizes."""
+"""FedGPAD's networks: the paper's Table II, also at other sizes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ OTHERS = [TableII(width=8, stem="unshuffled"), TableII(width=8, encoder="resnet1
 def test_the_other_networks_fit_the_same_encoder_or_stem(options: TableII, size: int) -> None:
     images = torch.rand(2, 6, size, size)
     features, maps = encoder(options, "rgb+hsv")(images)
-    assert [one.shape[-1] for one in maps] == [size // 2, size // 4, size // 8], "what the depth estimator looks at"
+    assert [one.shape[-1] for one in maps] == [size // 2, size // 4, size // 8], "inputs of the depth estimator"
     assert depth_estimator(options)(maps).shape == (2, 32, 32)
     assert classifier(options)(features).shape == (2, 1)
     assert Decoder(6, options.width, size)(features).shape == images.shape
@@ -73,17 +73,17 @@ def test_every_pixel_and_every_weight_has_a_gradient(options: TableII) -> None:
         nn.init.ones_(layer.weight)  # ResNet-18's branches begin at zero
     images = torch.rand(4, 3, 32, 32, requires_grad=True)
     features, maps = parts[0](images)
-    (parts[1](maps).square().sum() + parts[2](features).square().sum()).backward()
-    assert images.grad is not None
-    assert (images.grad.abs().sum(dim=(0, 1)) > 0).all()
-    assert all(weight.grad is not None and bool(weight.grad.any()) for weight in parts.parameters())
+    loss = parts[1](maps).square().sum() + parts[2](features).square().sum()
+    of_images, *of_weights = torch.autograd.grad(loss, [images, *parts.parameters()])
+    assert (of_images.abs().sum(dim=(0, 1)) > 0).all()
+    assert all(gradient.any() for gradient in of_weights)
 
 
-def test_an_unshuffled_stem_sees_each_two_by_two_pixels_as_one() -> None:
+def test_unshuffled_stem_is_a_strided_convolution() -> None:
     """Its weights at a place and colour are those of a 6×6 convolution of stride 2 over the pixels themselves."""
     with seed_global_rng(2, "weights"):
-        stem = Encoder(3, 8, "unshuffled").stem[0]
-    weight = stem.weight.detach().reshape(-1, 3, 2, 2, 3, 3)
+        stem = Encoder(3, 8, "unshuffled").stem.get_submodule("0")
+    weight = stem.get_parameter("weight").detach().reshape(-1, 3, 2, 2, 3, 3)
     wide = weight.permute(0, 1, 4, 2, 5, 3).reshape(-1, 3, 6, 6)
     images = torch.rand(1, 3, 16, 16)
     expected = nn.functional.conv2d(images, wide, stride=2, padding=2)
@@ -132,7 +132,7 @@ def test_initial_weights_are_uniform_within_the_bound_of_xavier() -> None:
 def test_released_initial_weights_are_small_and_normal() -> None:
     with seed_global_rng(0, "weights"):
         net, decoder = nn.Sequential(Encoder(6, 16), classifier(TableII(width=16))), Decoder(6, 16, 32)
-        drawn = decoder.layers[0].weight.detach().clone()
+        drawn = decoder.get_parameter("layers.0.weight").detach().clone()
         initialise(net, "released")
         initialise(decoder, "released")
     for layer in (
@@ -143,4 +143,4 @@ def test_released_initial_weights_are_small_and_normal() -> None:
     scales = torch.cat([layer.weight.detach() for layer in net.modules() if isinstance(layer, nn.BatchNorm2d)])
     assert float(scales.mean()) == pytest.approx(1, abs=0.01)
     assert float(scales.std()) == pytest.approx(0.02, rel=0.3)
-    assert torch.equal(decoder.layers[0].weight, drawn)
+    assert torch.equal(decoder.get_parameter("layers.0.weight"), drawn)

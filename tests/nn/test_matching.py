@@ -1,4 +1,4 @@
-"""Matching of neurons against trying every assignment, and what it must leave alone."""
+"""Matching of neurons, compared with the best of all assignments."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from torch import nn
 
 from fedvisage.base.streams import seed_global_rng
@@ -52,8 +53,8 @@ def test_no_single_network_can_be_matched_better_to_the_others(seed: int) -> Non
     orders = match_neurons(layers, [1] * 4).orders
     for number in range(4):
         for other in permutations(range(5)):
-            changed = [*orders[:number], np.array(other), *orders[number + 1 :]]
-            assert scatter(layers, orders) <= scatter(layers, changed) + 1e-9
+            swapped = [*orders[:number], np.array(other), *orders[number + 1 :]]
+            assert scatter(layers, orders) <= scatter(layers, swapped) + 1e-9
 
 
 def test_distances_are_those_of_the_definition() -> None:
@@ -76,15 +77,15 @@ def log_posterior(layers: Sequence[Rows], orders: Sequence[Order], prior: Prior)
     """Twice the log of what beta-Bernoulli process and Gaussians say, from the sums over slots; popularity apart."""
     total = 0.0
     for slot in range(len(layers[0])):
-        held = [rows[list(order).index(slot)] for rows, order in zip(layers, orders, strict=True)]
-        held = [row for row in held if row.any()]
-        if held:
-            natural = np.sum(held, axis=0) / prior.sigma**2
-            total += float(natural @ natural) / (1 / prior.sigma0**2 + len(held) / prior.sigma**2)
+        kept = [rows[list(order).index(slot)] for rows, order in zip(layers, orders, strict=True)]
+        kept = [row for row in kept if row.any()]
+        if kept:
+            natural = np.sum(kept, axis=0) / prior.sigma**2
+            total += float(natural @ natural) / (1 / prior.sigma0**2 + len(kept) / prior.sigma**2)
     return total
 
 
-def popularity(order: Sequence[int], real: int, held: Rows, networks: int, prior: Prior) -> float:
+def popularity(order: Sequence[int], real: int, held: NDArray[np.int64], networks: int, prior: Prior) -> float:
     """Twice the log odds of one network's slots: m / (J - m) for an old one, Poisson's (gamma / J)^k / k! for new."""
     new = sorted(slot for slot in order[:real] if held[slot] == 0)
     free = [slot for slot in range(len(held)) if held[slot] == 0]
@@ -106,12 +107,12 @@ def test_growing_assignment_is_the_most_probable_of_all(seed: int, prior: Prior)
     layers = list(draws.normal(size=(3, 5, 3)))
     for rows in layers:
         rows[3:] = 0
-    settled = [np.array([0, 1, 2, 3, 4]), np.array([2, 0, 3, 1, 4])]
-    others = combine_slots(layers[:2], settled, [1, 1], range(2))
+    stable = [np.array([0, 1, 2, 3, 4]), np.array([2, 0, 3, 1, 4])]
+    others = combine_slots(layers[:2], stable, [1, 1], range(2))
     actual = assign(layers[2], others, 1.0, 3, prior)
 
     def value(order: Order) -> float:
-        return log_posterior(layers, [*settled, order], prior) + popularity(list(order), 3, others.held, 3, prior)
+        return log_posterior(layers, [*stable, order], prior) + popularity(list(order), 3, others.held, 3, prior)
 
     assert value(actual) == pytest.approx(max(value(order) for order in all_orders(5, 3)), rel=1e-10)
     assert sorted(actual) == list(range(5))
@@ -131,11 +132,13 @@ def test_unmatched_neurons_open_slots_and_are_not_diluted() -> None:
 def weights_of_net(seed: int, spare: int = 0) -> Weights:
     with seed_global_rng(seed, "initial weights"):
         net = vgg(VGG(width=8), 6, spare)
+    layers = {}
     for name in LAYERS:
-        with torch.no_grad():
-            real = net[name][0].weight.flatten(1).any(dim=1)
-            net[name][0].bias[real] = 0.1 * torch.randn(int(real.sum()), generator=torch.Generator().manual_seed(seed))
-    return {name: (net[name][0].weight.detach(), net[name][0].bias.detach()) for name in LAYERS}
+        weight, bias = (net[name].get_parameter(f"0.{kind}").detach() for kind in ("weight", "bias"))
+        real = weight.flatten(1).any(dim=1)
+        bias[real] = 0.1 * torch.randn(int(real.sum()), generator=torch.Generator().manual_seed(seed))
+        layers[name] = weight, bias
+    return layers
 
 
 def outputs(weights: Weights, spare: int = 0) -> torch.Tensor:
@@ -174,10 +177,10 @@ def matched_average(copies: list[Weights], prior: Prior | None = None) -> Weight
 
 
 def plain_average(copies: list[Weights]) -> Weights:
-    return {
-        name: tuple(torch.stack(both).mean(dim=0) for both in zip(*(copy[name] for copy in copies), strict=True))
-        for name in LAYERS
-    }  # type: ignore[misc]
+    def mean_of(name: str, kind: int) -> torch.Tensor:
+        return torch.stack([copy[name][kind] for copy in copies]).mean(dim=0)
+
+    return {name: (mean_of(name, 0), mean_of(name, 1)) for name in LAYERS}
 
 
 def test_the_matched_average_of_shuffled_copies_is_the_network_itself() -> None:
@@ -211,9 +214,10 @@ def test_matching_with_growth_keeps_the_function_of_copies() -> None:
 
 def test_rows_and_weights_are_inverse() -> None:
     for layer in (nn.Conv2d(3, 5, 3), nn.Linear(4, 6)):
-        weight, bias = weights_of(rows_of(layer.weight.detach(), layer.bias.detach()), layer.weight.detach())
-        assert torch.equal(weight, layer.weight)
-        assert torch.equal(bias, layer.bias)
+        before = [value.detach() for value in layer.parameters()]
+        weight, bias = weights_of(rows_of(*before), before[0])
+        assert torch.equal(weight, before[0])
+        assert torch.equal(bias, before[1])
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -1,12 +1,14 @@
-"""Optimizers from a recipe: the rate's course, clipping, and a state that survives being taken apart."""
+"""Optimizers of a recipe: schedules, clipping, restored state, and sums of gradients."""
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from fedvisage.nn import optimizers
+from fedvisage.nn.optimizers import sum_gradients
 from fedvisage.recipe import Optimizer, Schedule
 
 
@@ -102,13 +104,18 @@ def test_clipping_shortens_a_gradient_to_the_norm_and_leaves_short_ones_alone() 
         assert weight.detach().norm().item() == pytest.approx(length, rel=1e-4)
 
 
-def test_a_constant_rate_is_constant() -> None:
-    assert {optimizers.rate_factor(Schedule(), number, 10) for number in range(1, 11)} == {1.0}
-
-
-def test_warm_up_rises_linearly_to_the_full_rate() -> None:
-    actual = [optimizers.rate_factor(Schedule(warmup=3), number, 10) for number in range(1, 6)]
-    assert actual == pytest.approx([1 / 4, 2 / 4, 3 / 4, 1, 1])
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        (Schedule(), [1.0] * 10),
+        (Schedule(warmup=3), [1 / 4, 2 / 4, 3 / 4, 1, 1]),
+        (Schedule(name="step", every=2, factor=0.5, floor=0.2), [1, 1, 0.5, 0.5, 0.25, 0.25, 0.2, 0.2, 0.2]),
+    ],
+    ids=["constant", "warm-up", "step"],
+)
+def test_rate_follows_the_schedule(schedule: Schedule, expected: list[float]) -> None:
+    actual = [optimizers.rate_factor(schedule, number, 10) for number in range(1, len(expected) + 1)]
+    assert actual == pytest.approx(expected)
 
 
 def test_the_cosine_starts_at_the_full_rate_and_falls_towards_the_floor() -> None:
@@ -119,14 +126,8 @@ def test_the_cosine_starts_at_the_full_rate_and_falls_towards_the_floor() -> Non
     assert actual[-1] == pytest.approx(0.2 + 0.8 * (1 + math.cos(0.9 * math.pi)) / 2)
 
 
-def test_rate_steps_come_at_fixed_rounds_and_stop_at_the_floor() -> None:
-    schedule = Schedule(name="step", every=2, factor=0.5, floor=0.2)
-    actual = [optimizers.rate_factor(schedule, number, 9) for number in range(1, 10)]
-    assert actual == pytest.approx([1, 1, 0.5, 0.5, 0.25, 0.25, 0.2, 0.2, 0.2])
-
-
 def weights_after_steps(settings: Optimizer, layout: torch.memory_format, *, parted: bool) -> torch.Tensor:
-    """Take five steps of a convolution whose gradients lie another way, with the state taken apart on the way."""
+    """Take five steps of a convolution with gradients in another layout, and restore the state between the steps."""
     generator = torch.Generator().manual_seed(0)
     kernel = nn.Parameter(torch.randn(8, 6, 3, 3, generator=generator).contiguous(memory_format=layout))
     optimizer = optimizers.build([kernel], settings)
@@ -175,3 +176,42 @@ def test_fused_steps_equal_plain_steps_for_any_memory_layout(layout: torch.memor
 def test_resolved_recipe_omits_unset_fused_steps() -> None:
     assert "fused" not in Optimizer().model_dump()
     assert Optimizer(fused=True).model_dump()["fused"] is True
+
+
+# Sums of gradients.
+
+
+def test_sums_use_gradients_before_clipping() -> None:
+    """The gradient of a loss that is linear in the weights is the loss's coefficients."""
+    layer = nn.Linear(3, 1, bias=False)
+    adam, given = torch.optim.Adam(layer.parameters(), lr=1.0), torch.arange(12.0).reshape(4, 3)
+    with sum_gradients(dict(layer.named_parameters())) as sums:
+        for row in given:
+            adam.zero_grad()
+            layer(row).backward()
+            nn.utils.clip_grad_norm_(layer.parameters(), 0.1)
+            adam.step()
+    np.testing.assert_allclose(sums["weight"].numpy()[0], given.sum(dim=0).numpy())
+
+
+def test_hooks_are_removed_after_training_and_after_an_error() -> None:
+    layer = nn.Linear(2, 1)
+    try:
+        with sum_gradients(dict(layer.named_parameters())) as sums:
+            layer(torch.ones(2)).backward()
+            raise FloatingPointError
+    except FloatingPointError:
+        pass
+    before = sums["weight"].clone()
+    layer(torch.ones(2)).backward()
+    assert torch.equal(sums["weight"], before)
+    assert torch.equal(before, torch.ones(1, 2))
+
+
+def test_frozen_weights_add_up_to_zero() -> None:
+    layer = nn.Linear(2, 1)
+    layer.bias.requires_grad_(False)
+    with sum_gradients(dict(layer.named_parameters())) as sums:
+        layer(torch.tensor([2.0, 3.0])).backward()
+    assert sums["bias"].tolist() == [0.0]
+    assert sums["weight"].tolist() == [[2.0, 3.0]]

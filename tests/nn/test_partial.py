@@ -1,4 +1,4 @@
-"""Rows of a large parameter are trained as if each were a parameter of its own that is there when it is taken."""
+"""Partial training: selected rows of a large parameter train like separate parameters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def trained_by_rows(make: Any, values: torch.Tensor, targets: torch.Tensor) -> T
     for chosen in STEPS:
         taken = rows.take(torch.tensor(chosen))
         optimizer.zero_grad(set_to_none=True)
-        ((taken - targets[chosen]).square().sum() + other.sum()).backward()
+        ((taken - targets[chosen]).square().sum() + other.sum()).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     rows.finish()
     return whole, optimizer

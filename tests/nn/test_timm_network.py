@@ -37,7 +37,7 @@ TINY = "test_efficientnet"
 def build_network(arch: str, colour: str = "rgb+hsv", outputs: int = 1) -> NormalisedNetwork:
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        return timm_network(TimmNetwork(arch=arch), Input(size=SIDE, colour=colour), outputs)  # type: ignore[arg-type]
+        return timm_network(TimmNetwork(arch=arch), Input(size=SIDE, colour=colour), outputs)
 
 
 def pixels(channels: int, count: int = 2) -> Tensor:
@@ -88,7 +88,7 @@ def test_rgb_is_normalised_as_published_and_hsv_to_plus_minus_one() -> None:
 def test_prepared_images_have_the_channels_of_the_network() -> None:
     stored = torch.randint(0, 255, (2, 3, SIDE, SIDE), dtype=torch.uint8)
     for colour in ("rgb", "rgb+hsv"):
-        ready = colour_channels(as_float(stored), colour)  # type: ignore[arg-type]
+        ready = colour_channels(as_float(stored), colour)
         assert build_network(TINY, colour).eval()(ready).shape == (2, 1)
 
 
@@ -189,11 +189,11 @@ def test_unsupported_network_is_refused_by_place(arch: str, keyword: str) -> Non
 
 
 def test_network_is_built_without_a_download(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name with a tag, for which timm knows an address, is built without asking anybody."""
+    """A name with a tag, for which timm knows an address, is built without a connection."""
     import socket
 
     def connect(*_: object) -> None:
-        raise AssertionError("somebody was asked")
+        raise AssertionError("a connection was opened")
 
     monkeypatch.setattr(socket.socket, "connect", connect)
     assert isinstance(build_network("test_efficientnet.r160_in1k"), NormalisedNetwork)

@@ -36,6 +36,6 @@ def test_torch_installs_the_hook_and_every_operator_is_declared_once() -> None:
     assert entry_points(group="torch.backends", name="fedvisage"), "run `make setup` again"
     torchvision_cpu.install()
     assert sum(isinstance(finder, torchvision_cpu.SchemaHook) for finder in sys.meta_path) == 1
-    import torchvision  # noqa: F401
+    import torchvision  # type: ignore[import-untyped]  # noqa: F401
 
     assert torchvision_cpu.declare_missing_operators() == []

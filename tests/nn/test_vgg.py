@@ -1,4 +1,4 @@
-"""The plain VGG: its shape, and that the order of its neurons does not matter."""
+"""The plain VGG: its shape, and its invariance to the order of neurons."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from fedvisage.base.streams import seed_global_rng
 from fedvisage.nn.matching import reorder_inputs
 from fedvisage.nn.vgg import LAYERS, VGG, apply_layers, vgg
+
+IMAGES = random_images(4, channels=6)
 
 
 def build_network(width: int = 8, spare: int = 0, inputs: int = 6) -> nn.ModuleDict:
@@ -35,30 +37,31 @@ def test_any_size_gives_one_logit(size: int) -> None:
 @pytest.mark.parametrize("layer", LAYERS[:-1])
 def test_the_order_of_a_layers_neurons_does_not_matter(layer: str) -> None:
     net = build_network()
-    before = apply_layers(net, random_images(4, channels=6), LAYERS)
-    here, following = net[layer][0], net[LAYERS[LAYERS.index(layer) + 1]][0]
-    order = torch.randperm(len(here.weight), generator=torch.Generator().manual_seed(1))
+    before = apply_layers(net, IMAGES, LAYERS)
+    following = net[LAYERS[LAYERS.index(layer) + 1]].get_parameter("0.weight")
+    weight, bias = (net[layer].get_parameter(f"0.{kind}") for kind in ("weight", "bias"))
+    order = torch.randperm(len(weight), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
-        here.weight[order], here.bias[order] = here.weight.clone(), here.bias.clone()
-        following.weight.copy_(reorder_inputs(following.weight, order))
-    torch.testing.assert_close(apply_layers(net, random_images(4, channels=6), LAYERS), before, rtol=0, atol=1e-5)
+        weight[order], bias[order] = weight.clone(), bias.clone()
+        following.copy_(reorder_inputs(following, order))
+    torch.testing.assert_close(apply_layers(net, IMAGES, LAYERS), before, rtol=0, atol=1e-5)
 
 
 def test_spare_neurons_change_nothing_and_stay_zero_in_training() -> None:
     plain, roomy = build_network(), build_network(spare=3)
     torch.testing.assert_close(
-        apply_layers(roomy, random_images(4, channels=6), LAYERS),
-        apply_layers(plain, random_images(4, channels=6), LAYERS),
+        apply_layers(roomy, IMAGES, LAYERS),
+        apply_layers(plain, IMAGES, LAYERS),
     )
     adam = torch.optim.Adam(roomy.parameters(), lr=0.01, weight_decay=0.01)
     for _ in range(3):
         adam.zero_grad()
-        logits = apply_layers(roomy, random_images(4, channels=6), LAYERS).squeeze(1)
+        logits = apply_layers(roomy, IMAGES, LAYERS).squeeze(1)
         binary_cross_entropy_with_logits(logits, torch.tensor([0.0, 1.0, 1.0, 0.0])).backward()  # type: ignore[no-untyped-call]
         adam.step()
     for name in LAYERS[:-1]:
-        layer = roomy[name][0]
-        assert layer.weight[:-3].any()
-        assert not layer.weight[-3:].any()
-        assert not layer.bias[-3:].any()
-    assert not roomy["output"][0].weight[:, -3:].any()
+        weight, bias = (roomy[name].get_parameter(f"0.{kind}") for kind in ("weight", "bias"))
+        assert weight[:-3].any()
+        assert not weight[-3:].any()
+        assert not bias[-3:].any()
+    assert not roomy["output"].get_parameter("0.weight")[:, -3:].any()

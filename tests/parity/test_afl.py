@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 from tests.toy import SITES, run_toy, tree
 
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.methods.algorithms.afl import ascend, project, relative_weights
 
 Array = NDArray[np.float64]
@@ -28,7 +28,7 @@ def by_bisection(point: Array, total: float) -> Array:
     for _ in range(200):
         middle = (low + high) / 2
         low, high = (middle, high) if np.maximum(point - middle, 0).sum() > total else (low, middle)
-    return np.maximum(point - high, 0)
+    return np.asarray(np.maximum(point - high, 0))
 
 
 @given(points, totals)
@@ -71,7 +71,7 @@ def test_the_mixture_of_a_run_follows_from_its_losses(sets: Mapping[str, Path], 
     content = tree(sets, "afl", training__rounds=4, federation__offline=0.4, federation__quorum=1)
     content["method"]["step"] = 0.5
     run_toy(content, tmp_path / "run")
-    rounds = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
+    rounds = read_lines(tmp_path / "run" / "rounds.jsonl")
     expected = dict.fromkeys(SITES, 1 / 3)
     for row in rounds:
         names = sorted(row["loss"])

@@ -6,9 +6,9 @@ numbers of images and train by epochs, so that they take different numbers of st
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,16 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.toy import SITES, make_set, run_toy
+from tests.methods.interrupting import Interrupted, stop_after
+from tests.parity.test_afl import by_bisection
+from tests.toy import SITES, make_set, run_toy, tree
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedvisage.base.streams import numpy_rng
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.federation.method import Member, Method, Prediction
+from fedvisage.federation.method import Member, Prediction
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods import ALGORITHMS
 from fedvisage.methods.models.model import Model
@@ -50,7 +53,7 @@ class Small(nn.Module):
 
 
 class Plain(MethodOptions):
-    """There is nothing to choose."""
+    """Options without keys."""
 
 
 def small(net: nn.ModuleDict) -> Small:
@@ -64,7 +67,8 @@ def supervise(site: Site, batch: Batch, features: Tensor) -> Tensor:
 
 
 def predict(member: Member) -> Tensor:
-    return small(member.net).last(small(member.net).hidden(member.images)).squeeze(1)
+    logits: Tensor = small(member.net).last(small(member.net).hidden(member.images))
+    return logits.squeeze(1)
 
 
 MODEL = Model(
@@ -100,11 +104,11 @@ class Data:
     labels: Tensor
 
     def batches(self, number: int) -> list[tuple[Tensor, Tensor]]:
-        found = []
+        batches = []
         for epoch in range((number - 1) * EPOCHS, number * EPOCHS):
             shuffled = numpy_rng(0, self.name, "order", epoch).permutation(len(self.labels))
-            found += [shuffled[start : start + BATCH] for start in range(0, len(shuffled), BATCH)]
-        return [(self.inputs[batch], self.labels[batch]) for batch in found if len(batch) > 1]
+            batches += [shuffled[start : start + BATCH] for start in range(0, len(shuffled), BATCH)]
+        return [(self.inputs[batch], self.labels[batch]) for batch in batches if len(batch) > 1]
 
 
 def open_data(path: Path, name: str) -> Data:
@@ -166,7 +170,7 @@ def local(
 def mean_of(states: list[State], shares: list[float]) -> State:
     total = sum(shares)
     actual = {
-        name: sum((share / total) * state[name] for share, state in zip(shares, states, strict=True))
+        name: torch.stack([share / total * state[name] for share, state in zip(shares, states, strict=True)]).sum(0)
         for name in states[0]
     }
     return actual | {"norm.num_batches_tracked": actual["norm.num_batches_tracked"].round()}
@@ -230,22 +234,13 @@ def moon(given: Setting, mu: float, temperature: float) -> State:
     return state
 
 
-def onto_simplex(point: np.ndarray) -> np.ndarray:
-    """The threshold by bisection: what is above it sums to one."""
-    low, high = point.min() - 1, point.max()
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if np.maximum(point - middle, 0).sum() > 1 else (low, middle)
-    return np.asarray(np.maximum(point - low, 0))
-
-
 def afl(given: Setting, step: float) -> State:
     """λ weighs the mean of weights, then climbs along the losses."""
     state, mixture = first_state(), np.full(len(SITES), 1 / len(SITES))
     for number, rate in enumerate(given.rates, start=1):
         turns = [local(given.data[name], number, state, rate) for name in SITES]
         state = mean_of([turn.state for turn in turns], list(mixture))
-        mixture = onto_simplex(mixture + step * np.array([turn.loss for turn in turns]))
+        mixture = by_bisection(mixture + step * np.array([turn.loss for turn in turns]), 1)
     return state
 
 
@@ -317,7 +312,7 @@ def fednova(given: Setting) -> State:
 
 
 def fedbn(given: Setting) -> State:
-    """Sites keep their BatchNorm; who is outside gets the mean of the sites' layers."""
+    """Sites keep their BatchNorm; the target gets the mean of the sites' layers."""
     state = first_state()
     layers = {site: {name: value for name, value in state.items() if name.startswith("norm.")} for site in SITES}
     for number, rate in enumerate(given.rates, start=1):
@@ -343,26 +338,19 @@ def data(unequal: Mapping[str, Path]) -> dict[str, Data]:
 
 
 def recipe(sets: Mapping[str, Path], algorithm: str, **changes: Any) -> dict[str, Any]:
-    actual: dict[str, Any] = {
-        "method": {"name": algorithm},
-        "data": {"sites": {name: str(sets[name]) for name in SITES}, "target": str(sets["U"]), "target_name": "U"},
-        "input": {"size": 32, "colour": "rgb"},
-        "training": {
-            "rounds": ROUNDS,
-            "local": {"epochs": EPOCHS},
-            "batch": BATCH,
-            "optimizer": {"name": "sgd", "lr": RATE},
-        },
-        "evaluation": {"every": 0, "resamples": 0},
-        "runtime": {"threads": 1, "precision": "fp32", "device": "cpu"},
-    }
-    for key, value in changes.items():
-        *parents, last = key.split("__")
-        section = actual
-        for parent in parents:
-            section = section.setdefault(parent, {})
-        section[last] = value
-    return actual
+    content = tree(
+        sets,
+        input__colour="rgb",
+        training__local={"epochs": EPOCHS},
+        training__optimizer={"name": "sgd", "lr": RATE},
+        training__augment={},
+        evaluation__every=0,
+        runtime__threads=1,
+        **changes,
+    )
+    del content["method"]["network"]
+    content["method"]["name"] = algorithm
+    return content
 
 
 def run_to_state(content: Mapping[str, Any], out: Path) -> State:
@@ -374,7 +362,7 @@ def run_to_state(content: Mapping[str, Any], out: Path) -> State:
 
 
 def asked(out: Path) -> list[list[str]]:
-    return [json.loads(line)["asked"] for line in (out / "rounds.jsonl").read_text().splitlines()]
+    return [row["asked"] for row in read_lines(out / "rounds.jsonl")]
 
 
 def apart(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
@@ -382,9 +370,9 @@ def apart(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
     return max(float((first[name] - second[name]).abs().max()) for name in first)
 
 
-def check(found: State, expected: State, plain: State | None = None) -> None:
-    """They agree as float32 can, and the algorithm has made a difference that is far larger."""
-    assert apart(found, expected) < 1e-5
+def check(actual: State, expected: State, plain: State | None = None) -> None:
+    """Compare with float32 accuracy; the algorithm must differ from the plain one by far more."""
+    assert apart(actual, expected) < 1e-5
     assert plain is None or apart(expected, plain) > 1e-3
 
 
@@ -396,27 +384,27 @@ def test_fedavg_averages_weights_and_statistics(
     check(actual, fedavg(Setting(data, weight=weight)))
 
 
-def test_fedprox_holds_sites_near_the_lent_weights(
-    unequal: Mapping[str, Path], data: dict[str, Data], tmp_path: Path
+@pytest.mark.parametrize(
+    ("algorithm", "options", "expected"),
+    [
+        ("fedprox", {"mu": 0.7}, partial(fedprox, mu=0.7)),
+        ("moon", {"mu": 5.0, "temperature": 0.5}, partial(moon, mu=5.0, temperature=0.5)),
+        ("afl", {"step": 2.0}, partial(afl, step=2.0)),
+        ("fedbn", {}, fedbn),
+    ],
+    ids=["fedprox", "moon", "afl", "fedbn"],
+)
+def test_algorithm_trains_by_its_equations(
+    algorithm: str,
+    options: dict[str, float],
+    expected: Callable[[Setting], State],
+    unequal: Mapping[str, Path],
+    data: dict[str, Data],
+    tmp_path: Path,
 ) -> None:
-    actual = run_to_state(recipe(unequal, "fedprox", method__mu=0.7), tmp_path / "run")
-    check(actual, fedprox(Setting(data), 0.7), fedavg(Setting(data)))
-
-
-def test_moon_contrasts_with_the_global_and_the_last_local_model(
-    unequal: Mapping[str, Path], data: dict[str, Data], tmp_path: Path
-) -> None:
-    actual = run_to_state(recipe(unequal, "moon", method__mu=5.0, method__temperature=0.5), tmp_path / "run")
-    check(actual, moon(Setting(data), 5.0, 0.5), fedavg(Setting(data)))
-
-
-def test_afl_follows_the_worst_mixture(unequal: Mapping[str, Path], data: dict[str, Data], tmp_path: Path) -> None:
-    actual = run_to_state(recipe(unequal, "afl", method__step=2.0), tmp_path / "run")
-    check(actual, afl(Setting(data), 2.0), fedavg(Setting(data)))
-
-
-def test_fedbn_keeps_batchnorm_at_the_sites(unequal: Mapping[str, Path], data: dict[str, Data], tmp_path: Path) -> None:
-    check(run_to_state(recipe(unequal, "fedbn"), tmp_path / "run"), fedbn(Setting(data)), fedavg(Setting(data)))
+    changes = {f"method__{key}": value for key, value in options.items()}
+    actual = run_to_state(recipe(unequal, algorithm, **changes), tmp_path / "run")
+    check(actual, expected(Setting(data)), fedavg(Setting(data)))
 
 
 @pytest.mark.parametrize("kind", ["adam", "yogi"])
@@ -487,21 +475,7 @@ def kept_state(site: Path) -> State:
 
 def mean_of_variates(out: Path) -> State:
     own = [kept_state(out / "sites" / name) for name in SITES]
-    return {name: sum(one[name] for one in own) / len(own) for name in own[0]}
-
-
-class Interrupted(Exception):
-    """The power went off."""
-
-
-def cut_off(method: Method, after: int) -> Method:
-    def server(s: Any) -> Any:
-        for _ in method.server(s):
-            yield
-            if s.round >= after:
-                raise Interrupted
-
-    return replace(method, server=server)
+    return {name: torch.stack([one[name] for one in own]).mean(0) for name in own[0]}
 
 
 @pytest.mark.parametrize(
@@ -521,7 +495,7 @@ def test_state_of_server_and_sites_survives_a_kill_after_any_round(
     run_toy(content, tmp_path / "whole", method=method)
     for after in range(1, ROUNDS + 1):
         with pytest.raises(Interrupted):
-            run_toy(content, tmp_path / "parts", method=cut_off(method, after), resume=True)
+            run_toy(content, tmp_path / "parts", method=stop_after(method, after), resume=True)
     run_toy(content, tmp_path / "parts", method=method, resume=True)
     for name in ("model.safetensors", "ledger.jsonl"):
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

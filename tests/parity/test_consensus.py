@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from tests.parity.gradients import gradient_by_differences, unit, value_and_gradients
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -29,11 +30,11 @@ FEATURES, CENTRES, CLUSTERS = (RNG.normal(size=(rows, 6)) for rows in (5, 4, 3))
 CLUSTERS[0] = FEATURES[0] + 0.1 * CLUSTERS[0]  # a feature inside of a cluster
 LABELS = np.array([0, 3, 1, 1, 2])
 Logits = Callable[[Tensor, Tensor, float, float], Tensor]
-FORMS = {"cosface": cosface_logits, "arcface": partial(arcface_logits, continued=False)}
+FORMS: dict[str, Logits] = {"cosface": cosface_logits, "arcface": partial(arcface_logits, continued=False)}
 
 
 def angles(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
-    return np.arccos((rows @ others.T) / np.linalg.norm(rows, axis=1)[:, None] / np.linalg.norm(others, axis=1))
+    return np.asarray(np.arccos(unit(rows) @ unit(others).T))
 
 
 def equation_5(form: str, features: np.ndarray, centres: np.ndarray) -> float:
@@ -48,20 +49,6 @@ def equation_5(form: str, features: np.ndarray, centres: np.ndarray) -> float:
     return total / len(LABELS)
 
 
-def slope(form: str, number: int) -> np.ndarray:
-    """Central differences of Eq. 5 by the features (0) or the centres (1)."""
-    point = [FEATURES, CENTRES]
-    actual = np.zeros_like(point[number])
-    for index in np.ndindex(actual.shape):
-        sides = []
-        for step in (1e-6, -1e-6):
-            moved = [values.copy() for values in point]
-            moved[number][index] += step
-            sides.append(equation_5(form, *moved))
-        actual[index] = (sides[0] - sides[1]) / 2e-6
-    return actual
-
-
 def loss(logits: Logits, features: Tensor, centres: Tensor, clusters: np.ndarray) -> Tensor:
     labels = torch.from_numpy(LABELS)
     own = logits(cosines(features, centres), labels, SCALE, OWN_MARGIN)
@@ -71,12 +58,12 @@ def loss(logits: Logits, features: Tensor, centres: Tensor, clusters: np.ndarray
 @pytest.mark.parametrize("form", FORMS)
 def test_value_and_gradients_are_those_of_equation_5(form: str) -> None:
     features, centres = (torch.tensor(values, requires_grad=True) for values in (FEATURES, CENTRES))
-    value = loss(FORMS[form], features, centres, CLUSTERS)
-    value.backward()  # type: ignore[no-untyped-call]
-    assert float(value.detach()) == pytest.approx(equation_5(form, FEATURES, CENTRES), rel=1e-12)
-    for number, tensor in enumerate((features, centres)):
-        assert tensor.grad is not None
-        np.testing.assert_allclose(tensor.grad.numpy(), slope(form, number), rtol=1e-5, atol=1e-8)
+    value, gradients = value_and_gradients(loss(FORMS[form], features, centres, CLUSTERS), features, centres)
+    assert value == pytest.approx(equation_5(form, FEATURES, CENTRES), rel=1e-12)
+    by_features = gradient_by_differences(lambda values: equation_5(form, values, CENTRES), FEATURES)
+    by_centres = gradient_by_differences(lambda values: equation_5(form, FEATURES, values), CENTRES)
+    for gradient, expected in zip(gradients, (by_features, by_centres), strict=True):
+        np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-8)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -88,13 +75,12 @@ def test_without_clusters_it_is_the_margin_loss_to_the_bit(form: str) -> None:
     assert torch.equal(loss(FORMS[form], features, centres, np.zeros((2, 6))), plain)
 
 
-def test_inside_of_a_cluster_the_similarity_is_largest_and_flat() -> None:
+def test_similarity_is_largest_and_constant_inside_a_cluster() -> None:
     feature = torch.tensor(FEATURES[:1], requires_grad=True)
     logits = cluster_logits(feature, torch.from_numpy(CLUSTERS[:1]), MARGIN, SCALE)
-    logits.sum().backward()  # type: ignore[no-untyped-call]
-    assert float(logits.detach()) == pytest.approx(SCALE)
-    assert feature.grad is not None
-    assert not feature.grad.any()
+    value, (gradient,) = value_and_gradients(logits.sum(), feature)
+    assert value == pytest.approx(SCALE)
+    assert not gradient.any()
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -103,9 +89,9 @@ def test_gradients_are_finite_at_the_centre_of_a_cluster_and_opposite_to_it(sign
     cluster = torch.tensor(CLUSTERS[:1], dtype=dtype)
     feature = (sign * cluster).clone().requires_grad_()
     empty = torch.zeros_like(cluster)
-    cluster_logits(feature, torch.cat([cluster, empty]), MARGIN, SCALE).exp().sum().backward()  # type: ignore[no-untyped-call]
-    assert feature.grad is not None
-    assert bool(feature.grad.isfinite().all())
+    logits = cluster_logits(feature, torch.cat([cluster, empty]), MARGIN, SCALE)
+    _, (gradient,) = value_and_gradients(logits.exp().sum(), feature)
+    assert np.isfinite(gradient).all()
 
 
 def softmax_of(own: np.ndarray, label: int, others: np.ndarray) -> float:

@@ -12,7 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.federation.lent_site import site_of
-from tests.parity.test_recognition_methods import gradient_by_differences, spreadout_by_loops, unit
+from tests.parity.gradients import gradient_by_differences, unit
+from tests.parity.test_recognition_methods import spreadout_by_loops
 from tests.toy import recipe_of, run_toy, tree
 
 from fedvisage.base.streams import torch_rng
@@ -20,7 +21,7 @@ from fedvisage.federation.privacy.mechanisms import DerivedDraws
 from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message
 from fedvisage.methods.models import face
-from fedvisage.methods.recognition import fedface, fedfr, privacyface_naive
+from fedvisage.methods.recognition import fedface, fedfr, privacyface_baselines
 
 
 def seen_by(site: Site, weights: Message, images: torch.Tensor) -> np.ndarray:
@@ -67,7 +68,8 @@ def test_fedfrs_customisation_is_eq_6_with_public_people_as_negatives(sets: Mapp
     with torch.no_grad():
         site.own(fedfr.TRANSFORMATION, lambda: torch.empty(0)).copy_(torch.from_numpy(pi))
         site.own(fedfr.BIAS, lambda: torch.empty(0)).copy_(torch.from_numpy(shifts))
-    batch = next(one for one in site.batches_of(view) if len(set((one.identities < 3).tolist())) == 2)
+    # A batch with people of the site and public people.
+    batch = next(one for one in site.batches_of(view) if len(set((one.class_numbers < 3).tolist())) == 2)
     assert batch.identities is not None
     features = rng.normal(size=(len(batch.identities), 16))
     branches = unit(face.own_centres(site, fedfr.BRANCHES).detach().numpy().astype(np.float64))
@@ -87,8 +89,8 @@ def test_sampled_public_images_count_in_a_sites_weight(sets: Mapping[str, Path],
     sent = {}
     for count in ("local", "sampled"):
         site = site_of(sets, tmp_path, method__count=count, method__hard_negatives=-1)
-        assert site.public is not None
         sent[count] = int(fedfr.train(site, site.lent)["examples"])
+    assert site.public is not None
     assert sent == {"local": len(site.data), "sampled": len(site.data) + len(site.public)}
 
 
@@ -192,16 +194,14 @@ def test_naive_noise_has_the_deviation_for_its_number_of_queries(
     centres = unit(np.stack([features[site.data.subjects == who].mean(axis=0) for who in people]))
     count = len(people)
     sigma = 2 * np.sqrt(2 * np.log(1.25 * count / (delta or count**-1.1))) * count / 40
-    sent = privacyface_naive.cluster(site, site.lent)
+    sent = privacyface_baselines.release_centres(site, site.lent)
     drawn = DerivedDraws(site.rng("noise", "round 1, class centres")).normal(tuple(centres.shape)).numpy()
     np.testing.assert_allclose(sent["clusters"].numpy(), unit(centres + sigma * drawn), atol=1e-5)
 
 
 def test_affine_transformation_trains_its_bias_in_the_personal_model(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """Π(f) = Af + c: with c = 0 nothing is another, with another c features move by it, at the site as in training."""
-    plain, affine = (
-        site_of(sets, tmp_path, **{"method__customisation": section}) for section in ({}, {"affine": True})
-    )
+    plain, affine = (site_of(sets, tmp_path, method__customisation=section) for section in ({}, {"affine": True}))
     batch = next(iter(plain.batches_of(plain.data)))
     values = []
     for site in (plain, affine):

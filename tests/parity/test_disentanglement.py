@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.parity.gradients import value_and_gradients
 
 from fedvisage.nn.losses.disentanglement import Form, difference, squared_error
 
@@ -13,11 +14,8 @@ INVARIANT, SPECIFIC = (np.random.default_rng(seed).normal(size=(5, 7)) for seed 
 
 def gradients(form: Form) -> tuple[float, np.ndarray, np.ndarray]:
     first, second = (torch.tensor(values, requires_grad=True) for values in (INVARIANT, SPECIFIC))
-    loss = difference(first, second, form)
-    loss.backward()  # type: ignore[no-untyped-call]
-    assert first.grad is not None
-    assert second.grad is not None
-    return float(loss.detach()), first.grad.numpy(), second.grad.numpy()
+    value, (by_first, by_second) = value_and_gradients(difference(first, second, form), first, second)
+    return value, by_first, by_second
 
 
 def test_printed_difference_is_the_squared_frobenius_norm_of_equation_7() -> None:
@@ -46,8 +44,6 @@ def test_orthogonal_subspaces_have_no_difference_loss() -> None:
 @pytest.mark.parametrize(("form", "share"), [("printed", 1), ("mean", 35)])
 def test_squared_error_is_the_sum_or_the_mean_of_equations_5_and_6(form: Form, share: int) -> None:
     actual = torch.tensor(INVARIANT, requires_grad=True)
-    loss = squared_error(actual, torch.tensor(SPECIFIC), form)
-    loss.backward()  # type: ignore[no-untyped-call]
-    assert float(loss.detach()) == pytest.approx(((INVARIANT - SPECIFIC) ** 2).sum() / share, rel=1e-12)
-    assert actual.grad is not None
-    np.testing.assert_allclose(actual.grad.numpy(), 2 * (INVARIANT - SPECIFIC) / share, rtol=1e-12)
+    value, (gradient,) = value_and_gradients(squared_error(actual, torch.tensor(SPECIFIC), form), actual)
+    assert value == pytest.approx(((INVARIANT - SPECIFIC) ** 2).sum() / share, rel=1e-12)
+    np.testing.assert_allclose(gradient, 2 * (INVARIANT - SPECIFIC) / share, rtol=1e-12)

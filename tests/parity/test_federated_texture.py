@@ -1,6 +1,5 @@
 """Federated colour texture: its scaler is that of the merged data, to the last digits that sums have."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from sklearn.preprocessing import StandardScaler
 from tests.toy import run_toy, tree
 
 from fedvisage.data.prepared import PreparedSet
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.methods.pad.federated_texture import LEAST_SCALE, scaler_of
 from fedvisage.nn.inputs import prepare
 from fedvisage.nn.texture import ColourTexture
@@ -46,6 +46,6 @@ def test_a_run_scales_by_the_images_of_all_sites_and_sends_moments_once(
     kept = load_file(tmp_path / "run" / "model.safetensors")
     np.testing.assert_allclose(kept["scaler.mean"].numpy(), scaler.mean_, atol=1e-5)
     np.testing.assert_allclose(kept["scaler.scale"].numpy(), np.sqrt(scaler.var_).clip(LEAST_SCALE), atol=1e-4)
-    lines = map(json.loads, (tmp_path / "run" / "ledger.jsonl").read_text().splitlines())
+    lines = read_lines(tmp_path / "run" / "ledger.jsonl")
     sent = [row for row in lines if row["field"] == "total"]
     assert [row["round"] for row in sent] == [1, 1, 1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.parity.gradients import value_and_gradients
 
 from fedvisage.methods.pad.fedgpad import depth_error
 from fedvisage.nn.losses.disentanglement import Form
@@ -15,10 +16,9 @@ SPECIES = np.array(["bonafide", "mask", "print", "mask"])
 
 def error(species: np.ndarray, form: Form, *without: str) -> tuple[float, np.ndarray]:
     estimated = torch.tensor(ESTIMATED, requires_grad=True)
-    value = depth_error(estimated, torch.tensor(EXACT), species, form, without)
-    value.backward()  # type: ignore[no-untyped-call]
-    assert estimated.grad is not None
-    return float(value.detach()), estimated.grad.numpy()
+    loss = depth_error(estimated, torch.tensor(EXACT), species, form, without)
+    value, (gradient,) = value_and_gradients(loss, estimated)
+    return value, gradient
 
 
 @pytest.mark.parametrize(

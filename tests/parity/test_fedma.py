@@ -40,7 +40,7 @@ def algorithm_1(networks: list[Network], classes: Array) -> Network:
         vectors = [
             np.c_[one[f"{name}.weight"].reshape(len(one[f"{name}.bias"]), -1), one[f"{name}.bias"]] for one in networks
         ]
-        matrices = settled(vectors)
+        matrices = match_until_stable(vectors)
         for kind in ("weight", "bias"):
             moved = [
                 np.einsum("ol,l...->o...", pi, one[f"{name}.{kind}"])
@@ -52,7 +52,7 @@ def algorithm_1(networks: list[Network], classes: Array) -> Network:
     return actual
 
 
-def settled(vectors: list[Array]) -> list[Array]:
+def match_until_stable(vectors: list[Array]) -> list[Array]:
     """Eq. 2: permutation matrices, one network at a time given all others, until nothing changes."""
     matrices: list[Array] = [np.eye(len(vectors[0]))]
     for j in range(1, len(vectors)):
@@ -67,7 +67,7 @@ def settled(vectors: list[Array]) -> list[Array]:
 
 
 def best(own: Array, others: list[Array]) -> Array:
-    centre = sum(others) / len(others)
+    centre = np.mean(others, axis=0)
     cost = [np.sum((own - slot) ** 2, axis=1) for slot in centre]
     rows, columns = linear_sum_assignment(cost)
     matrix = np.zeros((len(own), len(own)))
@@ -80,9 +80,9 @@ def drawn_at(recipe: Any, site: str) -> Network:
         net = fedma.network(recipe)
     actual = {}
     for name in LAYERS:
-        weight = net[name][0].weight.detach().double().numpy()
+        weight, bias = (net[name].get_parameter(f"0.{kind}").detach().double().numpy() for kind in ("weight", "bias"))
         actual[f"{name}.weight"] = weight.reshape(*weight.shape[:2], -1)
-        actual[f"{name}.bias"] = net[name][0].bias.detach().double().numpy()
+        actual[f"{name}.bias"] = bias
     return actual
 
 
@@ -128,12 +128,13 @@ def test_matched_layers_are_frozen_and_the_others_get_their_whole_gradient(fixed
     draws = torch.Generator().manual_seed(0)
     images, labels = torch.rand(4, 6, 32, 32, generator=draws, dtype=torch.float64), torch.tensor([0.0, 1, 1, 0])
     batch = Batch(images, labels, None, np.array([]))
-    fedma.loss(SimpleNamespace(net=net), batch, fixed).backward()  # type: ignore[arg-type]
+    fedma.loss(SimpleNamespace(net=net), batch, fixed).backward()  # type: ignore[arg-type,no-untyped-call]
     with torch.no_grad():
         live = torch.sigmoid(apply_layers(net, images, LAYERS)[:, 0]).numpy()
         hidden = apply_layers(net, images, LAYERS[:-1]).numpy()
     expected = (live - labels.numpy()) / 4 @ hidden
-    gradient = net["output"][0].weight.grad
+    gradient = net["output"].get_parameter("0.weight").grad
     assert gradient is not None
     np.testing.assert_allclose(gradient[0].numpy(), expected, rtol=1e-4, atol=1e-7)
-    assert [net[name][0].weight.grad is None for name in LAYERS] == [number < fixed for number in range(8)]
+    frozen = [net[name].get_parameter("0.weight").grad is None for name in LAYERS]
+    assert frozen == [number < fixed for number in range(8)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from tests.parity.gradients import value_and_gradients
 
 from fedvisage.nn.losses.proximal import proximal
 
@@ -12,12 +13,11 @@ HERE, THERE = ([np.random.default_rng(seed).normal(size=shape) for shape in ((3,
 
 def test_the_proximal_term_is_half_the_squared_distance_and_its_gradient_the_distance() -> None:
     weights = [torch.tensor(values, requires_grad=True) for values in HERE]
-    value = proximal(weights, [torch.tensor(values) for values in THERE])
-    value.backward()  # type: ignore[no-untyped-call]
+    loss = proximal(weights, [torch.tensor(values) for values in THERE])
+    value, gradients = value_and_gradients(loss, *weights)
     distance = np.concatenate([(here - there).ravel() for here, there in zip(HERE, THERE, strict=True)])
-    np.testing.assert_allclose(value.item(), 0.5 * np.linalg.norm(distance) ** 2, rtol=1e-12)
-    actual = np.concatenate([np.ravel(weight.grad) for weight in weights])
-    np.testing.assert_allclose(actual, distance, rtol=1e-12)
+    np.testing.assert_allclose(value, 0.5 * np.linalg.norm(distance) ** 2, rtol=1e-12)
+    np.testing.assert_allclose(np.concatenate([gradient.ravel() for gradient in gradients]), distance, rtol=1e-12)
 
 
 def test_proximal_term_is_zero_at_the_global_weights() -> None:

@@ -9,26 +9,13 @@ import numpy as np
 import pytest
 import torch
 from tests.federation.lent_site import site_of
+from tests.parity.gradients import gradient_by_differences, unit, value_and_gradients
 from torch import Tensor
 
-from fedvisage.federation.site import Batch
+from fedvisage.federation.site import Batch, Site
 from fedvisage.methods.models import face
-from fedvisage.methods.recognition import distillation, fedfr
+from fedvisage.methods.recognition import fedfr, fedfr_baselines
 from fedvisage.nn.losses.spreadout import positive_hinge, spreadout
-
-
-def gradient_by_differences(function, values: np.ndarray, step: float = 1e-6) -> np.ndarray:  # type: ignore[no-untyped-def]
-    actual = np.zeros_like(values)
-    for place in np.ndindex(*values.shape):
-        up, down = values.copy(), values.copy()
-        up[place] += step
-        down[place] -= step
-        actual[place] = (function(up) - function(down)) / (2 * step)
-    return actual
-
-
-def unit(rows: np.ndarray) -> np.ndarray:
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 def spreadout_by_loops(centres: np.ndarray, owners: list[int], margin: float) -> float:
@@ -44,12 +31,11 @@ def test_spreadout_is_the_sum_over_pairs_of_different_owners() -> None:
     rng, owners = np.random.default_rng(0), [0, 0, 1, 2, 2]
     values = rng.normal(size=(5, 4))
     centres = torch.tensor(values, requires_grad=True)
-    actual = spreadout(centres, torch.tensor(owners), margin=0.9)
-    actual.backward()
-    assert actual.item() == pytest.approx(spreadout_by_loops(values, owners, 0.9))
-    assert actual.item() > 0
-    numeric = gradient_by_differences(lambda v: spreadout_by_loops(v, owners, 0.9), values)
-    assert np.allclose(centres.grad.numpy(), numeric, atol=1e-7)  # type: ignore[union-attr]
+    value, (gradient,) = value_and_gradients(spreadout(centres, torch.tensor(owners), margin=0.9), centres)
+    assert value == pytest.approx(spreadout_by_loops(values, owners, 0.9))
+    assert value > 0
+    expected = gradient_by_differences(lambda v: spreadout_by_loops(v, owners, 0.9), values)
+    np.testing.assert_allclose(gradient, expected, atol=1e-7)
 
 
 def test_positive_loss_uses_only_the_own_centre() -> None:
@@ -61,10 +47,10 @@ def test_positive_loss_uses_only_the_own_centre() -> None:
         return float(np.mean(np.maximum(0, 0.9 - cosine) ** 2))
 
     features = torch.tensor(values, requires_grad=True)
-    actual = positive_hinge(features, torch.tensor(centres), torch.tensor(labels), margin=0.9)
-    actual.backward()
-    assert actual.item() == pytest.approx(by_hand(values))
-    assert np.allclose(features.grad.numpy(), gradient_by_differences(by_hand, values), atol=1e-7)  # type: ignore[union-attr]
+    loss = positive_hinge(features, torch.tensor(centres), torch.tensor(labels), margin=0.9)
+    value, (gradient,) = value_and_gradients(loss, features)
+    assert value == pytest.approx(by_hand(values))
+    np.testing.assert_allclose(gradient, gradient_by_differences(by_hand, values), atol=1e-7)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 4.0])
@@ -74,11 +60,11 @@ def test_divergence_is_from_teacher_to_student(temperature: float) -> None:
 
     def probabilities(cosine: np.ndarray) -> np.ndarray:
         powers = np.exp(30 * cosine / temperature)
-        return powers / powers.sum(axis=1, keepdims=True)
+        return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
     p, q = probabilities(teacher), probabilities(student)
     expected = (p * np.log(p / q)).sum(axis=1).mean() * temperature**2
-    actual = distillation.divergence_of(torch.tensor(student), torch.tensor(teacher), 30.0, temperature)
+    actual = fedfr_baselines.divergence_of(torch.tensor(student), torch.tensor(teacher), 30.0, temperature)
     assert actual.item() == pytest.approx(expected)
 
 
@@ -90,8 +76,13 @@ def test_class_centres_start_at_the_mean_direction_of_each_identity(sets: Mappin
 
 
 def test_eq_7_weighs_the_three_losses(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    weights = {"cosface": 2.0, "contrast": {"weight": 3.0}, "customisation": {"weight": 0.5}}
-    site = site_of(sets, tmp_path, **{f"method__{key}": value for key, value in weights.items()})
+    site = site_of(
+        sets,
+        tmp_path,
+        method__cosface=2.0,
+        method__contrast={"weight": 3.0},
+        method__customisation={"weight": 0.5},
+    )
     fedfr.own_parameters(site)
     before = {f"{face.LOCAL}{name}": 1.1 * value for name, value in site.lent.items() if value.is_floating_point()}
     site.kept.update(before)
@@ -108,9 +99,9 @@ def test_eq_7_weighs_the_three_losses(sets: Mapping[str, Path], tmp_path: Path) 
     assert balanced_by_hand(site, batch, features) == pytest.approx(parts[0].item(), rel=1e-4)
 
 
-def balanced_by_hand(site, batch: Batch, features: Tensor) -> float:  # type: ignore[no-untyped-def]
+def balanced_by_hand(site: Site, batch: Batch, features: Tensor) -> float:
     """Eq. 3 over the site's classes, then the public ones."""
-    centres = [site.own("W", lambda: torch.empty(0)), site.net["centres"].weight]
+    centres = [site.own("W", lambda: torch.empty(0)), site.net["centres"].get_parameter("weight")]
     rows = unit(np.concatenate([centre.detach().numpy() for centre in centres]).astype(np.float64))
     cosine = unit(features.detach().numpy().astype(np.float64)) @ rows.T
     total = 0.0

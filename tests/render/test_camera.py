@@ -1,4 +1,4 @@
-"""The camera: what it keeps, what it loses, and that an image does not depend on its batch."""
+"""The camera: exposure, resolution, noise and colour; an image does not depend on its batch."""
 
 from dataclasses import replace
 
@@ -25,12 +25,12 @@ CLEAN = Camera(
 )
 
 
-def shots(count: int = 1, **changes: tuple[float, float]) -> CameraShots:
-    return draw_shots([replace(CLEAN, **changes)] * count, list(range(count)))
+def shots(**changes: tuple[float, float]) -> CameraShots:
+    return draw_shots([replace(CLEAN, **changes)], [0])  # type: ignore[arg-type]
 
 
-def grey(level: float = 0.18, count: int = 1) -> torch.Tensor:
-    return torch.full((count, 3, SIZE, SIZE), level)
+def grey(level: float = 0.18) -> torch.Tensor:
+    return torch.full((1, 3, SIZE, SIZE), level)
 
 
 def test_transfer_curves_are_inverse_and_follow_the_srgb_standard() -> None:
@@ -51,13 +51,13 @@ def test_one_stop_more_doubles_the_light() -> None:
     assert light[1] / light[0] == pytest.approx(2, rel=0.05)
 
 
-def test_sensor_with_few_pixels_loses_what_is_finer_than_two_of_them() -> None:
+def test_sensor_loses_detail_finer_than_two_pixels() -> None:
     stripes = grey() * (1 + 0.8 * torch.cos(torch.arange(SIZE) * 2 * torch.pi * 24 / SIZE))
     fine, coarse = (expose(stripes, shots(pixels=(n, n)), [1]).std() for n in (64, 24))
     assert coarse < 0.15 * fine
 
 
-def test_noise_has_the_deviation_asked_for_and_grows_with_light() -> None:
+def test_noise_has_the_requested_deviation_and_grows_with_light() -> None:
     level = 0.02
     scene = torch.cat([grey()[..., : SIZE // 2], grey(0.36)[..., SIZE // 2 :]], dim=-1)
     image = expose(scene, shots(noise=(level, level)), [1])

@@ -1,4 +1,4 @@
-"""The capture that both classes pass: light is spread as optics say, and what is drawn knows no class."""
+"""The capture of both classes: focus, motion, flare, colour balance and storage."""
 
 import math
 
@@ -27,7 +27,7 @@ POINT[..., SIZE // 2, SIZE // 2] = 1.0
 
 
 def spread(image: torch.Tensor, across: float, down: float) -> float:
-    """Return the variance of light along a direction, about the point that it came from."""
+    """Return the variance of light along a direction, about its source."""
     step = torch.arange(SIZE) - SIZE // 2
     along = across * step[None, :] + down * step[:, None]
     return float((image[0, 0] * along**2).sum())
@@ -37,7 +37,7 @@ def number(value: float) -> torch.Tensor:
     return torch.tensor([value])
 
 
-def test_a_point_out_of_focus_is_a_disc_whose_variance_is_a_quarter_of_its_radius_squared() -> None:
+def test_defocused_point_is_a_disc() -> None:
     disc = blur_in_motion(POINT, number(8.0), number(0.0), number(0.0))
     assert float(disc.sum()) == pytest.approx(1, abs=1e-3)
     assert spread(disc, 1, 0) == pytest.approx(16, rel=0.05)
@@ -46,13 +46,13 @@ def test_a_point_out_of_focus_is_a_disc_whose_variance_is_a_quarter_of_its_radiu
 
 
 @pytest.mark.parametrize("angle", [0.0, 0.7, math.pi / 2])
-def test_motion_spreads_light_along_its_path_only_by_a_twelfth_of_its_length_squared(angle: float) -> None:
+def test_motion_spreads_light_along_its_path_only(angle: float) -> None:
     line = blur_in_motion(POINT, number(0.0), number(10.0), number(angle))
     assert spread(line, math.cos(angle), math.sin(angle)) == pytest.approx(100 / 12, rel=0.05)
     assert abs(spread(line, -math.sin(angle), math.cos(angle))) < 0.3
 
 
-def test_nothing_moves_nothing() -> None:
+def test_without_motion_and_defocus_the_light_is_unchanged() -> None:
     scene = torch.rand(2, 3, 20, 20, generator=torch.Generator().manual_seed(0))
     none = torch.zeros(2)
     torch.testing.assert_close(blur_in_motion(scene, none, none, none), scene, atol=1e-5, rtol=0)
@@ -66,14 +66,14 @@ def test_flare_lifts_black_and_keeps_the_mean() -> None:
     assert float(seen.mean()) == pytest.approx(float(scene.mean()))
 
 
-def test_a_picture_that_was_kept_smaller_has_no_fine_detail_left() -> None:
+def test_storage_at_a_smaller_size_removes_fine_detail() -> None:
     board = (np.indices((48, 48)).sum(0) % 2 * 255).astype(np.uint8)[..., None].repeat(3, 2)
     assert store_small(board, 1.0, 97).std() > 100
     assert store_small(board, 0.5, 97).std() < 20
     assert store_small(board, 0.5, 97).shape == board.shape
 
 
-def test_every_camera_is_drawn_and_a_draw_is_the_seeds_alone() -> None:
+def test_every_camera_is_drawn_and_a_draw_depends_on_its_seed_only() -> None:
     drawn = [draw_camera(seed) for seed in range(200)]
     assert {camera.name for camera in drawn} == {camera.name for camera in CAMERAS}
     one = draw_capture([CAMERAS[0]], [7])
@@ -82,7 +82,7 @@ def test_every_camera_is_drawn_and_a_draw_is_the_seeds_alone() -> None:
     assert float(one.shots.exposure) == float(both.shots.exposure[1])
 
 
-def test_a_photograph_is_the_same_again_and_other_noise_is_another_frame() -> None:
+def test_photographs_repeat_and_frames_differ_by_their_noise() -> None:
     scene = torch.full((1, 3, 32, 32), 0.2)
     capture = draw_capture([CAMERAS[0]], [3], CaptureConditions())
     first, again, other = (photograph(scene, capture, [frame]) for frame in (1, 1, 2))
@@ -91,14 +91,14 @@ def test_a_photograph_is_the_same_again_and_other_noise_is_another_frame() -> No
     assert (first != other).any()
 
 
-def test_focus_and_motion_widen_what_gratings_pass() -> None:
+def test_defocus_adds_to_the_blur_of_the_sampling_grid() -> None:
     sharp = draw_capture([CAMERAS[0]], [1], CaptureConditions(motion=(0, 0), focus=(0, 0))).sampling(64)
     soft = draw_capture([CAMERAS[0]], [1], CaptureConditions(motion=(0, 0), focus=(0.02, 0.02))).sampling(64)
-    wanted = math.hypot(float(sharp.blur), 0.01 * float(sharp.pixels))
-    assert float(soft.blur) == pytest.approx(wanted, rel=1e-5)
+    expected = math.hypot(float(sharp.blur), 0.01 * float(sharp.pixels))
+    assert float(soft.blur) == pytest.approx(expected, rel=1e-5)
 
 
-def test_software_brings_colour_to_that_of_portraits_and_the_darkest_parts_to_black() -> None:
+def test_software_balances_colour_and_darkens_the_darkest_parts() -> None:
     scene = (
         0.1
         + torch.rand(1, 3, 20, 20, generator=torch.Generator().manual_seed(0))

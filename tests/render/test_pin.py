@@ -1,4 +1,4 @@
-"""The renderer's pixels are pinned: who changes them must raise RENDERER_VERSION and calibrate again.
+"""The renderer's pixels are pinned: a change requires a higher RENDERER_VERSION and a new calibration.
 
 The coarse look (an 8×8 grid of mean colours) holds on every machine. Bytes are compared on machines of the type that
 recorded them, without exception, and wherever else a fingerprint of the operations that rendering uses is the same.
@@ -29,11 +29,11 @@ LINES = tuple(f"{name} subjects=1 videos=1 frames=1 size=64 heldout=0" for name 
 
 
 def machine() -> dict[str, str]:
-    """Return what decides how this machine rounds, as far as it has names."""
+    """Return the properties of this machine that affect rounding."""
     seen = describe(resolve_compute("cpu", "fp32"), threads=1)
     packages = {name: seen["packages"][name] for name in ("torch", "numpy", "opencv-python-headless")}
     named = {name: seen[name] for name in ("system", "processor", "cpu_capability")}
-    # Clouds give several generations of processors one name; they differ in what they have for matrices.
+    # Clouds use one name for several generations of processors, which differ in their matrix units.
     return {**packages, **named, "matrix_tiles": str(torch.cpu._is_amx_tile_supported())}
 
 
@@ -59,7 +59,7 @@ def fingerprint() -> str:
     return hashlib.sha256(versions.encode() + b"".join(result.numpy().tobytes() for result in results)).hexdigest()
 
 
-def rendered() -> dict[str, Any]:
+def render_pinned_frames() -> dict[str, Any]:
     """Return digest and coarse look of the pinned frames."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -68,7 +68,7 @@ def rendered() -> dict[str, Any]:
         for number, line in enumerate(LINES):
             synthesise(parse_synthesis(line), Path(directory) / str(number))
             images.append(np.array(PreparedSet.open(Path(directory) / str(number)).images))
-    found = {
+    frames = {
         "renderer": RENDERER_VERSION,
         "machine": machine(),
         "fingerprint": fingerprint(),
@@ -76,12 +76,12 @@ def rendered() -> dict[str, Any]:
         "look": [part.reshape(-1, 8, 8, 8, 8, 3).mean((2, 4)).round().astype(int).ravel().tolist() for part in images],
     }
     torch.set_num_threads(threads)
-    return found
+    return frames
 
 
 @pytest.fixture(scope="module")
-def now() -> dict[str, Any]:
-    return rendered()
+def current() -> dict[str, Any]:
+    return render_pinned_frames()
 
 
 @pytest.fixture(scope="module")
@@ -89,23 +89,23 @@ def pinned() -> dict[str, Any]:
     return dict(json.loads(RECORD.read_text(encoding="utf-8")))
 
 
-def test_the_record_is_of_this_version(pinned: dict[str, Any]) -> None:
+def test_record_belongs_to_this_version(pinned: dict[str, Any]) -> None:
     assert pinned["renderer"] == RENDERER_VERSION
 
 
-def test_frames_look_as_recorded_on_every_machine(now: dict[str, Any], pinned: dict[str, Any]) -> None:
-    for seen, recorded in zip(now["look"], pinned["look"], strict=True):
+def test_frames_look_as_recorded_on_every_machine(current: dict[str, Any], pinned: dict[str, Any]) -> None:
+    for seen, recorded in zip(current["look"], pinned["look"], strict=True):
         apart = np.abs(np.array(seen) - np.array(recorded))
         assert apart.max() <= 6
         assert apart.mean() <= 0.5
 
 
-def test_bytes_are_as_recorded_where_arithmetic_rounds_alike(now: dict[str, Any], pinned: dict[str, Any]) -> None:
-    other = {name: value for name, value in now["machine"].items() if value != pinned["machine"][name]}
-    if other and now["fingerprint"] != pinned["fingerprint"]:
+def test_bytes_are_as_recorded_where_arithmetic_rounds_alike(current: dict[str, Any], pinned: dict[str, Any]) -> None:
+    other = {name: value for name, value in current["machine"].items() if value != pinned["machine"][name]}
+    if other and current["fingerprint"] != pinned["fingerprint"]:
         pytest.skip(f"this machine rounds otherwise than {pinned['machine']}, which recorded the bytes; it has {other}")
-    assert now["sha256"] == pinned["sha256"]
+    assert current["sha256"] == pinned["sha256"]
 
 
 if __name__ == "__main__":
-    RECORD.write_text(json.dumps(rendered()) + "\n", encoding="utf-8")
+    RECORD.write_text(json.dumps(render_pinned_frames()) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Seen from outside: a detector that was trained on photographs finds the rendered faces and their points.
+"""Realism: a detector trained on photographs finds the rendered faces and their points.
 
 Once before the plainest camera there is, and once as the domains deliver their bona fide images: in the domain's
 light, through its cameras and their JPEG, with the points of the set as the truth.
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 FACES, SIZE = 60, 128
 
-Seen = Iterator[tuple[NDArray[np.uint8], NDArray[np.float32], float]]
+Photographs = Iterator[tuple[NDArray[np.uint8], NDArray[np.float32], float]]
 """Pictures with their true points and the true width of the face, in pixels."""
 
 
@@ -36,7 +36,7 @@ def photograph(scene: Scene) -> NDArray[np.uint8]:
     return np.asarray((exposed ** (1 / 2.2) * 255).round().to(torch.uint8).permute(0, 2, 3, 1))
 
 
-def before_a_plain_camera() -> Seen:
+def before_a_plain_camera() -> Photographs:
     for start in range(0, FACES, 20):
         seeds = range(start, start + 20)
         conditions = draw_conditions([1000 + seed for seed in seeds])
@@ -44,7 +44,7 @@ def before_a_plain_camera() -> Seen:
         yield from zip(photograph(scene), scene.points.numpy(), (conditions.scale * SIZE).tolist(), strict=True)
 
 
-def as_delivered(name: str) -> Seen:
+def as_delivered(name: str) -> Photographs:
     domain = find_domain(name)
     for videos in plan_videos(Synthesis(name, size=SIZE, subjects=FACES // 2, videos=2, frames=1)):
         living = [video for video in videos if video.attack is None]
@@ -64,8 +64,8 @@ def widths(videos: Sequence[Video], name: str) -> list[float]:
     return (add_movements(conditions, [derive(video.seed, "face", 0) for video in videos]).scale * SIZE).tolist()
 
 
-def found_points(picture: NDArray[np.uint8], detector: Detector) -> NDArray[np.float64]:
-    """Return the five points of the face that the detector is surest of, NaN if it finds none."""
+def detect_points(picture: NDArray[np.uint8], detector: Detector) -> NDArray[np.float64]:
+    """Return the five points of the most likely face; NaN without a face."""
     faces = detector.detect([picture])[0]
     return faces[0].points if faces else np.full((5, 2), np.nan)
 
@@ -75,16 +75,16 @@ def found_points(picture: NDArray[np.uint8], detector: Detector) -> NDArray[np.f
     [before_a_plain_camera, *(partial(as_delivered, name) for name in "OCIM")],
     ids=["plain camera", "O", "C", "I", "M"],
 )
-def test_the_detector_finds_the_faces_and_its_points_lie_on_the_true_ones(look: Callable[[], Seen]) -> None:
+def test_detector_finds_the_faces_and_their_points(look: Callable[[], Photographs]) -> None:
     detector = Detector()
     pictures, points, face_widths = zip(*look(), strict=True)
     truth, width = np.array(points, np.float64), np.array(face_widths)[:, None]
-    seen = np.array([found_points(picture, detector) for picture in pictures])
+    seen = np.array([detect_points(picture, detector) for picture in pictures])
     apart = (np.linalg.norm(seen - truth, axis=2) / width).mean(1)
-    found = np.isfinite(apart)
-    assert len(found) == FACES
-    assert found.mean() >= 0.90
-    assert (apart[found] <= 0.07).mean() >= 0.95
+    detected = np.isfinite(apart)
+    assert len(detected) == FACES
+    assert detected.mean() >= 0.90
+    assert (apart[detected] <= 0.07).mean() >= 0.95
     # Faces are framed alike, so a guess that is always the same comes close as well; the detector comes closer.
     guess = (np.linalg.norm(truth.mean(0) - truth, axis=2) / width).mean(1)
-    assert apart[found].mean() <= 0.6 * guess.mean()
+    assert apart[detected].mean() <= 0.6 * guess.mean()

@@ -1,23 +1,19 @@
-"""Replay: moiré where two pitches put it, black that leaks, a dark frame."""
+"""Replay: moiré at the difference of two pitches, leaking black, and the dark frame."""
 
 import numpy as np
 import pytest
 import torch
+from tests.render.views import HALF_AS_LARGE, STILL, straight_view
 
 from fedvisage.render.camera import decode
-from fedvisage.render.media import APERTURE, Holding, MediumView, Sampling, draw_view
+from fedvisage.render.media import APERTURE, Sampling, draw_view
 from fedvisage.render.screens import Display, pixel_grid, replay_attack, shown_light
 
 SIZE = 128
-STILL = Holding(zoom=(1, 1), shift=0, turn=0, tilt=0, shake=0)
 
 
-def straight(count: int = 1, holding: Holding = STILL) -> MediumView:
-    return draw_view([holding] * count, list(range(count)), list(range(count)), SIZE)
-
-
-def sensor(blur: float = 0.2, pixels: int = SIZE) -> Sampling:
-    return Sampling(torch.tensor([float(pixels)]), torch.tensor([blur]))
+def sensor(blur: float = 0.2) -> Sampling:
+    return Sampling(torch.tensor([float(SIZE)]), torch.tensor([blur]))
 
 
 def spectrum_of_rows(picture: torch.Tensor, channel: int = 1) -> np.ndarray:
@@ -43,35 +39,36 @@ def photographed_rows(pixels: int, height: float, blur: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("pixels", [80, 100, 112, 190])
-def test_moire_of_rows_is_what_fine_sampling_of_the_display_gives(pixels: int) -> None:
+def test_moire_of_rows_equals_that_of_a_finely_sampled_display(pixels: int) -> None:
     height, blur = 0.8, 0.2
     display = Display("test", (pixels, pixels), opening=(1 / 3, height))
-    seen = spectrum_of_rows(pixel_grid(straight(), [display], torch.tensor([float(pixels)]), sensor(blur)))
-    wanted = photographed_rows(pixels, height, blur)
-    expected = np.abs(np.fft.rfft(wanted)) * 2 / SIZE
+    seen = spectrum_of_rows(pixel_grid(straight_view(SIZE), [display], torch.tensor([float(pixels)]), sensor(blur)))
+    expected = np.abs(np.fft.rfft(photographed_rows(pixels, height, blur))) * 2 / SIZE
     alias = abs(pixels - SIZE * round(pixels / SIZE))
     assert int(np.argmax(seen[1:])) + 1 == alias
     assert seen[alias] == pytest.approx(expected[alias], rel=0.1)
 
 
-def test_moire_vanishes_where_the_lens_cannot_see_the_grid() -> None:
+def test_moire_vanishes_if_the_lens_does_not_resolve_the_grid() -> None:
     display = Display("fine", (400, 400))
-    seen = pixel_grid(straight(), [display], torch.tensor([400.0]), sensor(0.5))
+    seen = pixel_grid(straight_view(SIZE), [display], torch.tensor([400.0]), sensor(0.5))
     assert torch.equal(seen, torch.ones_like(seen))
 
 
-def test_red_and_blue_sites_see_coarser_moire_than_green_ones() -> None:
+def test_moire_is_coarser_in_red_and_blue_than_in_green() -> None:
     pixels = 70  # 0.55 cycles a sensor pixel: beyond what every second pixel can tell from 70 - 64 = 6 cycles
-    seen = pixel_grid(straight(), [Display("test", (pixels, pixels))], torch.tensor([70.0]), sensor())
+    seen = pixel_grid(straight_view(SIZE), [Display("test", (pixels, pixels))], torch.tensor([70.0]), sensor())
     assert int(np.argmax(spectrum_of_rows(seen, channel=0)[1:])) + 1 == 6
     assert int(np.argmax(spectrum_of_rows(seen, channel=1)[1:])) + 1 == 128 - 70
 
 
-def test_replay_adds_a_peak_that_the_photograph_has_not() -> None:
+def test_replay_adds_a_peak_to_the_spectrum_of_the_photograph() -> None:
     photograph = torch.full((1, 3, SIZE, SIZE), 0.6)
-    calm = {"uneven": (0, 0), "glare": (0, 0), "mirror": (0, 0), "flicker": (0, 0)}
-    display = Display("test", (106, 106), holding=STILL, **calm)
-    radiance = replay_attack(photograph, [display], torch.zeros(1, 3, SIZE, SIZE), sensor(), straight(), [1], [2])
+    none = (0.0, 0.0)
+    display = Display("test", (106, 106), uneven=none, glare=none, mirror=none, flicker=none, holding=STILL)
+    radiance = replay_attack(
+        photograph, [display], torch.zeros(1, 3, SIZE, SIZE), sensor(), straight_view(SIZE), [1], [2]
+    )
     assert spectrum_of_rows(decode(photograph))[22] < 1e-6
     assert spectrum_of_rows(radiance)[22] / float(radiance[0, 1].mean()) > 0.02
 
@@ -86,10 +83,9 @@ def test_black_leaks_and_colours_shrink_towards_grey() -> None:
 
 
 def test_small_display_shows_its_dark_frame_and_the_room() -> None:
-    holding = Holding(zoom=(0.5, 0.5), shift=0, turn=0, tilt=0, shake=0)
-    display = Display("small", (300, 300), margin=(0, 0), frame=0.4, bezel=0.0, glare=(0, 0), holding=holding)
+    display = Display("small", (300, 300), margin=(0, 0), frame=0.4, bezel=0.0, glare=(0, 0), holding=HALF_AS_LARGE)
     room = torch.full((1, 3, SIZE, SIZE), 0.4)
-    view = straight(holding=holding)
+    view = straight_view(SIZE, HALF_AS_LARGE)
     seen = replay_attack(torch.ones(1, 3, SIZE, SIZE), [display], room, sensor(), view, [1], [2])
     row = seen[0, :, SIZE // 2].mean(0)
     assert row[SIZE // 2] > 0.3

@@ -1,19 +1,22 @@
+"""The scene: geometry, depth, light and masks of rendered people."""
+
 import math
 from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
 from fedvisage.render.masks import PLASTER, draw_masks
-from fedvisage.render.people import PLAIN, LightRange, add_movements, draw_conditions, draw_people
-from fedvisage.render.scene import render
+from fedvisage.render.people import PLAIN, Conditions, LightRange, add_movements, draw_conditions, draw_people
+from fedvisage.render.scene import Scene, render
 
 SIZE = 64
 LUMINANCE = torch.tensor([0.2126, 0.7152, 0.0722])[:, None, None]
 
 
-def frontal(count, **changes):
-    """Neutral faces seen from the front in even light, with some fields changed."""
+def frontal(count: int, **changes: Tensor) -> Conditions:
+    """Return neutral faces in front view and even light, with some fields changed."""
     calm = LightRange(azimuth=0.0, elevation=(0.2, 0.2), fill_strength=(0.0, 0.0))
     conditions = draw_conditions(
         range(count),
@@ -25,21 +28,21 @@ def frontal(count, **changes):
         expression=0.0,
         glasses=0.0,
     )
-    same = {"scale": torch.full((count,), 0.55), "centre": torch.tensor([[0.5, 0.58]]).expand(count, 2)}
-    return replace(conditions, **same, **changes)
+    centre = torch.tensor([[0.5, 0.58]]).expand(count, 2)
+    return replace(replace(conditions, scale=torch.full((count,), 0.55), centre=centre), **changes)  # type: ignore[arg-type]
 
 
-def brightness(scene, region):
-    return (scene.radiance * LUMINANCE).sum(1)[:, region[0], region[1]].mean((1, 2))
+def brightness(scene: Scene, rows: slice, columns: slice) -> Tensor:
+    return (scene.radiance * LUMINANCE).sum(1)[:, rows, columns].mean((1, 2))
 
 
-def test_the_same_seeds_give_the_same_pixels():
+def test_the_same_seeds_give_the_same_pixels() -> None:
     first, second = (render(draw_people([1, 2]), draw_conditions([3, 4]), SIZE) for _ in range(2))
     for name in ("radiance", "depth", "face", "points"):
         assert torch.equal(getattr(first, name), getattr(second, name))
 
 
-def test_a_picture_does_not_depend_on_its_batch():
+def test_a_picture_does_not_depend_on_its_batch() -> None:
     people, conditions = draw_people(range(5)), draw_conditions(range(10, 15))
     together, alone = render(people, conditions, SIZE), render(people.select([3]), conditions.select([3]), SIZE)
     for name in ("radiance", "depth", "face", "points"):
@@ -47,13 +50,13 @@ def test_a_picture_does_not_depend_on_its_batch():
     assert (together.radiance[3] - alone.radiance[0]).abs().mean() < 1e-6
 
 
-def test_radiance_is_finite_light():
+def test_radiance_is_finite_light() -> None:
     scene = render(draw_people(range(8)), draw_conditions(range(8)), SIZE)
     assert torch.isfinite(scene.radiance).all()
     assert scene.radiance.min() >= 0.0
 
 
-def test_depth_is_largest_near_the_tip_of_the_nose():
+def test_depth_is_largest_near_the_tip_of_the_nose() -> None:
     scene = render(draw_people(range(8)), frontal(8), SIZE)
     for depth, points in zip(scene.depth, scene.points, strict=True):
         row, column = divmod(int(depth.argmax()), SIZE)
@@ -61,20 +64,20 @@ def test_depth_is_largest_near_the_tip_of_the_nose():
         assert depth.max() == pytest.approx(1.0, abs=0.02)
 
 
-def test_depth_is_zero_where_no_face_is():
+def test_depth_is_zero_outside_the_face() -> None:
     scene = render(draw_people(range(8)), draw_conditions(range(8)), SIZE)
     assert (scene.depth[scene.face == 0.0] == 0.0).all()
     assert (scene.depth[:, :, 0] == 0.0).all()
 
 
-def test_the_face_fills_the_share_of_the_frame_that_was_asked_for():
+def test_face_fills_the_requested_share_of_the_frame() -> None:
     scene = render(draw_people(range(8)), frontal(8), SIZE)
     for depth, points in zip(scene.depth, scene.points, strict=True):
         widest = (depth[int(points[:2, 1].mean())] > 0.0).sum() / SIZE
         assert 0.42 < widest < 0.66
 
 
-def test_turning_right_moves_the_nose_right_of_the_eyes():
+def test_turning_right_moves_the_nose_right_of_the_eyes() -> None:
     people = draw_people([1])
     offsets = []
     for yaw in (-0.4, 0.0, 0.4):
@@ -83,29 +86,29 @@ def test_turning_right_moves_the_nose_right_of_the_eyes():
     assert offsets[0] < -2.0 < offsets[1] < 2.0 < offsets[2]
 
 
-def test_lifting_the_chin_moves_the_nose_up():
+def test_lifting_the_chin_moves_the_nose_up() -> None:
     points = [render(draw_people([1]), frontal(1, pitch=torch.tensor([p])), SIZE).points[0] for p in (-0.2, 0.2)]
     gaps = [float(p[2, 1] - p[:2, 1].mean()) for p in points]
     assert gaps[1] < gaps[0]
 
 
-def test_tilting_clockwise_lowers_the_eye_on_the_right():
+def test_tilting_clockwise_lowers_the_eye_on_the_right() -> None:
     points = render(draw_people([1]), frontal(1, roll=torch.tensor([0.2])), SIZE).points[0]
     slope = math.atan2(float(points[1, 1] - points[0, 1]), float(points[1, 0] - points[0, 0]))
     assert slope == pytest.approx(0.2, abs=0.06)
 
 
 @pytest.mark.parametrize("side", [-1.0, 1.0])
-def test_a_light_from_one_side_brightens_that_cheek(side):
+def test_a_light_from_one_side_brightens_that_cheek(side: float) -> None:
     key = torch.tensor([[side * 0.8, -0.1, 0.59]])
     scene = render(draw_people([1, 4]), frontal(2, key=key.expand(2, 3), key_softness=torch.ones(2)), SIZE)
     rows = slice(SIZE * 58 // 100, SIZE * 66 // 100)
-    left = brightness(scene, (rows, slice(SIZE * 30 // 100, SIZE * 40 // 100)))
-    right = brightness(scene, (rows, slice(SIZE * 60 // 100, SIZE * 70 // 100)))
+    left = brightness(scene, rows, slice(SIZE * 30 // 100, SIZE * 40 // 100))
+    right = brightness(scene, rows, slice(SIZE * 60 // 100, SIZE * 70 // 100))
     assert ((right - left).sign() == side).all()
 
 
-def test_twice_the_light_is_twice_the_radiance_on_the_face():
+def test_twice_the_light_is_twice_the_radiance_on_the_face() -> None:
     people, conditions = draw_people([2]), frontal(1)
     stronger = replace(
         conditions, key_strength=2 * conditions.key_strength, ambient_strength=2 * conditions.ambient_strength
@@ -116,7 +119,7 @@ def test_twice_the_light_is_twice_the_radiance_on_the_face():
     assert ratio.median() == pytest.approx(2.0, rel=1e-3)
 
 
-def test_warm_light_reddens_the_face():
+def test_warm_light_reddens_the_face() -> None:
     people = draw_people([2])
     reds = []
     for kelvin in (3000.0, 6500.0):
@@ -127,7 +130,7 @@ def test_warm_light_reddens_the_face():
     assert reds[0] > 1.3 * reds[1]
 
 
-def test_a_larger_picture_shows_the_same_scene():
+def test_a_larger_picture_shows_the_same_scene() -> None:
     people, conditions = draw_people([3]), frontal(1)
     small, large = render(people, conditions, 64), render(people, conditions, 128)
     torch.testing.assert_close(2 * small.points, large.points, atol=1.5, rtol=0)
@@ -135,7 +138,7 @@ def test_a_larger_picture_shows_the_same_scene():
     assert (shrunk - small.radiance).abs().mean() < 0.02
 
 
-def test_a_mask_keeps_the_geometry_and_changes_the_reflectance():
+def test_a_mask_keeps_the_geometry_and_changes_the_reflectance() -> None:
     people, conditions = draw_people([1, 2]), frontal(2)
     bare, masked = render(people, conditions, SIZE), render(people, conditions, SIZE, draw_masks([1, 2], PLASTER))
     assert (bare.depth - masked.depth).abs().max() < 0.15
@@ -144,7 +147,7 @@ def test_a_mask_keeps_the_geometry_and_changes_the_reflectance():
     assert changes[inside].mean() > 0.02
 
 
-def test_the_wearers_eyes_show_through_the_mask():
+def test_eyes_of_the_wearer_are_visible_through_the_mask() -> None:
     people, conditions = draw_people([1]), frontal(1)
     bare, masked = (render(people, conditions, 128, mask) for mask in (None, draw_masks([1], PLASTER)))
     ratio = []
@@ -154,16 +157,16 @@ def test_the_wearers_eyes_show_through_the_mask():
     assert ratio == pytest.approx([1.0, 1.0], abs=0.2)
 
 
-def test_glasses_are_worn_or_not():
+def test_glasses_change_the_rows_of_the_eyes() -> None:
     people = draw_people([1])
     without, worn = (render(people, frontal(1, glasses=torch.tensor([g])), SIZE) for g in (0.0, 1.0))
-    changed = (without.radiance - worn.radiance).abs().sum(1)[0] > 0.02
-    rows = changed.nonzero()[:, 0].float()
-    assert changed.sum() > 20
+    different = (without.radiance - worn.radiance).abs().sum(1)[0] > 0.02
+    rows = different.nonzero()[:, 0].float()
+    assert different.sum() > 20
     assert abs(rows.mean() - float(without.points[0, :2, 1].mean())) < 0.08 * SIZE
 
 
-def test_frames_of_a_video_move_a_little_in_the_same_light():
+def test_frames_of_a_video_move_a_little_in_the_same_light() -> None:
     video = draw_conditions([9]).select([0, 0, 0])
     frames = add_movements(video, [1, 2, 3])
     assert torch.equal(frames.key, video.key)
@@ -171,7 +174,7 @@ def test_frames_of_a_video_move_a_little_in_the_same_light():
     assert not torch.equal(frames.yaw[0], frames.yaw[1])
 
 
-def test_conditions_do_not_depend_on_the_company():
+def test_conditions_do_not_depend_on_the_batch() -> None:
     alone, together = draw_conditions([8]), draw_conditions([7, 8])
     assert torch.equal(alone.key, together.select([1]).key)
     assert torch.equal(alone.yaw, together.select([1]).yaw)

@@ -1,4 +1,4 @@
-"""Takes: a living face is lit by its shape, a medium as what it is, and both come from one camera."""
+"""Takes: living faces are lit by their shape, media as sheets, and both pass the same camera."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ FACE = (
 )
 
 
-def test_light_on_a_flat_thing_is_even_and_on_a_slope_follows_the_cosine_law() -> None:
+def test_light_is_even_on_a_flat_head_and_follows_the_cosine_law_on_a_slope() -> None:
     ramp = torch.linspace(0, 255, 32).expand(1, 32, 32)
     assert torch.allclose(head_light(torch.zeros(1, 32, 32), SIZE, [4]), torch.tensor(1.0))
     seen = float(head_light(ramp, SIZE, [4])[0, 0, SIZE // 2, SIZE // 2])
@@ -43,14 +43,14 @@ def test_light_on_a_flat_thing_is_even_and_on_a_slope_follows_the_cosine_law() -
     assert seen == pytest.approx(1 + strength * (min(max(cosine, 0), 1.6) - 1), abs=0.02)
 
 
-def test_a_rendition_of_one_is_the_picture_and_more_is_more_colour_about_the_same_grey() -> None:
+def test_neutral_rendition_keeps_the_picture_and_a_vivid_one_scales_its_colours() -> None:
     torch.testing.assert_close(rendition(FACE, Rendition((1, 1), (1, 1), (0, 0)), [1]), FACE)
     soft = 0.4 + 0.2 * FACE
     vivid = rendition(soft, Rendition((1.5, 1.5), (1, 1), (0, 0)), [1])
     torch.testing.assert_close(vivid - vivid.mean(1, keepdim=True), 1.5 * (soft - soft.mean(1, keepdim=True)))
 
 
-def test_domains_have_the_media_that_photographs_allow() -> None:
+def test_domains_offer_the_media_that_photographs_allow() -> None:
     assert {attack.species for attack in media_of(find_domain("O"))} == {"print", "replay"}
     masks = [attack for attack in media_of(find_domain("W")) if attack.species == "mask"]
     assert [type(mask.instrument) for mask in masks] == [Printer]
@@ -58,7 +58,7 @@ def test_domains_have_the_media_that_photographs_allow() -> None:
 
 
 @pytest.mark.parametrize("species", ["print", "cut", "replay", "mask"])
-def test_every_species_is_taken_and_its_points_lie_in_the_picture(species: str) -> None:
+def test_points_of_every_species_lie_in_the_picture(species: str) -> None:
     domain = find_domain("C" if species == "cut" else "W")
     attack = next(one for one in media_of(domain) if one.species == species)
     shown, room = AttackerPhotographs(FACE, POINTS, 0.9), FACE.flip(3) * 0.3
@@ -72,7 +72,7 @@ def test_every_species_is_taken_and_its_points_lie_in_the_picture(species: str) 
     assert (points < SIZE).all()
 
 
-def test_a_living_face_keeps_its_place_and_frames_differ_a_little() -> None:
+def test_living_face_keeps_its_place_and_frames_differ_slightly() -> None:
     shown = AttackerPhotographs(FACE.expand(2, -1, -1, -1), POINTS.expand(2, -1, -1), 0.9)
     capture = draw_capture([CAMERAS[4]] * 2, [1, 1])
     images, points = photograph_living(shown, torch.zeros(2, 32, 32), capture, [1, 1], [5, 6])
@@ -81,7 +81,7 @@ def test_a_living_face_keeps_its_place_and_frames_differ_a_little() -> None:
     assert np.abs(points[0] - points[1]).max() < 4
 
 
-def test_the_room_is_out_of_focus_and_keeps_its_light() -> None:
+def test_room_is_out_of_focus_and_keeps_its_light() -> None:
     rooms = defocused_room(FACE.expand(20, -1, -1, -1), list(range(20)))
     left = rooms.std((1, 2, 3)) / FACE.std()
     assert float(left.min()) < 0.9
@@ -89,7 +89,7 @@ def test_the_room_is_out_of_focus_and_keeps_its_light() -> None:
     assert float(rooms.mean()) == pytest.approx(float(FACE.mean()), abs=0.05)
 
 
-def test_an_edge_that_was_cut_is_as_wide_as_edges_are_in_photographs() -> None:
+def test_edge_of_a_cut_is_as_wide_as_edges_in_photographs() -> None:
     """At the drawn frequency a step's derivative, the line spread, keeps about half of its contrast."""
     size, seeds = 128, list(range(40))
     step = (torch.arange(size) >= size // 2).float().expand(len(seeds), 1, size, size)

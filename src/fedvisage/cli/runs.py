@@ -286,7 +286,7 @@ def methods(
 ) -> None:
     """List the methods with advice when to use which, or print one method's paper, parts and uploads."""
     from fedvisage.base.errors import choice_hint
-    from fedvisage.methods import advice, all_methods
+    from fedvisage.methods import advice_lines, all_methods
     from fedvisage.tasks.catalogue import block, describe
 
     methods_by_name = all_methods()
@@ -296,9 +296,9 @@ def methods(
     if as_json:
         print_json([describe(method) for method in chosen])
     elif name is None:
-        say(*advice.as_lines(methods_by_name))
+        say(*advice_lines(methods_by_name))
         say("Details: fedvisage methods NAME. Advice and networks: docs/choosing-a-method.md.")
     else:
         title, *details = block(describe(methods_by_name[name])).splitlines()
-        line = advice.advice_on(name)
+        line = methods_by_name[name].advice
         say(title, *([f"  when to use    {line}"] if line else []), *details)

@@ -163,14 +163,14 @@ def render_person(
     """Render a person's face, or an attack with it: frames, and five points in each."""
     # Imported here because reading datasets needs no renderer.
     from fedvisage.render.domains import find_domain
-    from fedvisage.render.filming import Video, film
+    from fedvisage.render.filming import Video, render_videos
 
     domain = find_domain("A")
     medium = "mask" if species.startswith("mask") else _SHOWN_AS.get(species, species)
     attack = next((candidate for candidate in domain.attacks if candidate.species == medium), None)
     seed = derive(0, "pretend", *([_DRAW, kind] if kind in APART else []), person)
     clip_seed = derive(seed, species, *([take] if take else []))
-    filmed = film([Video(species, "", seed, clip_seed, FRAMES, domain.cameras[0], attack)], domain, side)
+    filmed = render_videos([Video(species, "", seed, clip_seed, FRAMES, domain.cameras[0], attack)], domain, side)
     return filmed.images, filmed.points
 
 

@@ -152,6 +152,8 @@ class Method:
     """Authors, title, year."""
     task: TaskName
     """``pad`` or ``recognition``."""
+    advice: str = ""
+    """When to use the method, in one line."""
     options: type[MethodOptions]
     """The method's options in the section ``method``."""
     network: Callable[[Recipe], nn.ModuleDict]

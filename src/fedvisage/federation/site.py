@@ -157,7 +157,7 @@ class Site:
 
     def batches_numbered(self, numbers: Sequence[int]) -> Iterator[Batch]:
         """Iterate over batches by their numbers, counted from the beginning of the run."""
-        batches = prefetch(numbers, self._read_numbered, Batch.tensors, self.compute.side)
+        batches = prefetch(numbers, self._read_numbered, Batch.tensors, self.compute.prefetcher)
         count = self.batches_per_round
         for number in numbers:
             self.on_batch(self.name, number % count, count)
@@ -215,7 +215,7 @@ class Site:
 
         progress_steps, read_steps = itertools.tee(self._order_batches(view, local, purposes))
         batches = prefetch(
-            ((number, positions) for number, positions, _ in read_steps), make, Batch.tensors, self.compute.side
+            ((number, positions) for number, positions, _ in read_steps), make, Batch.tensors, self.compute.prefetcher
         )
         for number, _, total in progress_steps:
             self.on_batch(self.name, number, total)
@@ -291,7 +291,7 @@ class Site:
             return prepare(images, self.recipe.input.colour, self.compute.device, self.compute.layout)
 
         with torch.inference_mode(), self.autocast():
-            batches = prefetch(range(0, len(view), size), read, lambda images: [images], self.compute.side)
+            batches = prefetch(range(0, len(view), size), read, lambda images: [images], self.compute.prefetcher)
             features = torch.cat([network(images).float() for images in batches]).cpu()
         network.train(was_training)
         if was_training and self.recipe.training.statistics == "frozen":

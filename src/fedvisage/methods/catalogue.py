@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from textwrap import fill
 from typing import Any, NoReturn, TypeVar
@@ -20,8 +20,7 @@ from fedvisage.methods.algorithms.fedprox import fedprox
 from fedvisage.methods.algorithms.moon import moon
 from fedvisage.methods.algorithms.scaffold import scaffold
 from fedvisage.methods.models import adapters, face, minifasnet, resnet18, timm, vgg
-from fedvisage.methods.models import vit as plain_vit
-from fedvisage.methods.models import vit_h as hybrid
+from fedvisage.methods.models import vit as transformers
 from fedvisage.methods.models.model import Model
 from fedvisage.methods.pad import (
     colour_texture,
@@ -33,28 +32,9 @@ from fedvisage.methods.pad import (
     fedsis,
     fedstackfpad,
     festa,
-    fused,
-    pooled,
-    single,
-    vit,
-    vit_h,
     vit_h_is,
 )
-from fedvisage.methods.recognition import (
-    centralised,
-    conventional,
-    distillation,
-    fedface,
-    fedfr,
-    fine_tune,
-    pretrained,
-    privacyface,
-    privacyface_fedface,
-    privacyface_global,
-    privacyface_local,
-    privacyface_naive,
-    privacyface_without_noise,
-)
+from fedvisage.methods.recognition import fedface, fedfr, fedfr_baselines, privacyface, privacyface_baselines
 from fedvisage.recipe import MethodOptions, read_section
 
 ALGORITHMS: dict[str, Callable[[Model], Method]] = {
@@ -73,8 +53,8 @@ MODELS: dict[str, Model] = {
     model.name: model
     for model in (
         resnet18.MODEL,
-        plain_vit.MODEL,
-        hybrid.MODEL,
+        transformers.MODEL,
+        transformers.VIT_H,
         vgg.MODEL,
         minifasnet.MODEL,
         timm.MODEL,
@@ -137,39 +117,88 @@ def model_named(name: str) -> Model:
     return model
 
 
-def _on_hybrid(algorithm: str, title: str) -> Method:
+def _on_hybrid(algorithm: str, title: str, advice: str) -> Method:
     """Return a baseline of FedSIS's Table 1 under its own name."""
-    return replace(on(algorithm, "vit-h"), name=f"{algorithm}-vit-h", title=f"{title} (ViT-H)", paper=plain_vit.PAPER)
+    method = on(algorithm, "vit-h")
+    return replace(method, name=f"{algorithm}-vit-h", title=f"{title} (ViT-H)", paper=transformers.PAPER, advice=advice)
 
 
-def _with_implied_model(algorithm: str) -> Method:
-    """Return an algorithm on the model that its bare name implies."""
-    method = on(algorithm, face.MODEL.name if algorithm in FOR_FACES else "resnet18")
-    return replace(method, title="FedAvg (recognition)", paper=face.PAPER) if algorithm in FOR_FACES else method
+@dataclass(frozen=True)
+class Group:
+    """Methods for one purpose: the condition of the reader, and the methods."""
+
+    condition: str
+    methods: tuple[Method, ...]
 
 
-METHODS: dict[str, Method] = {
-    method.name: method
-    for method in (
-        *(single.METHOD, fused.METHOD, fedpad.METHOD),
-        *(_with_implied_model(name) for name in ALGORITHMS if name not in FOR_FACES),
-        *(fedgpad.METHOD, fedma.METHOD, fedstackfpad.METHOD, pooled.METHOD, colour_texture.METHOD, depth_only.METHOD),
-        federated_texture.METHOD,
-        *(vit.METHOD, vit_h.METHOD, vit_h_is.METHOD),
-        *(_on_hybrid("fedavg", "FedAvg"), _on_hybrid("fedprox", "FedProx"), _on_hybrid("moon", "MOON")),
-        *(
-            festa.METHOD,
-            fedsis.METHOD,
-            pretrained.METHOD,
-            *map(_with_implied_model, FOR_FACES),
-            fedface.METHOD,
-            fedfr.METHOD,
+GROUPS = {
+    "Attack detection by averaging": Group(
+        "Several sites have live and attack images.",
+        (
+            *(fedpad.METHOD, fedgpad.METHOD, fedma.METHOD),
+            *(on(name, "resnet18") for name in ALGORITHMS if name not in FOR_FACES),
         ),
-        *(centralised.METHOD, fine_tune.METHOD, distillation.METHOD),
-        *(privacyface.METHOD, conventional.METHOD, privacyface_without_noise.METHOD, privacyface_naive.METHOD),
-        *(privacyface_local.METHOD, privacyface_global.METHOD, privacyface_fedface.METHOD),
-    )
+    ),
+    "Attack detection without training networks": Group(
+        "Sites have weak machines, slow lines or few images.",
+        (federated_texture.METHOD, fedstackfpad.METHOD),
+    ),
+    "Attack detection by split learning": Group(
+        "The server has a large machine, and sites are online for every batch.",
+        (
+            *(fedsis.METHOD, festa.METHOD),
+            _on_hybrid("fedavg", "FedAvg", "The averaged baseline on the same transformer; no traffic within a round."),
+            _on_hybrid("fedprox", "FedProx", "As fedavg-vit-h with fedprox's proximal term."),
+            _on_hybrid("moon", "MOON", "As fedavg-vit-h with moon's contrastive term."),
+        ),
+    ),
+    "Baselines of attack detection": Group(
+        "You want to measure the gain of a federation.",
+        (
+            *(fedpad.SINGLE, fedpad.FUSED, fedpad.POOLED, colour_texture.METHOD, depth_only.METHOD),
+            *(vit_h_is.VIT, vit_h_is.VIT_H, vit_h_is.METHOD),
+        ),
+    ),
+    "Recognition by averaging": Group(
+        "Sites have people, and there is a public set of other people.",
+        (
+            replace(
+                on("fedavg", face.MODEL.name),
+                title="FedAvg (recognition)",
+                paper=face.PAPER,
+                advice="Start here: FedAvg on a face network; class centres stay at the sites; two people per site.",
+            ),
+            *(fedfr.METHOD, fedfr_baselines.FINE_TUNE, fedfr_baselines.DISTILLATION, fedface.METHOD),
+        ),
+    ),
+    "Recognition with noisy clusters": Group(
+        "Sites have many people, and each may release noisy group centres.",
+        (
+            *(privacyface.METHOD, privacyface_baselines.CONVENTIONAL, privacyface_baselines.WITHOUT_NOISE),
+            *(privacyface_baselines.NAIVE, privacyface_baselines.FEDFACE),
+        ),
+    ),
+    "Baselines of recognition": Group(
+        "You want to measure the gain of a federation.",
+        (
+            *(fedfr_baselines.PRETRAINED, privacyface_baselines.LOCAL),
+            *(fedfr_baselines.CENTRALISED, privacyface_baselines.GLOBAL),
+        ),
+    ),
 }
+"""The methods by what the reader has and wants."""
+
+METHODS: dict[str, Method] = {method.name: method for group in GROUPS.values() for method in group.methods}
+
+
+def advice_lines(methods: Mapping[str, Method]) -> Iterator[str]:
+    """Yield methods with their advice, group by group; methods of other packages come last."""
+    width = max(map(len, methods))
+    groups = {title: [method.name for method in group.methods] for title, group in GROUPS.items()}
+    groups["Other packages"] = sorted(methods.keys() - METHODS.keys())
+    for title, names in groups.items():
+        if lines := [f"  {name:<{width}}  {methods[name].advice}".rstrip() for name in names if name in methods]:
+            yield from (title, *lines, "")
 
 
 # Reading a recipe's section ``method``: the method that it names, alone or with a model, and its validated options.
@@ -177,7 +206,7 @@ METHODS: dict[str, Method] = {
 
 def find(section: Mapping[str, Any] | MethodOptions) -> Method:
     """Return the method that a recipe's section ``method`` names, alone or with a model."""
-    tree = section.model_dump() if isinstance(section, MethodOptions) else section
+    tree, model = _separate_model(section.model_dump() if isinstance(section, MethodOptions) else section)
     name = tree.get("name")
     names = [*METHODS, *extensions.names("methods")]
     if not isinstance(name, str):
@@ -186,7 +215,7 @@ def find(section: Mapping[str, Any] | MethodOptions) -> Method:
     if (method := method_named(name)) is None:
         hint = f"{choice_hint(name, names)}; a method of your own needs an entry point (docs/extending.md#registration)"
         raise UserError("recipe.method.name", f"unknown method {name!r}{hint}")
-    if (model := _model_of(tree)) is None:
+    if model is None:
         return method
     if name not in ALGORITHMS:
         raise UserError(
@@ -198,57 +227,39 @@ def find(section: Mapping[str, Any] | MethodOptions) -> Method:
 
 def read_method(section: Mapping[str, Any]) -> MethodOptions:
     """Validate a recipe's section ``method`` against the options of the method that it names."""
-    name = section.get("name")
-    tree = _expand_model(section) if isinstance(name, str) else dict(section)
-    return read_section(find(tree).options, tree, "recipe.method")
+    return read_section(find(section).options, _separate_model(section)[0], "recipe.method")
 
 
-def _model_of(tree: Mapping[str, Any]) -> str | None:
-    """Return the model that a section names: by ``model`` or, for an algorithm, by the name of its network."""
-    if tree.get("model") is not None:
-        return str(tree["model"])
-    network = tree.get("network")
-    named = network.get("name") if isinstance(network, Mapping) else None
-    if not isinstance(named, str) or tree["name"] not in ALGORITHMS:
-        return None
-    if named not in MODELS:
-        raise UserError("recipe.method.network.name", f"unknown model {named!r}{choice_hint(named, MODELS)}")
-    return None if tree["name"] in FOR_FACES and named in face.MODELS else named
+def _separate_model(section: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
+    """Return a section with the name of its model in ``model`` and all settings in ``network``, and that name.
 
-
-def _expand_model(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn ``model: {name: timm, arch: …}`` into a model name and its network section.
-
-    A backbone's name is also the name of its network.
+    ``model: {name: timm, arch: …}`` states both at once. ``network: {name: timm, arch: …}`` is the form of earlier
+    recipes; only the network of a face backbone keeps its name.
     """
-    tree = dict(section)
-    if not isinstance(tree.get("network", {}), Mapping):
-        return tree
-    network = dict(tree.get("network", {}))
-    if isinstance(tree.get("model"), Mapping):
-        settings = dict(tree["model"])
-        if not isinstance(settings.get("name"), str):
-            raise UserError("recipe.method.model", f"needs a name: one of {', '.join(MODELS)}")
-        tree["model"] = settings.pop("name")
-        for key in (key for key in network.keys() & settings.keys() if network[key] != settings[key]):
-            raise _stated_twice_error(key, network[key], f"method.model.{key}", settings[key])
-        network |= settings
-    # Any other type of ``model`` is left to the validation of the section.
-    if not isinstance(tree.get("model"), str | None):
-        return tree
-    named = network.get("name")
-    if tree.get("model") is None and tree.get("name") in ALGORITHMS and isinstance(named, str) and named in MODELS:
-        tree |= {} if named in face.MODELS else {"model": named}
-    elif tree.get("model") in MODELS and named not in (None, tree["model"]):
-        raise _stated_twice_error("name", named, "method.model", tree["model"])
-    # Only the network of a backbone repeats the model's name.
-    model = tree.get("model")
-    if named is not None and named == model:
+    tree, network, model = dict(section), section.get("network", {}), section.get("model")
+    # Other types are left to the validation of the section.
+    if not isinstance(network, Mapping) or not isinstance(tree.get("name"), str):
+        return tree, None if model is None else str(model)
+    settings = dict(model) if isinstance(model, Mapping) else {"name": None if model is None else str(model)}
+    if model is not None and not isinstance(settings.get("name"), str):
+        raise UserError("recipe.method.model", f"needs a name: one of {', '.join(MODELS)}")
+    name = settings["name"]
+    if name not in MODELS:
+        del settings["name"]
+    for key in (key for key in network.keys() & settings.keys() if network[key] != settings[key]):
+        place = "method.model" if key == "name" else f"method.model.{key}"
+        problem = f"is {network[key]!r}, but {place} is {settings[key]!r}; leave one of them out"
+        raise UserError(f"recipe.method.network.{key}", problem)
+    network = {**settings, **network}
+    if name is None:
+        name = network.get("name")
+        if tree["name"] not in ALGORITHMS or not isinstance(name, str):
+            return tree, None
+        if name not in MODELS:
+            raise UserError("recipe.method.network.name", f"unknown model {name!r}{choice_hint(name, MODELS)}")
+        if name in face.MODELS:
+            return tree, None if tree["name"] in FOR_FACES else name
+    tree["model"] = name
+    if name in MODELS and name not in face.MODELS:
         del network["name"]
-    if model in face.MODELS:
-        network = {"name": model, **network}
-    return tree | ({"network": network} if network else {})
-
-
-def _stated_twice_error(key: str, here: object, other: str, there: object) -> UserError:
-    return UserError(f"recipe.method.network.{key}", f"is {here!r}, but {other} is {there!r}; leave one of them out")
+    return (tree | {"network": network} if network else tree), name

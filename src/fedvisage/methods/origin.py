@@ -1,7 +1,7 @@
 """The origin of a method: the catalogue, or a caller who passed it in from Python.
 
 A method that was passed in is identified by a digest of its source: the functions and classes that it consists of, the
-values that these carry, and the functions of their own package that they call. Functions of fedvisage count by name and
+values that these carry, and the text of their modules outside of fedvisage. Functions of fedvisage count by name and
 source, so an algorithm of the package on a model of the package has the same digest for every caller.
 """
 
@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import partial
-from types import CodeType, FunctionType, MethodType
+from types import FunctionType, MethodType
 from typing import Any
 
 from fedvisage.base import extensions
@@ -23,18 +24,18 @@ from fedvisage.methods.catalogue import ALGORITHMS, METHODS, MODELS, find, metho
 from fedvisage.recipe import MethodOptions
 
 PACKAGE = "fedvisage"
-NAMED = ("name", "title", "paper")
+NAMED = ("name", "title", "paper", "advice")
 """Fields of a method that do not affect its results."""
-
-Code = FunctionType | type[Any]
 
 
 def check_name(method: Method) -> None:
     """Reject a method that has the name of a listed method but differs from it."""
     if method.name not in METHODS and method.name not in extensions.names("methods"):
         return
-    digest = digest_of(method)
-    if not any(method is listed or digest == digest_of(listed) for listed in _listed_methods(method)):
+    # The methods of that name: the one of the bare name, and an algorithm on each model.
+    models = [model for model in MODELS.values() if model.task == method.task and method.name in ALGORITHMS]
+    listed = [method_named(method.name), *(on(method.name, model.name) for model in models)]
+    if not any(method is other or digest_of(method) == digest_of(other) for other in listed if other is not None):
         raise UserError(
             "method",
             f"{method.name} is already the name of a listed method; give this method another name: "
@@ -50,26 +51,21 @@ def origin_of(method: Method, section: MethodOptions) -> dict[str, str] | None:
         listed = None
     if listed is not None and (listed is method or digest_of(listed) == digest_of(method)):
         return None
-    functions = sorted({_name(value) for value in _parts(method) if _is_code(value) and _package(value) != PACKAGE})
-    modules = sorted({value.__module__ for value in _parts(method) if _is_code(value) and _package(value) != PACKAGE})
+    outside = [part for part in _parts(method) if _is_code(part) and not _is_of_package(part)]
+    modules, functions = sorted({part.__module__ for part in outside}), sorted({_name(part) for part in outside})
     return {"module": ", ".join(modules) or PACKAGE, "code": ", ".join(functions), "sha256": digest_of(method)}
 
 
 def digest_of(method: Method) -> str:
     """Return a digest of a method's code and values."""
     digest = hashlib.sha256()
-    for value in _parts(method):
-        text = f"{_name(value)}\n{_source(value)}" if _is_code(value) else repr(value)
+    for part in _parts(method):
+        text = repr(part)
+        if _is_code(part):
+            module = None if _is_of_package(part) else sys.modules.get(part.__module__)
+            text = f"{_name(part)}\n{_source(part)}\n{_source(module)}"
         digest.update(f"{len(text)} {text}".encode())
     return digest.hexdigest()
-
-
-def _listed_methods(method: Method) -> Iterator[Method]:
-    """Yield the listed methods of a name: the method of the bare name, and an algorithm on each model."""
-    if (listed := method_named(method.name)) is not None:
-        yield listed
-    if method.name in ALGORITHMS:
-        yield from (on(method.name, model.name) for model in MODELS.values() if model.task == method.task)
 
 
 def _parts(method: Method) -> Iterator[Any]:
@@ -84,60 +80,43 @@ def _parts(method: Method) -> Iterator[Any]:
 def _walk_value(value: Any, seen: set[int]) -> Iterator[Any]:
     """Yield a value if it is code or plain, then its contents; code is yielded once."""
     if _is_code(value):
-        if id(value) not in seen:
-            seen.add(id(value))
-            yield value
-            for inner in _attached_values(value):
-                yield from _walk_value(inner, seen)
+        if id(value) in seen:
+            return
+        seen.add(id(value))
+        yield value
     elif isinstance(value, str | int | float | bytes | Enum | None):
         yield value
+        return
     else:
         yield type(value).__qualname__
-        for inner in _contents(value):
-            yield from _walk_value(inner, seen)
-
-
-def _contents(value: Any) -> Iterator[Any]:
-    """Yield the contents of a container, a bound function or a dataclass; other values count by their type."""
-    if isinstance(value, partial):
-        yield from (value.func, value.args, value.keywords)
+    # The options of a class; the defaults and closure of a function; the contents of a container, a bound function or
+    # a dataclass. Other values count by their type.
+    contents: list[Any] = []
+    if isinstance(value, type):
+        contents = sorted(getattr(value, "model_fields", ()))
+    elif isinstance(value, FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        contents = [value.__defaults__, value.__kwdefaults__, *cells]
+    elif isinstance(value, partial):
+        contents = [value.func, value.args, value.keywords]
     elif isinstance(value, MethodType):
-        yield from (value.__func__, value.__self__)
+        contents = [value.__func__, value.__self__]
     elif isinstance(value, Mapping):
-        yield from (part for pair in value.items() for part in pair)
+        contents = [part for pair in value.items() for part in pair]
     elif isinstance(value, list | tuple):
-        yield from value
+        contents = [*value]
     elif is_dataclass(value):
-        yield from (getattr(value, field.name) for field in fields(value))
-
-
-def _attached_values(code: Code) -> Iterator[Any]:
-    """Yield what a class or function carries besides its source: options, closure, defaults, code of its package."""
-    if isinstance(code, type):
-        yield from sorted(getattr(code, "model_fields", ()))
-        return
-    yield from (code.__defaults__, code.__kwdefaults__)
-    for cell in code.__closure__ or ():
-        yield cell.cell_contents
-    if _package(code) != PACKAGE:
-        for name in sorted(_names_in(code.__code__)):
-            value = code.__globals__.get(name)
-            if isinstance(value, str | int | float) or (_is_code(value) and _package(value) == _package(code)):
-                yield from (name, value)
-
-
-def _names_in(code: CodeType) -> set[str]:
-    """Return the global names that code uses, including those of its inner functions."""
-    inner = (_names_in(const) for const in code.co_consts if isinstance(const, CodeType))
-    return {*code.co_names}.union(*inner)
+        contents = [getattr(value, field.name) for field in fields(value)]
+    for part in contents:
+        yield from _walk_value(part, seen)
 
 
 def _is_code(value: Any) -> bool:
     return isinstance(value, FunctionType | type)
 
 
-def _package(code: Any) -> str:
-    return str(code.__module__).partition(".")[0]
+def _is_of_package(code: Any) -> bool:
+    return str(code.__module__).partition(".")[0] == PACKAGE
 
 
 def _name(code: Any) -> str:
@@ -145,7 +124,7 @@ def _name(code: Any) -> str:
 
 
 def _source(code: Any) -> str:
-    """Return the source of a function or class, or its byte code if there is no source."""
+    """Return the source of a function, class or module, or the byte code of a function without source."""
     try:
         return inspect.getsource(code)
     except (OSError, TypeError):

@@ -74,7 +74,7 @@ class LowRank(nn.Module):
         self.scale = alpha / rank
         nn.init.kaiming_uniform_(self.a, a=math.sqrt(5))
 
-    def beside(self, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    def add_to_output(self, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         """Add to the output of the layer (a forward hook)."""
         return output + self.scale * linear(linear(inputs[0], self.a), self.b)
 
@@ -92,7 +92,7 @@ class Shift(nn.Module):
         super().__init__()
         self.value = nn.Parameter(torch.zeros_like(cast(Tensor, layer.bias)))
 
-    def beside(self, _: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    def add_to_output(self, _: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
         """Add to the output of the layer (a forward hook)."""
         return output + self.value
 
@@ -133,7 +133,7 @@ class FrozenNetwork(nn.Module):
         for name, piece in self._pieces():
             layer = whole.network.get_submodule(name)
             # A bound method, so that a copy of this module is hooked to its own pieces.
-            layer.register_forward_hook(cast(Callable[..., Tensor], piece.beside))
+            layer.register_forward_hook(cast(Callable[..., Tensor], piece.add_to_output))
 
     @property
     def frozen(self) -> NormalisedNetwork | FaceBackbone:
@@ -186,7 +186,10 @@ class FrozenNetwork(nn.Module):
 def adapted_network(settings: AdaptedNetwork, image: Input) -> FrozenNetwork:
     """Build a frozen network with random weights, and its additions."""
     backbone = timm_network(settings, image, outputs=0)
-    _open_fused(backbone)
+    # Make attention call its layer for queries, keys and values, where it would use only the layer's weights.
+    for layer in backbone.modules():
+        if getattr(layer, "q_bias", None) is not None and hasattr(layer, "qkv_bias_separate"):
+            cast(Any, layer).qkv_bias_separate = True
     low_rank, shifts = dict[str, nn.Module](), dict[str, nn.Module]()
     for name, layer in _adapted_layers(backbone.network, settings, nn.Linear) if settings.rank else ():
         low_rank[name] = LowRank(cast(nn.Linear, layer), settings.rank, settings.alpha)
@@ -219,13 +222,6 @@ def _adapted_layers(
             continue
         if kind is nn.Module or halves & set(name.split(".")):
             yield name, layer
-
-
-def _open_fused(whole: NormalisedNetwork) -> None:
-    """Make attention call its layer for queries, keys and values, where it would use only the layer's weights."""
-    for layer in whole.modules():
-        if getattr(layer, "q_bias", None) is not None and hasattr(layer, "qkv_bias_separate"):
-            cast(Any, layer).qkv_bias_separate = True
 
 
 # Low-rank adapters in the convolutions of a frozen face network.
@@ -269,7 +265,7 @@ class LowRankConvolution(nn.Module):
         self.scale = alpha / rank
         nn.init.kaiming_uniform_(self.a, a=math.sqrt(5))
 
-    def beside(self, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    def add_to_output(self, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         """Add to the output of the layer (a forward hook)."""
         images: Tensor = inputs[0]
         a: Tensor = self.a
@@ -287,10 +283,11 @@ class LowRankConvolution(nn.Module):
 def with_adapters(network: nn.Sequential, settings: FaceAdapters, embedding: int) -> FrozenNetwork:
     """Freeze an iResNet and attach the adapters."""
     pieces: dict[str, nn.Module] = {}
-    for name, layer in _learning_layers(network, settings):
-        if isinstance(layer, nn.Conv2d):
+    stages = {f"stage{number}" for number in settings.stages}
+    for name, layer in network.named_modules():
+        if isinstance(layer, nn.Conv2d) and name.split(".")[0] in stages:
             pieces[name] = LowRankConvolution(layer, settings.rank, settings.alpha)
-        elif isinstance(layer, nn.Linear):
+        elif isinstance(layer, nn.Linear) and name == "linear" and settings.linear:
             pieces[name] = LowRank(layer, settings.rank, settings.alpha)
     return FrozenNetwork(FaceBackbone(network, embedding), pieces, {})
 
@@ -308,11 +305,3 @@ def load_frozen(body: FaceBackbone, path: Path) -> None:
             f"{path} is missing {', '.join(wrong[:FEW])}{suffix}, or differs in shape; it is for another network",
         )
     body.network.load_state_dict({name: tensors[name] for name in state})
-
-
-def _learning_layers(network: nn.Module, settings: FaceAdapters) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the layers with adapters in network order."""
-    stages = {f"stage{number}" for number in settings.stages}
-    for name, layer in network.named_modules():
-        if (isinstance(layer, nn.Conv2d) and name.split(".")[0] in stages) or (name == "linear" and settings.linear):
-            yield name, layer

@@ -47,7 +47,12 @@ def degrade(
         selected = torch.rand(len(images), generator=generator) < change.probability
         amounts = change.least + (change.most - change.least) * torch.rand(len(images), generator=generator)
         if name == "cutmix":
-            donors = torch.where(selected, _donors(labels.cpu(), generator), -1)
+            # The donor of a bona fide image is an attack of the batch; attacks have none.
+            attacks = (labels.cpu() == 0).nonzero()[:, 0]
+            uniform = torch.rand(len(labels), generator=generator)
+            if len(attacks):
+                pasted = selected & (labels.cpu() == 1)
+                donors = torch.where(pasted, attacks[(uniform * len(attacks)).long()], -1)
             images, depth = paste_squares(images, depth, donors, _squares(amounts, images.shape[-1], generator))
         elif name == "cutout":
             inside = _masks(_squares(amounts, images.shape[-1], generator), images.shape[-1])
@@ -152,15 +157,6 @@ def paste_squares(
     return images, depth
 
 
-def _donors(labels: Tensor, generator: Generator) -> Tensor:
-    """Return an attack of the batch for each bona fide image, and −1 for attacks or if the batch has no attack."""
-    attacks = (labels == 0).nonzero()[:, 0]
-    uniform = torch.rand(len(labels), generator=generator)
-    if not len(attacks):
-        return torch.full((len(labels),), -1)
-    return torch.where(labels == 1, attacks[(uniform * len(attacks)).long()], -1)
-
-
 def _squares(amounts: Tensor, size: int, generator: Generator) -> Tensor:
     """Return B×4 (left, top, right, bottom): squares with these shares of the side, centred near the middle."""
     side = amounts * size
@@ -211,21 +207,6 @@ def augment(
         images = _translate(images, offsets)
         if depth is not None:
             depth = _translate(depth[:, None], (offsets * depth.shape[-1] / size).round().long())[:, 0]
-    return _change_colours(images, options, generator), depth
-
-
-def draw_mirrored_only(count: int, options: Augment, generator: Generator) -> Tensor | None:
-    """Return the mask of images that :func:`augment` mirrors with the same stream; None if it changes more."""
-    if any((options.shift, options.brightness, options.contrast, options.saturation, options.hue, options.changes)):
-        return None
-    return _draw_mirrored(count, options, generator) if options.flip else torch.zeros(count, dtype=torch.bool)
-
-
-def _draw_mirrored(count: int, options: Augment, generator: Generator) -> Tensor:
-    return torch.rand(count, generator=generator) < options.flip
-
-
-def _change_colours(images: Tensor, options: Augment, generator: Generator) -> Tensor:
     if options.brightness:
         images = images * _factor(images, options.brightness, generator)
     if options.contrast:
@@ -238,7 +219,18 @@ def _change_colours(images: Tensor, options: Augment, generator: Generator) -> T
     if options.hue:
         turns = (2 * torch.rand(len(images), generator=generator) - 1) * options.hue
         images = shift_hue(images, to_device(turns, images.device).to(images))
-    return images
+    return images, depth
+
+
+def draw_mirrored_only(count: int, options: Augment, generator: Generator) -> Tensor | None:
+    """Return the mask of images that :func:`augment` mirrors with the same stream; None if it changes more."""
+    if any((options.shift, options.brightness, options.contrast, options.saturation, options.hue, options.changes)):
+        return None
+    return _draw_mirrored(count, options, generator) if options.flip else torch.zeros(count, dtype=torch.bool)
+
+
+def _draw_mirrored(count: int, options: Augment, generator: Generator) -> Tensor:
+    return torch.rand(count, generator=generator) < options.flip
 
 
 def _factor(images: Tensor, strength: float, generator: Generator) -> Tensor:

@@ -189,7 +189,7 @@ class StatisticsMeter:
     def __enter__(self) -> StatisticsMeter:
         """Start recording."""
         for layer, seen in zip(self._layers, self._seen, strict=True):
-            self._hooks.append(layer.register_forward_pre_hook(_watcher(seen)))
+            self._hooks.append(layer.register_forward_pre_hook(partial(_record_moments, seen)))
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -215,13 +215,10 @@ class StatisticsMeter:
             passes = torch.stack(seen)  # passes × (mean, variance) × channels
             mean, variance = centre(layer, passes)
             unit = _stored_statistics(layer)[1] + layer.eps
-            distances.append(channel_distance(passes[:, 0], passes[:, 1], mean, variance, unit).mean())
+            # ((μ − μ₀)² + (σ − σ₀)²) / unit: the squared 2-Wasserstein distance of two Gaussians, per channel.
+            spread = (passes[:, 1].sqrt() - variance.sqrt()).square()
+            distances.append((((passes[:, 0] - mean).square() + spread) / unit).mean())
         return float(torch.stack(distances).mean())
-
-
-def channel_distance(mean: Tensor, variance: Tensor, mean0: Tensor, variance0: Tensor, unit: Tensor) -> Tensor:
-    """Return ((μ − μ₀)² + (σ − σ₀)²) / unit: the squared 2-Wasserstein distance of two Gaussians, per channel."""
-    return ((mean - mean0).square() + (variance.sqrt() - variance0.sqrt()).square()) / unit
 
 
 def _stored_statistics(layer: _BatchNorm) -> tuple[Tensor, Tensor]:
@@ -230,11 +227,8 @@ def _stored_statistics(layer: _BatchNorm) -> tuple[Tensor, Tensor]:
     return layer.running_mean, layer.running_var
 
 
-def _watcher(seen: list[Tensor]) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-    def watch(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        seen.append(torch.stack(moments(inputs[0].detach().float())))
-
-    return watch
+def _record_moments(seen: list[Tensor], _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    seen.append(torch.stack(moments(inputs[0].detach().float())))
 
 
 def moments(values: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ from fedvisage.base.errors import UserError
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-Mark = object
+StreamEvent = object
 """The progress of the prefetching stream at some point."""
 
 
@@ -28,16 +28,16 @@ class Prefetcher:
     ahead = 0
     """Number of batches to prepare in advance."""
 
-    def beside(self) -> AbstractContextManager[object]:
+    def side_stream(self) -> AbstractContextManager[object]:
         """Return the context in which a batch is prepared."""
         return nullcontext()
 
-    def mark(self) -> Mark:
-        """Return a mark of the current progress."""
+    def record_event(self) -> StreamEvent:
+        """Return the current progress."""
         return None
 
-    def join(self, mark: Mark, tensors: Iterable[Tensor]) -> None:
-        """Make the following steps wait for the work up to a mark; the steps own these tensors from now on."""
+    def join(self, event: StreamEvent, tensors: Iterable[Tensor]) -> None:
+        """Make the following steps wait for the work up to an event; the steps own these tensors from now on."""
 
 
 class StreamPrefetcher(Prefetcher):
@@ -49,19 +49,19 @@ class StreamPrefetcher(Prefetcher):
         """Create a stream on the device."""
         self._device, self._stream = device, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def beside(self) -> AbstractContextManager[object]:
+    def side_stream(self) -> AbstractContextManager[object]:
         """Return a context that queues operations in the separate stream."""
         return torch.cuda.stream(self._stream)
 
-    def mark(self) -> Mark:
+    def record_event(self) -> StreamEvent:
         """Record an event in the separate stream."""
         return self._stream.record_event()
 
-    def join(self, mark: Mark, tensors: Iterable[Tensor]) -> None:
+    def join(self, event: StreamEvent, tensors: Iterable[Tensor]) -> None:
         """Make the current stream wait, but not the process, and keep the tensors' memory until it has used them."""
         usual = torch.cuda.current_stream(self._device)
-        assert isinstance(mark, torch.cuda.Event)
-        usual.wait_event(mark)
+        assert isinstance(event, torch.cuda.Event)
+        usual.wait_event(event)
         for tensor in tensors:
             if tensor.is_cuda:
                 tensor.record_stream(usual)
@@ -74,7 +74,10 @@ def prefetcher_of(device: torch.device) -> Prefetcher:
 
 
 def prefetch(
-    keys: Iterable[Key], make: Callable[[Key], Value], tensors: Callable[[Value], Iterable[Tensor]], side: Prefetcher
+    keys: Iterable[Key],
+    make: Callable[[Key], Value],
+    tensors: Callable[[Value], Iterable[Tensor]],
+    prefetcher: Prefetcher,
 ) -> Iterator[Value]:
     """Yield `make(key)` for each key in order; with a prefetcher, the next ones are already in progress.
 
@@ -84,23 +87,21 @@ def prefetch(
     CPU cannot prefetch and prepares each batch on demand. Both get identical batches, because a batch depends on
     numbers and not on the time of its preparation.
     """
-    waiting: deque[tuple[Value, Mark]] = deque()
+    waiting: deque[tuple[Value, StreamEvent]] = deque()
+
+    def hand_out() -> Value:
+        item, event = waiting.popleft()
+        prefetcher.join(event, tensors(item))
+        return item
+
     for key in keys:
-        with side.beside():
+        with prefetcher.side_stream():
             item = make(key)
-            waiting.append((item, side.mark()))
-        if len(waiting) > side.ahead:
-            yield _hand_out(waiting, tensors, side)
+            waiting.append((item, prefetcher.record_event()))
+        if len(waiting) > prefetcher.ahead:
+            yield hand_out()
     while waiting:
-        yield _hand_out(waiting, tensors, side)
-
-
-def _hand_out(
-    waiting: deque[tuple[Value, Mark]], tensors: Callable[[Value], Iterable[Tensor]], side: Prefetcher
-) -> Value:
-    item, mark = waiting.popleft()
-    side.join(mark, tensors(item))
-    return item
+        yield hand_out()
 
 
 def to_device(value: Tensor, device: torch.device) -> Tensor:
@@ -164,7 +165,7 @@ class Compute:
     device: torch.device
     half: bool
     layout: torch.memory_format = LAYOUT
-    side: Prefetcher = field(default_factory=Prefetcher, compare=False)
+    prefetcher: Prefetcher = field(default_factory=Prefetcher, compare=False)
     """The prefetcher of the device."""
 
     @property

@@ -299,11 +299,6 @@ class FaceNetwork(Backbone):
 
 def face_network(options: FaceNetwork, size: int) -> nn.Module:
     """Build a network with random weights, from images in [0, 1] to features; adapters freeze it."""
-    plain = _plain_network(options, size)
-    return plain if options.adapters is None else with_adapters(plain, options.adapters, options.embedding)
-
-
-def _plain_network(options: FaceNetwork, size: int) -> nn.Sequential:
     shape = {"width": options.width, "embedding": options.embedding}
     builders: dict[str, Callable[[], nn.Sequential]] = {
         "sphere20": lambda: sphere(Sphere(depth=20, **shape), size),
@@ -315,7 +310,8 @@ def _plain_network(options: FaceNetwork, size: int) -> nn.Sequential:
         "mobilefacenet-dw": lambda: mobilefacenet_dw(MobileFaceNet(**shape), size),
         "timm-embedding": lambda: timm_embedding(str(options.arch), options.embedding, size),
     }
-    return builders[options.name]()
+    plain = builders[options.name]()
+    return plain if options.adapters is None else with_adapters(plain, options.adapters, options.embedding)
 
 
 def timm_embedding(arch: str, embedding: int, size: int) -> nn.Sequential:

@@ -240,24 +240,20 @@ def classifier(options: TableII) -> nn.Module:
 
 
 def initialise(net: nn.Module, drawing: Initialisation = "xavier") -> None:
-    """Draw all weights by Xavier's rule or as in the authors' code; biases start at zero."""
-    if drawing == "released":
-        _initialise_as_released(net)
-        return
+    """Draw all weights by Xavier's rule or as in the authors' code; biases start at zero.
+
+    The authors' code draws small normal weights, and BatchNorm scales around 1; its deconvolutions keep torch's
+    initialisation.
+    """
+    released = drawing == "released"
     for module in net.modules():
-        if isinstance(module, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):
-            nn.init.xavier_uniform_(module.weight)
+        if isinstance(module, nn.Conv2d | nn.Linear) or (isinstance(module, nn.ConvTranspose2d) and not released):
+            if released:
+                nn.init.xavier_normal_(module.weight, gain=RELEASED)
+            else:
+                nn.init.xavier_uniform_(module.weight)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-
-
-def _initialise_as_released(net: nn.Module) -> None:
-    """Draw small normal weights, and BatchNorm scales around 1; deconvolutions keep torch's initialisation."""
-    for module in net.modules():
-        if isinstance(module, nn.Conv2d | nn.Linear):
-            nn.init.xavier_normal_(module.weight, gain=RELEASED)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
-        elif isinstance(module, nn.BatchNorm2d):
+        elif isinstance(module, nn.BatchNorm2d) and released:
             nn.init.normal_(module.weight, 1.0, RELEASED)
             nn.init.zeros_(module.bias)

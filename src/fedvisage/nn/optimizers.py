@@ -89,7 +89,8 @@ def are_small(parameters: Sequence[nn.Parameter]) -> bool:
 
 def renewed(used: Optimizer | None, parameters: Sequence[nn.Parameter], settings: Settings, factor: float) -> Optimizer:
     """Return a used optimizer of these parameters and settings in the state of a new one, or else a new one."""
-    if used is None or not _has(used, parameters):
+    own = [] if used is None else used.param_groups[0]["params"]
+    if used is None or [*map(id, own)] != [*map(id, parameters)]:
         return build(parameters, settings, factor)
     for group in used.param_groups:
         group["lr"] = settings.lr * factor
@@ -98,11 +99,6 @@ def renewed(used: Optimizer | None, parameters: Sequence[nn.Parameter], settings
     else:  # SGD creates its momentum in its first step
         used.state.clear()
     return used
-
-
-def _has(optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> bool:
-    own = optimizer.param_groups[0]["params"]
-    return len(own) == len(parameters) and all(a is b for a, b in zip(own, parameters, strict=True))
 
 
 def step(optimizer: Optimizer, clip_norm: float | None) -> None:

@@ -55,19 +55,16 @@ class Sampler:
         if labels is not self._labels:
             sample = sample_classes(labels, sum(map(len, self._parts)), self._count, self._rng)
             self._labels = labels
-            self._sample = BatchClasses(
-                self._take(sample.classes), to_device(sample.labels, self._device), sample.classes
-            )
+            # Classes are numbered through all parts.
+            rows: list[Tensor] = []
+            first = 0
+            for part in self._parts:
+                in_part = (sample.classes >= first) & (sample.classes < first + len(part))
+                rows.append(part.take(to_device(sample.classes[in_part] - first, self._device)))
+                first += len(part)
+            centres = torch.cat(rows) if len(rows) > 1 else rows[0]
+            self._sample = BatchClasses(centres, to_device(sample.labels, self._device), sample.classes)
         return self._sample
-
-    def _take(self, classes: Tensor) -> Tensor:
-        row_parts: list[Tensor] = []
-        first = 0
-        for part in self._parts:
-            in_part = (classes >= first) & (classes < first + len(part))
-            row_parts.append(part.take(to_device(classes[in_part] - first, self._device)))
-            first += len(part)
-        return torch.cat(row_parts) if len(row_parts) > 1 else row_parts[0]
 
     def finish(self) -> None:
         """Put the centres back into the optimizer."""

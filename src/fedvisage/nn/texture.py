@@ -40,15 +40,14 @@ class ColourTexture(nn.Module):
 
     def as_graph(self, images: Tensor) -> Tensor:
         """Return the same without integer counting, which exported graphs do not support."""
-        codes = [patterns_as_graph(channel).flatten(1) for channel in channels(images).unbind(1)]
-        counts = [
-            torch.zeros_like(channel_codes[:, :1])
-            .float()
-            .expand(-1, 1 << NEIGHBOURS)
-            .scatter_add(1, channel_codes, torch.ones_like(channel_codes, dtype=torch.float32))
-            for channel_codes in codes
-        ]
-        shares = [channel_counts / codes[0].shape[1] @ self.uniform for channel_counts in counts]
+        shares = []
+        for channel in channels(images).unbind(1):
+            # The patterns as integers that can be indices.
+            bits = [brighter.long() * (1 << bit) for bit, brighter in enumerate(_brighter(channel))]
+            codes = torch.stack(bits).sum(dim=0).flatten(1)
+            none = torch.zeros_like(codes[:, :1]).float().expand(-1, 1 << NEIGHBOURS)
+            counts = none.scatter_add(1, codes, torch.ones_like(codes, dtype=torch.float32))
+            shares.append(counts / codes.shape[1] @ self.uniform)
         return torch.cat(shares, dim=1).mul(BINS).sqrt() - 1
 
 
@@ -65,18 +64,15 @@ class TextureClassifier(nn.Module):
         return torch.as_tensor(self.plane(self.texture(images)))
 
 
-def rgb_to_ycbcr(rgb: Tensor) -> Tensor:
-    """Return luma, blue and red difference of RGB images in [0, 1] (ITU-R BT.601, full range)."""
-    red, green, blue = rgb.unbind(1)
-    luma = 0.299 * red + 0.587 * green + 0.114 * blue
-    return torch.stack([luma, (blue - luma) * 0.564 + 0.5, (red - luma) * 0.713 + 0.5], dim=1)
-
-
 def channels(images: Tensor) -> Tensor:
     """Return HSV and YCbCr as integers from 0 to 255, from RGB, or RGB and HSV, in [0, 1]."""
     rgb = images[:, :3]
     hsv = images[:, 3:] if images.shape[1] == 6 else colour_channels(rgb, "rgb+hsv")[:, 3:]
-    return torch.cat([hsv, rgb_to_ycbcr(rgb)], dim=1).float().clamp_(0, 1).mul_(255).round_()
+    # Luma, blue and red difference (ITU-R BT.601, full range).
+    red, green, blue = rgb.unbind(1)
+    luma = 0.299 * red + 0.587 * green + 0.114 * blue
+    ycbcr = torch.stack([luma, (blue - luma) * 0.564 + 0.5, (red - luma) * 0.713 + 0.5], dim=1)
+    return torch.cat([hsv, ycbcr], dim=1).float().clamp_(0, 1).mul_(255).round_()
 
 
 def histogram(channel: Tensor) -> Tensor:
@@ -98,12 +94,6 @@ def patterns(channel: Tensor) -> Tensor:
     for bit, brighter in enumerate(_brighter(channel)):
         codes |= brighter.view(torch.uint8) << bit
     return codes
-
-
-def patterns_as_graph(channel: Tensor) -> Tensor:
-    """Return the same as :func:`patterns`, as integers that can be indices."""
-    bits = [brighter.long() * (1 << bit) for bit, brighter in enumerate(_brighter(channel))]
-    return torch.stack(bits).sum(dim=0)
 
 
 def _brighter(channel: Tensor) -> Iterator[Tensor]:

@@ -133,18 +133,14 @@ def load_weights(whole: NormalisedNetwork, path: Path) -> None:
     for name in (name for name in state if name not in last_names):
         if name not in weights:
             raise UserError(place, f"{path} has no {name}; it belongs to a different network")
-        value = _of_channels(weights[name], state[name])
-        if value.shape != state[name].shape:
-            shapes = f"{tuple(weights[name].shape)}, but the network expects {tuple(state[name].shape)}"
+        value, wanted = weights[name], state[name]
+        # The first layer of a network with more channels than RGB gets zeros for the additional ones.
+        rgb = value.ndim == wanted.ndim == 4 and value.shape[1] == RGB < wanted.shape[1]
+        if rgb and value[:, :1].shape == wanted[:, :1].shape:
+            additional = value.new_zeros(value.shape[0], wanted.shape[1] - RGB, *value.shape[2:])
+            value = torch.cat([value, additional], dim=1)
+        if value.shape != wanted.shape:
+            shapes = f"{tuple(weights[name].shape)}, but the network expects {tuple(wanted.shape)}"
             raise UserError(place, f"{path}: {name} has shape {shapes}")
         state[name] = value
     whole.network.load_state_dict(state)
-
-
-def _of_channels(value: Tensor, wanted: Tensor) -> Tensor:
-    """Return weights of a first layer for more channels than RGB, with zeros for the additional ones."""
-    rgb = value.ndim == wanted.ndim == 4 and value.shape[1] == RGB < wanted.shape[1]
-    if not rgb or value.shape[0] != wanted.shape[0] or value.shape[2:] != wanted.shape[2:]:
-        return value
-    additional = value.new_zeros(value.shape[0], wanted.shape[1] - RGB, *value.shape[2:])
-    return torch.cat([value, additional], dim=1)

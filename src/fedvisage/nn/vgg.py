@@ -43,7 +43,12 @@ def vgg(options: VGG, inputs: int, spare: int = 0) -> nn.ModuleDict:
     spares = [0, *(spare for _ in FACTORS), 0]
     parts: dict[str, nn.Module] = {}
     for name, real, extra in zip(LAYERS, pairwise(widths), pairwise(spares), strict=True):
-        parts[name] = nn.Sequential(weights(name, *real, *extra), *after_weights(name))
+        after: list[nn.Module] = [] if name == "output" else [nn.ReLU(inplace=True)]
+        if name == "convolution6":
+            after += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+        elif name in POOLED:
+            after.append(nn.MaxPool2d(2))
+        parts[name] = nn.Sequential(weights(name, *real, *extra), *after)
     return nn.ModuleDict(parts)
 
 
@@ -61,15 +66,6 @@ def weights(name: str, inputs: int, outputs: int, spare_inputs: int, spare_outpu
         layer.weight[:outputs, :inputs] = initial
         nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
     return layer
-
-
-def after_weights(name: str) -> list[nn.Module]:
-    """Return the modules that follow a layer's weights."""
-    if name == "output":
-        return []
-    if name == "convolution6":
-        return [nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-    return [nn.ReLU(inplace=True), nn.MaxPool2d(2)] if name in POOLED else [nn.ReLU(inplace=True)]
 
 
 def apply_layers(net: nn.ModuleDict, values: Tensor, layers: Sequence[str]) -> Tensor:

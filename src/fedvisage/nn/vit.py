@@ -1,4 +1,4 @@
-"""timm's vision transformers split into named parts, FedSIS's adapter, and pieces shared by face networks.
+"""timm's vision transformers split into named parts and their weights, FedSIS's adapter, and pieces of face networks.
 
 ViT is timm's ``vit_base_patch16_224``, ViT-H its ``vit_base_r50_s16_224`` (FedSIS, §4.2); narrower ones are for CPU
 recipes. The parts are tokenizer, blocks, norm and head. Composed, they compute exactly the same as timm's own forward,
@@ -9,6 +9,7 @@ that timm's weights fit.
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -16,6 +17,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fedvisage.base.errors import UserError
+from fedvisage.base.files import read_tensors
 from fedvisage.nn.inputs import CHANNELS
 from fedvisage.recipe import Section
 
@@ -236,3 +238,55 @@ def live_logit(two: Tensor) -> Tensor:
 def token_count(size: int, *, class_token: bool) -> int:
     """Return the number of tokens of an image."""
     return (size // PATCH) ** 2 + class_token
+
+
+PLACE = "recipe.method.network.weights"
+LEFT_OUT = ("head", "pre_logits", "fc_norm")
+
+
+def load_pretrained(net: nn.ModuleDict, path: Path) -> None:
+    """Load a file's weights into tokenizer, blocks and norm; adapter and head keep their weights.
+
+    The files are timm's own ``model.safetensors`` of ``vit_base_patch16_224`` and ``vit_base_r50_s16_224``; nothing is
+    ever downloaded. Their heads, which are for other classes, are not loaded, nor are blocks beyond the network's
+    depth. Position embeddings for another image size are interpolated, and a network without class token skips that
+    token and its position.
+    """
+    from timm.layers import resample_abs_pos_embed
+
+    if not path.is_file():
+        raise UserError(PLACE, f"{path} does not exist; give a safetensors file from timm, or none")
+    weights, _ = read_tensors(path)
+    if "pos_embed" not in weights or weights["pos_embed"].dim() != 3:
+        raise UserError(PLACE, "the file has no position embeddings (pos_embed); it is not from a vision transformer")
+    tokenizer = net["tokenizer"]
+    assert isinstance(tokenizer, Tokenizer)
+    # Give the tokenizer one position embedding per token.
+    positions = weights["pos_embed"]
+    if tokenizer.cls_token is None:
+        weights.pop("cls_token", None)
+        positions = positions[:, 1:]
+    prefix_tokens, count = int(tokenizer.cls_token is not None), tokenizer.pos_embed.shape[1]
+    if positions.shape[1] != count:
+        side = round((count - prefix_tokens) ** 0.5)
+        positions = resample_abs_pos_embed(positions, new_size=[side, side], num_prefix_tokens=prefix_tokens)
+    weights["pos_embed"] = positions
+    for part in ("blocks", "norm"):
+        if part in net:
+            of_part = {key: value for key, value in weights.items() if key.startswith(f"{part}.")}
+            _load(net[part], of_part, f"{part}.", path)
+    rest = {key: value for key, value in weights.items() if key.split(".")[0] not in ("blocks", "norm", *LEFT_OUT)}
+    _load(tokenizer, rest, "", path)
+
+
+def _load(part: nn.Module, weights: dict[str, Tensor], prefix: str, path: Path) -> None:
+    """Load all tensors of a part; errors name a tensor that is missing or has another shape."""
+    state = part.state_dict()
+    tensors = {key.removeprefix(prefix): value for key, value in weights.items()}
+    for key, value in state.items():
+        if key not in tensors:
+            raise UserError(PLACE, f"{path} has no {prefix}{key}; it belongs to a different network")
+        if tensors[key].shape != value.shape:
+            shapes = f"{tuple(tensors[key].shape)}, but the network expects {tuple(value.shape)}"
+            raise UserError(PLACE, f"{path}: {prefix}{key} has shape {shapes}")
+    part.load_state_dict({key: tensors[key] for key in state})

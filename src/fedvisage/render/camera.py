@@ -83,21 +83,21 @@ def decode(encoded: Tensor) -> Tensor:
     return torch.where(encoded <= 0.04045, encoded / 12.92, ((encoded + 0.055) / 1.055).clamp_min(0) ** 2.4)
 
 
-def sensor_pixels(shots: CameraShots, size: int) -> Tensor:
-    """Return the number of sensor pixels across a crop of this size: a finer sensor is binned to the crop."""
-    return shots.pixels.round().clamp(8, size)
-
-
 def expose(radiance: Tensor, shots: CameraShots, noise_seeds: Sequence[int]) -> NDArray[np.uint8]:
     """Photograph the scene: B×3×S×S linear radiance to uint8 B×S×S×3 (RGB)."""
     size = radiance.shape[-1]
-    pixels = sensor_pixels(shots, size)
+    # A sensor finer than the crop is binned, which averages its blur and its noise too.
+    pixels = shots.pixels.round().clamp(8, size)
+    binning = (shots.pixels / pixels).clamp_min(1.0)
     # B×1×S×S transmission of the lens, 1 at the centre.
     axis = torch.linspace(-1, 1, size) ** 2
     transmission = 1 - column(shots.vignette) * (axis[:, None] + axis[None, :]) / 2
-    light = radiance * (transmission * _metered_gain(radiance, shots.exposure))
-    # A sensor finer than the crop is binned, which averages its blur and its noise too.
-    binning = (shots.pixels / pixels).clamp_min(1.0)
+    # The gain brings the centre-weighted mean to middle grey, plus the photographer's error.
+    sparse = radiance[..., ::4, ::4]
+    axis = torch.linspace(-1, 1, sparse.shape[-1])
+    central = torch.exp(-(axis[:, None] ** 2 + axis[None, :] ** 2))
+    mean = (luminance(sparse) * central).sum((1, 2, 3)) / central.sum()
+    light = radiance * (transmission * column(0.2 * 2**shots.exposure / mean.clamp_min(1e-4)))
     sampled = _apply_separable(light, _sampling(size, pixels, shots.blur / binning))
     # Add noise with a shot part (variance grows with light) and a read part; its level is the deviation at mid grey.
     deviation = (sampled.clamp_min(0) * (0.75 / 0.18)).add_(0.25).sqrt_().mul_(column(shots.noise / binning))
@@ -113,15 +113,6 @@ def expose(radiance: Tensor, shots: CameraShots, noise_seeds: Sequence[int]) -> 
     offsets = [int(8 * value) for value in uniform_numbers(noise_seeds, "camera/block").tolist()]
     settings = zip(raw, pixels.int().tolist(), shots.quality.round().int().tolist(), offsets, strict=True)
     return np.stack([_compress(image[:n, :n], quality, offset, size) for image, n, quality, offset in settings])
-
-
-def _metered_gain(light: Tensor, stops: Tensor) -> Tensor:
-    """Return B×1×1×1 gain that brings the centre-weighted mean to middle grey, plus the photographer's error."""
-    sparse = light[..., ::4, ::4]
-    axis = torch.linspace(-1, 1, sparse.shape[-1])
-    weight = torch.exp(-(axis[:, None] ** 2 + axis[None, :] ** 2))
-    mean = (luminance(sparse) * weight).sum((1, 2, 3)) / weight.sum()
-    return column(0.2 * 2**stops / mean.clamp_min(1e-4))
 
 
 def _sampling(size: int, pixels: Tensor, blur: Tensor) -> Tensor:
@@ -164,13 +155,9 @@ def _develop(light: Tensor, shots: CameraShots) -> Tensor:
     return torch.stack(developed).view_as(light)
 
 
-def _tone_curve() -> Tensor:
-    """Return the encoded value of light from 0 to twice white: sRGB with a soft shoulder above 0.6."""
-    light = torch.arange(2 * TONE_STEPS + 1) / TONE_STEPS
-    return encode(torch.where(light > 0.6, 0.6 + 0.4 * torch.tanh((light - 0.6) / 0.6), light))
-
-
-_TONE_CURVE = _tone_curve()
+_LIGHT = torch.arange(2 * TONE_STEPS + 1) / TONE_STEPS
+_TONE_CURVE = encode(torch.where(_LIGHT > 0.6, 0.6 + 0.4 * torch.tanh((_LIGHT - 0.6) / 0.6), _LIGHT))
+"""The encoded value of light from 0 to twice white: sRGB with a soft shoulder above 0.6."""
 
 
 def _compress(image: NDArray[np.uint8], quality: int, offset: int, size: int) -> NDArray[np.uint8]:

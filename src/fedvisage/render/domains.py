@@ -46,11 +46,11 @@ class Domain:
     videos: int  # default number of bona fide videos per subject
     ratio: float  # attack videos per bona fide video
     cameras: tuple[Camera, ...]
-    attack_cameras: tuple[Camera, ...]  # the same cameras, in the sessions in which attacks were recorded
     attacks: tuple[Attack, ...]
     photographer: Camera  # takes the photographs that attackers show
-    place: RecordingPlace = field(default_factory=RecordingPlace)
-    attack_place: RecordingPlace = field(default_factory=RecordingPlace)  # where attacks are presented
+    place: RecordingPlace
+    attack_cameras: tuple[Camera, ...] = ()  # cameras in the sessions of attacks, if their settings differ
+    attack_place: RecordingPlace | None = None  # where attacks are presented, if elsewhere
     yaw: float = 0.2  # largest turn of the head in radians
     cutout: bool = False  # background removed (black), as CASIA-SURF is distributed
 
@@ -104,7 +104,6 @@ OULU = Domain(
     ),
     photographer=GOOD_PHOTOGRAPHER,
     place=RecordingPlace(LAMPS, (PLAIN, GRADIENT, ROOM)),
-    attack_place=RecordingPlace(LAMPS, (PLAIN, GRADIENT, ROOM)),
 )
 
 _IPAD = Display("iPad", (150, 500), leak=(0.008, 0.03), mirror=(0.02, 0.07))
@@ -155,7 +154,6 @@ IDIAP = Domain(
     ),
     photographer=PLAIN_PHOTOGRAPHER,
     place=RecordingPlace(LAMPS, (PLAIN, ROOM, CLUTTER)),
-    attack_place=RecordingPlace(LAMPS, (PLAIN, ROOM, CLUTTER)),
 )
 
 _MSU_CAMERAS = (
@@ -177,7 +175,6 @@ MSU = Domain(
     ),
     photographer=GOOD_PHOTOGRAPHER,
     place=RecordingPlace(INDOOR, (ROOM, CLUTTER)),
-    attack_place=RecordingPlace(INDOOR, (ROOM, CLUTTER)),
 )
 
 _SIW_CAMERAS = (
@@ -191,7 +188,6 @@ SIW = Domain(
     videos=3,
     ratio=2.5,
     cameras=_SIW_CAMERAS,
-    attack_cameras=_SIW_CAMERAS,
     attacks=(
         Attack("print", Printer("high resolution", (500, 700), gloss=(0.0, 0.4), holding=Holding(bend=(-0.3, 0.3)))),
         Attack("print", Printer("low resolution", (200, 360), holding=Holding(bend=(-0.3, 0.3)))),
@@ -203,7 +199,6 @@ SIW = Domain(
     ),
     photographer=GOOD_PHOTOGRAPHER,
     place=RecordingPlace(LightRange(azimuth=1.4), (PLAIN, ROOM, CLUTTER, OUTDOOR)),
-    attack_place=RecordingPlace(LightRange(azimuth=1.4), (PLAIN, ROOM, CLUTTER, OUTDOOR)),
     yaw=0.45,
 )
 
@@ -215,11 +210,9 @@ MASK_3DMAD = Domain(
     videos=4,
     ratio=0.5,
     cameras=_KINECT,
-    attack_cameras=_KINECT,
     attacks=(Attack("mask"),),
     photographer=GOOD_PHOTOGRAPHER,
     place=RecordingPlace(STUDIO, (PLAIN, GRADIENT)),
-    attack_place=RecordingPlace(STUDIO, (PLAIN, GRADIENT)),
     yaw=0.15,
 )
 
@@ -235,13 +228,9 @@ MASK_HKBU = Domain(
     videos=6,
     ratio=1,
     cameras=_HKBU_CAMERAS,
-    attack_cameras=_HKBU_CAMERAS,
     attacks=(Attack("mask", materials=(RESIN, SILICONE)),),
     photographer=GOOD_PHOTOGRAPHER,
     place=RecordingPlace(
-        LightRange(key_strength=(0.2, 1.3), azimuth=1.4, key_kelvin=(3000.0, 7500.0)), (ROOM, CLUTTER)
-    ),
-    attack_place=RecordingPlace(
         LightRange(key_strength=(0.2, 1.3), azimuth=1.4, key_kelvin=(3000.0, 7500.0)), (ROOM, CLUTTER)
     ),
 )
@@ -263,7 +252,6 @@ WMCA = Domain(
     ),
     photographer=PLAIN_PHOTOGRAPHER,
     place=RecordingPlace(LAMPS, (PLAIN, GRADIENT, ROOM, CLUTTER)),
-    attack_place=RecordingPlace(LAMPS, (PLAIN, GRADIENT, ROOM, CLUTTER)),
 )
 
 _CLOTH = Printer(
@@ -277,7 +265,6 @@ CEFA = Domain(
     videos=2,
     ratio=3,
     cameras=_CEFA_CAMERAS,
-    attack_cameras=_CEFA_CAMERAS,
     attacks=(
         Attack("print", Printer("photo paper", (350, 560), gloss=(0.0, 0.4))),
         Attack("print", _CLOTH),
@@ -286,7 +273,6 @@ CEFA = Domain(
     ),
     photographer=PLAIN_PHOTOGRAPHER,
     place=RecordingPlace(LightRange(), (PLAIN, ROOM, CLUTTER, OUTDOOR)),
-    attack_place=RecordingPlace(LightRange(), (PLAIN, ROOM, CLUTTER, OUTDOOR)),
 )
 
 _SURF_CAMERAS = (Camera("RealSense", (150, 260), noise=(0.005, 0.012), quality=(80, 94)),)
@@ -297,7 +283,6 @@ SURF = Domain(
     videos=2,
     ratio=2,
     cameras=_SURF_CAMERAS,
-    attack_cameras=_SURF_CAMERAS,
     attacks=(
         Attack("cut", Printer("A4, flat", (200, 420), holding=Holding(bend=(0.0, 0.1)))),
         Attack("cut", Printer("A4, curved", (200, 420), holding=Holding(bend=(0.4, 0.9)))),
@@ -305,7 +290,6 @@ SURF = Domain(
     ),
     photographer=PLAIN_PHOTOGRAPHER,
     place=RecordingPlace(INDOOR, (PLAIN, GRADIENT)),
-    attack_place=RecordingPlace(INDOOR, (PLAIN, GRADIENT)),
     cutout=True,
 )
 
@@ -323,7 +307,6 @@ AUXILIARY = Domain(
     videos=1,
     ratio=2,
     cameras=_ALL_CAMERAS,
-    attack_cameras=_ALL_CAMERAS,
     attacks=(
         *OULU.attacks,
         *CASIA.attacks,
@@ -335,9 +318,6 @@ AUXILIARY = Domain(
     ),
     photographer=PLAIN_PHOTOGRAPHER,
     place=RecordingPlace(LightRange(key_strength=(0.2, 1.3), azimuth=1.4), (PLAIN, GRADIENT, ROOM, CLUTTER, OUTDOOR)),
-    attack_place=RecordingPlace(
-        LightRange(key_strength=(0.2, 1.3), azimuth=1.4), (PLAIN, GRADIENT, ROOM, CLUTTER, OUTDOOR)
-    ),
     yaw=0.4,
 )
 

@@ -29,7 +29,6 @@ from fedvisage.render.media import (
     locate,
     medium_coordinates,
     resample,
-    sampling_of,
 )
 from fedvisage.render.noise import Range, between, column, uniform_numbers
 from fedvisage.render.people import Conditions, add_movements, draw_conditions, draw_people
@@ -60,31 +59,6 @@ class PresentationSetting:
     room: Tensor
     face: Tensor | None = None
     points: Tensor | None = None
-
-
-def recapture(
-    photographs: AttackerPhotographs,
-    attacks: Sequence[Attack],
-    setting: PresentationSetting,
-    shots: CameraShots,
-    videos: Sequence[int],
-    frames: Sequence[int],
-    shown: Tensor | None = None,
-) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """Present the photographs and photograph them again.
-
-    All attacks of a batch are of one species; `videos` and `frames` are the seeds of constant values of a video and of
-    changes between its frames. Where `shown` (B×1×S×S, on the photograph) is 0, the result is black. Returns images
-    (uint8 B×S×S×3) and the image positions of the five points (B×5×2).
-    """
-    size = photographs.images.shape[-1]
-    holdings = [attack.instrument.holding for attack in attacks if attack.instrument]
-    view = draw_view(holdings, videos, frames, size, photographs.framing)
-    image_points = locate(view, medium_coordinates(photographs.points, size))
-    radiance = present(photographs, attacks, setting, view, image_points, sampling_of(shots), videos, frames)
-    if shown is not None:
-        radiance = radiance * resample(shown, view).clamp(0, 1)
-    return expose(radiance, shots, frames), np.asarray(image_points, np.float32)
 
 
 def present(
@@ -324,35 +298,32 @@ class Frames:
         )
 
 
-def film(videos: Sequence[Video], domain: Domain, size: int) -> Frames:
-    """Film videos of one species, with all their frames in one batch."""
+def render_videos(videos: Sequence[Video], domain: Domain, size: int) -> Frames:
+    """Render videos of one species, with all their frames in one batch."""
     species = videos[0].species
     if species in ("bonafide", "mask"):
         masked = videos[0].species == "mask"
-        place = domain.attack_place if masked else domain.place
+        place = (masked and domain.attack_place) or domain.place
         scene = _act(videos, "face", domain, place, size, mask=masked)
         radiance = scene.radiance * scene.face[:, None] if domain.cutout else scene.radiance
         images = expose(radiance, _shots(videos), _frame_seeds(videos))
         depth = scene.depth if not masked else torch.zeros_like(scene.depth)
         return Frames(images, small_depth(depth), np.asarray(scene.points, np.float32))
-    return _film_media(videos, domain, size)
-
-
-def _film_media(videos: Sequence[Video], domain: Domain, size: int) -> Frames:
+    # Present photographs on flat media, and photograph them again.
     photographs, face = _photographs(videos, domain, size)
-    setting = _setting(videos, domain, size)
+    setting, shots, frames = _setting(videos, domain, size), _shots(videos), _frame_seeds(videos)
     attacks = [video.attack for video in videos for _ in range(video.frames) if video.attack]
     seeds = [video.seed for video in videos for _ in range(video.frames)]
-    images, points = recapture(
-        photographs,
-        attacks,
-        setting,
-        _shots(videos),
-        seeds,
-        _frame_seeds(videos),
-        face[:, None] if domain.cutout else None,
-    )
-    return Frames(images, np.zeros((len(images), DEPTH_SIZE, DEPTH_SIZE), np.uint8), points)
+    holdings = [attack.instrument.holding for attack in attacks if attack.instrument]
+    view = draw_view(holdings, seeds, frames, size, photographs.framing)
+    points = locate(view, medium_coordinates(photographs.points, size))
+    grid = Sampling(shots.pixels, shots.blur)
+    radiance = present(photographs, attacks, setting, view, points, grid, seeds, frames)
+    if domain.cutout:  # black outside the face of the photograph
+        radiance = radiance * resample(face[:, None], view).clamp(0, 1)
+    images = expose(radiance, shots, frames)
+    flat = np.zeros((len(images), DEPTH_SIZE, DEPTH_SIZE), np.uint8)
+    return Frames(images, flat, np.asarray(points, np.float32))
 
 
 def _photographs(videos: Sequence[Video], domain: Domain, size: int) -> tuple[AttackerPhotographs, Tensor]:
@@ -377,18 +348,16 @@ def _photographs(videos: Sequence[Video], domain: Domain, size: int) -> tuple[At
 def _setting(videos: Sequence[Video], domain: Domain, size: int) -> PresentationSetting:
     """Return the room of the presentation, one per video, and for cut prints the impostor in it."""
     rows = _repeat(list(range(len(videos))), [video.frames for video in videos])
+    place = domain.attack_place or domain.place
     if videos[0].species == "cut":
-        scene = _act(videos, "impostor", domain, domain.attack_place, size, takes=[1] * len(videos))
-        return PresentationSetting(_blur_background(scene.radiance)[rows], scene.radiance[rows], scene.points[rows])
+        scene = _act(videos, "impostor", domain, place, size, takes=[1] * len(videos))
+        # The background is far behind the plane of focus.
+        coarse = adaptive_avg_pool2d(scene.radiance, 8)
+        room = interpolate(coarse, scene.radiance.shape[-1], mode="bilinear", align_corners=False)
+        return PresentationSetting(room[rows], scene.radiance[rows], scene.points[rows])
     seeds = [derive(video.seed, "room") for video in videos]
-    place = domain.attack_place
     conditions = draw_conditions(seeds, light=place.light, backgrounds=place.backgrounds)
     return PresentationSetting(make_backgrounds(conditions, size)[rows])
-
-
-def _blur_background(radiance: Tensor) -> Tensor:
-    """Return a background far behind the plane of focus."""
-    return interpolate(adaptive_avg_pool2d(radiance, 8), radiance.shape[-1], mode="bilinear", align_corners=False)
 
 
 def _act(

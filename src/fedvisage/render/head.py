@@ -62,11 +62,7 @@ def make_head(people: PersonBatch, conditions: Conditions, sheet: Sheet) -> Head
     across = (people["roundness"] * 0.85 * sheet.u**2)[:, None, :]
     above = people["forehead_slope"] * (-0.35 - sheet.v).clamp(min=0) ** 2
     # Sum all bells of the face: one matrix product of columns (B×V×K) with rows (B×K×U).
-    bells = [
-        *_upper_bells(people, conditions),
-        *_nose_bells(people),
-        *_lower_bells(people, conditions),
-    ]
+    bells = [*_upper_bells(people, conditions), *_nose_bells(people), *_lower_bells(people, conditions)]
     height = height - across - above[:, :, None] + sum_of_bells(bells, len(people), sheet)
     # Ears as a field that is 1 in their middle and 0 at their rims: an upright ellipse on each side.
     size, out = people["ear_size"], people["ear_out"]
@@ -297,18 +293,14 @@ class Lids:
     lower: Tensor
 
 
-def eye_height(people: PersonBatch, u: Tensor) -> Tensor:
-    """Return the height v of the eyes' middle; one eye is slightly higher than the other."""
-    return people["eye_lift"] + torch.sign(u) * people["asymmetry"]
-
-
 def make_lids(people: PersonBatch, conditions: Conditions, part: Window) -> Lids:
     """Return the rims of the eyes for the current opening of the lids."""
     p = people
     x = (part.u.abs() - p["eye_spacing"]) / p["eye_width"]
     inside = (1.0 - x * x).clamp(min=0.0)
     wide = p["eye_opening"] * (1.0 + 0.15 * conditions.brow_raise - 0.18 * conditions.smile.clamp(min=0))[:, None]
-    middle = eye_height(p, part.u) - p["eye_tilt"] * x.clamp(-1.3, 1.3)
+    # One eye is slightly higher than the other.
+    middle = p["eye_lift"] + torch.sign(part.u) * p["asymmetry"] - p["eye_tilt"] * x.clamp(-1.3, 1.3)
     closed = conditions.blink[:, None]
     peak = (1.0 - 0.18 * x).clamp(min=0.5)
     lower = middle + 0.72 * wide * inside**0.8

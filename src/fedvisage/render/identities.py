@@ -143,26 +143,21 @@ def photographs_of(spec: Identities, number: int) -> list[PlannedPhotograph]:
 
 def photograph_person(shots: Sequence[PlannedPhotograph], size: int) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     """Render and align photographs; return the crops and the five points in them."""
-    parts = [_take(shots[start : start + BATCH], size) for start in range(0, len(shots), BATCH)]
-    images, points = zip(*(pair for part in parts for pair in part), strict=True)
+    wide, crops = 2 * round(WIDER * size / 2), []
+    for start in range(0, len(shots), BATCH):
+        batch = shots[start : start + BATCH]
+        seeds = [shot.seed for shot in batch]
+        people = draw_people([shot.person for shot in batch], [shot.group for shot in batch])
+        conditions = draw_conditions(seeds, yaw_max=YAW, pitch_max=PITCH, roll_max=ROLL, light=LIGHT, expression=1.2)
+        scene = render(change_age(people, [shot.years for shot in batch]), conditions, wide)
+        cameras = [AUXILIARY.cameras[derive(seed, "which camera") % len(AUXILIARY.cameras)] for seed in seeds]
+        taken = expose(scene.radiance, draw_shots(cameras, seeds), seeds)
+        # The points have the error of a detector.
+        for image, exact, seed in zip(taken, scene.points.double().numpy(), seeds, strict=True):
+            noise = numpy_rng(seed, "detector").normal(0.0, DETECTOR * wide, exact.shape)
+            crops.append(align(image, exact + noise, size))
+    images, points = zip(*crops, strict=True)
     return np.stack(images), np.stack(points).astype(np.float32)
-
-
-def _take(shots: Sequence[PlannedPhotograph], size: int) -> list[tuple[NDArray[np.uint8], NDArray[np.float64]]]:
-    seeds = [shot.seed for shot in shots]
-    people = change_age(
-        draw_people([shot.person for shot in shots], [shot.group for shot in shots]), [s.years for s in shots]
-    )
-    conditions = draw_conditions(seeds, yaw_max=YAW, pitch_max=PITCH, roll_max=ROLL, light=LIGHT, expression=1.2)
-    wide = 2 * round(WIDER * size / 2)
-    scene = render(people, conditions, wide)
-    cameras = [AUXILIARY.cameras[derive(seed, "which camera") % len(AUXILIARY.cameras)] for seed in seeds]
-    images = expose(scene.radiance, draw_shots(cameras, seeds), seeds)
-    crops = []
-    for image, exact, seed in zip(images, scene.points.double().numpy(), seeds, strict=True):
-        noise = numpy_rng(seed, "detector").normal(0.0, DETECTOR * wide, exact.shape)
-        crops.append(align(image, exact + noise, size))
-    return crops
 
 
 def change_age(people: PersonBatch, years: Sequence[float]) -> PersonBatch:

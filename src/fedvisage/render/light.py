@@ -46,21 +46,6 @@ class Coat:
     albedo: Tensor
     finish: Tensor
 
-    @property
-    def gloss(self) -> Tensor:
-        """Return the gloss, B×V×U."""
-        return self.finish[:, 0]
-
-    @property
-    def sharpness(self) -> Tensor:
-        """Return the sharpness, B×V×U."""
-        return self.finish[:, 1]
-
-    @property
-    def scatter(self) -> Tensor:
-        """Return the scatter, B×V×U."""
-        return self.finish[:, 2]
-
     def cover(self, window: Window, share: Tensor, albedo: Tensor, finish: Finish | Tensor) -> None:
         """Cover a share (0 to 1, of the window's shape) of this coat with another material, in place.
 
@@ -140,17 +125,9 @@ def make_lamps(conditions: Conditions, turn: Tensor) -> Lamps:
 def shade(height: Tensor, small: Tensor, relief: Tensor, coat: Coat, lamps: Lamps, sheet: Sheet) -> Tensor:
     """Return the radiance from the surface to the camera, B×3×V×U.
 
-    Slowly varying parts (ambient light, light scattered under the skin, shadows) are computed at half the
-    resolution.
-
-    Args:
-        height: B×V×U, the shape.
-        small: the shape at half the resolution.
-        relief: B×V×U, fine structure such as pores, added to the shape for the direction of the surface only.
-        coat: the material of the surface.
-        lamps: the lights.
-        sheet: the grid.
-
+    Slowly varying parts (ambient light, light scattered under the skin, shadows) are computed at half the resolution,
+    on the shape (``height``) as it is in ``small``. The ``relief`` is fine structure such as pores, which changes only
+    the direction of the surface.
     """
     # Half resolution: shadows, scattered and ambient light.
     lit = _cast_shadow(small, lamps, sheet)
@@ -163,15 +140,14 @@ def shade(height: Tensor, small: Tensor, relief: Tensor, coat: Coat, lamps: Lamp
     direct = cosine(slopes, lamps.key).clamp_(min=0.0)
     # Mirror-like reflection (Blinn-Phong, energy kept over the sharpness), B×V×U.
     half = nnf.normalize(lamps.key + lamps.viewer, dim=1)
-    sharpness = coat.sharpness * (1.0 - 0.5 * lamps.softness)[:, None, None]
+    gloss, sharpness, scatter = coat.finish.unbind(1)
+    sharpness = sharpness * (1.0 - 0.5 * lamps.softness)[:, None, None]
     lobe = cosine(slopes, half).sub_(1.0).clamp_(max=0.0).mul_(sharpness).exp_()
     facing = (direct * 4.0).clamp_(max=1.0)
-    shine = (
-        lobe.mul_(facing).mul_(coat.gloss).mul_(sharpness.mul_(0.06).add_(0.25)).mul_(lit).add_(enlarge(glint, *grid))
-    )
+    shine = lobe.mul_(facing).mul_(gloss).mul_(sharpness.mul_(0.06).add_(0.25)).mul_(lit).add_(enlarge(glint, *grid))
     key = lamps.key_colour
     # Scattered light is in soft_light already, so direct light loses that share.
-    light = tint(coat.scatter, -SCATTER_SHARE * key).add_(key[:, :, None, None])
+    light = tint(scatter, -SCATTER_SHARE * key).add_(key[:, :, None, None])
     light.mul_(direct.mul_(lit)[:, None]).add_(enlarge(soft_light, *grid))
     return light.mul_(coat.albedo).addcmul_(shine[:, None].expand_as(light), key[:, :, None, None])
 

@@ -91,27 +91,25 @@ _MATERIALS = {
 
 def draw_masks(seeds: Sequence[int], kinds: int | Sequence[int] = RESIN) -> MaskMaterial:
     """Draw a mask for each seed, of the kind RESIN, SILICONE, PLASTER or PAPER (one kind for all, or one per mask)."""
-    each = [kinds] * len(seeds) if isinstance(kinds, int) else kinds
-    rows = [_draw_mask(seed, _MATERIALS[kind]) for seed, kind in zip(seeds, each, strict=True)]
+    rows = []
+    for seed, kind in zip(seeds, [kinds] * len(seeds) if isinstance(kinds, int) else kinds, strict=True):
+        material, rng = _MATERIALS[kind], numpy_rng(seed, "mask")
+        rows.append(
+            {
+                "tint": (torch.tensor(material.tint) * float(rng.uniform(0.75, 1.2))).tolist(),
+                "flatness": rng.uniform(*material.flatness),
+                "gloss": rng.uniform(*material.gloss),
+                "sharpness": rng.uniform(*material.sharpness),
+                "scatter": rng.uniform(*material.scatter),
+                "hole": rng.uniform(1.05, 1.5),
+                "mouth_hole": float(rng.random() < material.mouth_hole),
+                "thickness": rng.uniform(*material.thickness),
+                "reach": rng.uniform(0.86, 0.98),
+                "grain": rng.uniform(*material.grain),
+            }
+        )
     values = {name: torch.tensor([row[name] for row in rows], dtype=torch.float32) for name in rows[0]}
     return MaskMaterial(**values, seeds=tuple(seeds))
-
-
-def _draw_mask(seed: int, material: _Material) -> dict[str, object]:
-    """Draw one mask."""
-    rng = numpy_rng(seed, "mask")
-    return {
-        "tint": (torch.tensor(material.tint) * float(rng.uniform(0.75, 1.2))).tolist(),
-        "flatness": rng.uniform(*material.flatness),
-        "gloss": rng.uniform(*material.gloss),
-        "sharpness": rng.uniform(*material.sharpness),
-        "scatter": rng.uniform(*material.scatter),
-        "hole": rng.uniform(1.05, 1.5),
-        "mouth_hole": float(rng.random() < material.mouth_hole),
-        "thickness": rng.uniform(*material.thickness),
-        "reach": rng.uniform(0.86, 0.98),
-        "grain": rng.uniform(*material.grain),
-    }
 
 
 def mask_cover(mask: MaskMaterial, people: PersonBatch, conditions: Conditions, radius: Tensor, sheet: Sheet) -> Tensor:
@@ -130,13 +128,7 @@ def mask_cover(mask: MaskMaterial, people: PersonBatch, conditions: Conditions, 
 def wear(mask: MaskMaterial, cover: Tensor, coat: Coat, skin: Tensor, sheet: Sheet) -> Tensor:
     """Put the mask over a coat, in place, and return the fine relief of its surface, B×V×U.
 
-    Args:
-        mask: the material.
-        cover: B×V×U, cover of the mask.
-        coat: the coat of the head, from which the paint of the mask is copied.
-        skin: B×3, the colour of the imitated skin.
-        sheet: the grid.
-
+    The paint of the mask is copied from the coat; ``skin`` is the colour of the imitated skin, B×3.
     """
     ground = (0.6 * mask.tint + 0.4 * skin)[:, :, None, None]
     painted = coat.albedo.lerp(ground.expand_as(coat.albedo), mask.flatness[:, None, None, None])

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample
 
-from fedvisage.render.camera import CameraShots
 from fedvisage.render.noise import Range, between, normal_numbers
 
 
@@ -159,11 +158,6 @@ class Sampling:
     blur: Tensor
 
 
-def sampling_of(shots: CameraShots) -> Sampling:
-    """Return the sampling grid of these photographs."""
-    return Sampling(shots.pixels, shots.blur)
-
-
 def wave(view: MediumView, across: Tensor, down: Tensor, offsets: tuple[float, float, float], grid: Sampling) -> Tensor:
     """Return the sensor's image of a cosine, B×3×H×W.
 
@@ -183,7 +177,7 @@ def wave(view: MediumView, across: Tensor, down: Tensor, offsets: tuple[float, f
         if len(rows):
             turns = 2 * math.pi * fold[rows] / step[rows, None]
             phase = _unfolded_phase(view.coordinates[rows], across[rows], down[rows], turns, offset)
-            image[rows, channel] = _as_planes(amplitude[rows]) * phase.cos_()
+            image[rows, channel] = _as_maps(amplitude[rows]) * phase.cos_()
     return image
 
 
@@ -213,12 +207,8 @@ def _kept_amplitude(frequency: Tensor, fold: Tensor, step: Tensor, blur: Tensor)
 def _unfolded_phase(coordinates: Tensor, across: Tensor, down: Tensor, turns: Tensor, offset: float) -> Tensor:
     """Return the phase on the crop's pixels, without the whole turns that sampling cannot see."""
     position = torch.arange(coordinates.shape[1], dtype=coordinates.dtype) + 0.5
-    phase = _as_planes(math.pi * across) * coordinates[..., 0]
-    phase += _as_planes(math.pi * down) * coordinates[..., 1]
+    phase = _as_maps(math.pi * across) * coordinates[..., 0]
+    phase += _as_maps(math.pi * down) * coordinates[..., 1]
     phase -= (turns[:, :1] * position - offset)[:, None, :]
     phase -= (turns[:, 1:] * position)[:, :, None]
     return phase
-
-
-def _as_planes(values: Tensor) -> Tensor:
-    return values[:, None, None]

@@ -113,16 +113,9 @@ def draw_conditions(
 ) -> Conditions:
     """Draw the conditions of one video for each seed.
 
-    Args:
-        seeds: one seed per video.
-        yaw_max: largest turn of the head, radians (the renderer is made for up to 0.52, 30°).
-        pitch_max: largest nod, radians.
-        roll_max: largest tilt, radians.
-        light: the light of the place.
-        backgrounds: the kinds of background to choose from.
-        expression: liveliness of the faces; 0 = neutral.
-        glasses: share of videos with glasses.
-
+    ``yaw_max``, ``pitch_max`` and ``roll_max`` are the largest turn, nod and tilt of the head in radians; the renderer
+    is made for turns up to 0.52, 30°. ``expression`` is the liveliness of the faces, 0 for neutral ones; ``glasses`` is
+    the share of videos with glasses.
     """
     place = light or LightRange()
     rows = []
@@ -364,13 +357,21 @@ class PersonBatch:
 def draw_people(seeds: Sequence[int], group: int | Sequence[int] | None = None) -> PersonBatch:
     """Draw one person for each 63-bit seed; the same seed gives the same person, whatever else is in the batch.
 
-    Args:
-        seeds: one seed per person.
-        group: the person's population, 0 to 3 (one for all, or one per person); None for no group.
-
+    ``group`` is the person's population, 0 to 3 (one for all, or one per person), or None.
     """
     groups: Sequence[int | None] = [group] * len(seeds) if group is None or isinstance(group, int) else group
-    rows = [_draw_person(seed, number) for seed, number in zip(seeds, groups, strict=True)]
+    rows = []
+    for seed, number in zip(seeds, groups, strict=True):
+        rng = numpy_rng(seed, "person")
+        masculine = rng.choice([-1.0, 1.0]) + rng.normal(0.0, 0.35)
+        old = rng.uniform(-1.0, 1.6)
+        leaning = {} if number is None else GROUPS[number]
+        row = []
+        for name, trait in TRAITS.items():
+            mean = trait.mean + trait.masculine * masculine + trait.old * old + leaning.get(name, 0.0)
+            value = mean + trait.spread * rng.standard_normal()
+            row.append(min(max(value, trait.low), trait.high))
+        rows.append(row)
     return PersonBatch(torch.tensor(rows, dtype=torch.float32).reshape(len(seeds), len(_NAMES)), tuple(seeds))
 
 
@@ -378,17 +379,3 @@ def average_person() -> PersonBatch:
     """Return the person with all traits at their means."""
     row = [min(max(trait.mean, trait.low), trait.high) for trait in TRAITS.values()]
     return PersonBatch(torch.tensor([row]), (0,))
-
-
-def _draw_person(seed: int, group: int | None) -> list[float]:
-    """Draw the traits of one person."""
-    rng = numpy_rng(seed, "person")
-    masculine = rng.choice([-1.0, 1.0]) + rng.normal(0.0, 0.35)
-    old = rng.uniform(-1.0, 1.6)
-    leaning = {} if group is None else GROUPS[group]
-    row = []
-    for name, trait in TRAITS.items():
-        mean = trait.mean + trait.masculine * masculine + trait.old * old + leaning.get(name, 0.0)
-        value = mean + trait.spread * rng.standard_normal()
-        row.append(min(max(value, trait.low), trait.high))
-    return row

@@ -153,7 +153,9 @@ def print_attack(
     extent = [between(videos, f"print/gloss {axis}", (0.15, 0.8)) for axis in ("width", "height")]
     lit = lit + (column(draw("gloss") * draw("light")) * glow(view, *place, *extent))
     if printers[0].sheen is not None:
-        lit = lit + _mirrored_lamp(view, draw("sheen") * draw("light"), videos)
+        lamp = torch.tan(between(videos, "print/lamp", (-1.2, 1.2)) / 2)
+        shine = specular(view.slope, lamp, between(videos, "print/roughness", (0.08, 0.3)))
+        lit = lit + column(draw("sheen") * draw("light")) * shine
     margins = [between(videos, f"print/margin {side}", [printer.margin for printer in printers]) for side in range(4)]
     return torch.lerp(room, lit, inside(view, torch.stack(margins, dim=1)))
 
@@ -171,7 +173,18 @@ def cut_attack(
 ) -> Tensor:
     """Print, cut holes at the eyes (B×2×2 in medium coordinates) and hold the sheet before a living face (radiance)."""
     sheet = print_attack(photographs, printers, room, grid, view, videos)
-    hole, rim = _holes(view, eyes, videos)
+    # Almond-shaped holes, and the dark rims left by the knife.
+    distance = (eyes[:, 1] - eyes[:, 0]).norm(dim=1)
+    width = distance * between(videos, "cut/width", (0.24, 0.34))
+    height = distance * between(videos, "cut/height", (0.10, 0.17))
+    x, y = view.coordinates.unbind(-1)
+    radius = torch.full_like(x, math.inf)
+    for eye in range(2):
+        u = (x - eyes[:, eye, 0, None, None]) / width[:, None, None]
+        v = (y - eyes[:, eye, 1, None, None]) / height[:, None, None]
+        radius = torch.minimum(radius, (u**2 + v.abs() ** 1.6))
+    hole = torch.sigmoid((1 - radius) * 8)[:, None]
+    rim = (0.35 * torch.exp(-(((radius - 1.15) / 0.2) ** 2)))[:, None]
     # The sheet shades the face behind it.
     dim = column(between(videos, "cut/shade", (0.55, 0.9)))
     return sheet * (1 - rim) * (1 - hole) + hole * dim * behind
@@ -210,24 +223,3 @@ def _dots(coverage: Tensor, view: MediumView, dots: Tensor, strength: Tensor, gr
         amplitude = column(strength) * torch.sin(math.pi * ink) / math.pi
         layers.append(ink + amplitude * (first + second))
     return layers
-
-
-def _mirrored_lamp(view: MediumView, strength: Tensor, videos: Sequence[int]) -> Tensor:
-    slope = torch.tan(between(videos, "print/lamp", (-1.2, 1.2)) / 2)
-    return column(strength) * specular(view.slope, slope, between(videos, "print/roughness", (0.08, 0.3)))
-
-
-def _holes(view: MediumView, eyes: Tensor, videos: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return B×1×H×W masks of two almond-shaped holes and of the dark rims left by the knife."""
-    distance = (eyes[:, 1] - eyes[:, 0]).norm(dim=1)
-    width = distance * between(videos, "cut/width", (0.24, 0.34))
-    height = distance * between(videos, "cut/height", (0.10, 0.17))
-    x, y = view.coordinates.unbind(-1)
-    radius = torch.full_like(x, math.inf)
-    for eye in range(2):
-        u = (x - eyes[:, eye, 0, None, None]) / width[:, None, None]
-        v = (y - eyes[:, eye, 1, None, None]) / height[:, None, None]
-        radius = torch.minimum(radius, (u**2 + v.abs() ** 1.6))
-    hole = torch.sigmoid((1 - radius) * 8)[:, None]
-    rim = (0.35 * torch.exp(-(((radius - 1.15) / 0.2) ** 2)))[:, None]
-    return hole, rim

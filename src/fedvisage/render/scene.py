@@ -26,26 +26,11 @@ from fedvisage.render.head import (
     paint_hair,
 )
 from fedvisage.render.light import make_lamps, shade
-from fedvisage.render.masks import MaskMaterial, draw_masks, mask_cover, wear
-from fedvisage.render.people import Conditions, LightRange, PersonBatch, add_movements, draw_conditions
+from fedvisage.render.masks import MaskMaterial, mask_cover, wear
+from fedvisage.render.people import Conditions, PersonBatch
 from fedvisage.render.sheet import Sheet, find_visible_points, halve, look_up, make_sheet, project, rotation, step
 from fedvisage.render.skin import make_skin, pores_of, skin_colour
 from fedvisage.render.surroundings import draw_body, make_backgrounds
-
-__all__ = [
-    "Conditions",
-    "LightRange",
-    "MaskMaterial",
-    "Scene",
-    "add_movements",
-    "depth_map",
-    "draw_conditions",
-    "draw_masks",
-    "face_cover",
-    "landmarks",
-    "render",
-    "small_depth",
-]
 
 DEPTH_SIZE = 32
 DEPTH_RANGE = 1.7
@@ -71,46 +56,13 @@ class Scene:
     points: Tensor
 
 
-@dataclass(frozen=True)
-class _Figure:
-    """A finished head on the sheet.
-
-    Attributes:
-        height: B×V×U, the shape.
-        small: the shape at half the resolution.
-        maps: B×5×V×U: radiance (3) times outline, outline of head and hair, and its part that is face.
-
-    """
-
-    height: Tensor
-    small: Tensor
-    maps: Tensor
-
-
 def render(people: PersonBatch, conditions: Conditions, size: int, mask: MaskMaterial | None = None) -> Scene:
     """Render one picture per row; a picture does not depend on the others in the batch.
 
-    Args:
-        people: B persons.
-        conditions: B presentations of them.
-        size: height and width in pixels, even.
-        mask: B masks on their faces; None for bare faces.
-
+    ``size`` is the even height and width in pixels; ``mask`` has B masks, or None for bare faces.
     """
     sheet = make_sheet(size)
-    figure = _make_figure(people, conditions, sheet, mask)
-    view = find_visible_points(figure.height, figure.small, conditions, size)
-    pixels = look_up(figure.maps, view.u, view.v, outside="zeros")
-    head, outline, face = pixels[:, :3], pixels[:, 3:4], pixels[:, 4]
-    radiance = make_backgrounds(conditions, size)
-    draw_body(radiance, people, conditions)
-    radiance = radiance.mul_(1.0 - outline).add_(head)
-    points = project(landmarks(people, conditions, figure.height, sheet), conditions, size)
-    return Scene(radiance, depth_map(view.near, face), outline[:, 0], points)
-
-
-def _make_figure(people: PersonBatch, conditions: Conditions, sheet: Sheet, mask: MaskMaterial | None) -> _Figure:
-    """Build, paint and light the head on the sheet."""
+    # Build, paint and light the head on the sheet.
     head = make_head(people, conditions, sheet)
     hair = make_hair(people, head, sheet)
     coat = make_skin(people, conditions, sheet)
@@ -139,7 +91,15 @@ def _make_figure(people: PersonBatch, conditions: Conditions, sheet: Sheet, mask
     torch.mul(radiance, hair.outline[:, None].expand_as(radiance), out=maps[:, :3])
     maps[:, 3] = hair.outline
     maps[:, 4] = face_cover(head, hair)
-    return _Figure(height, small, maps)
+    # Look up the point of the sheet behind each pixel, and put the head before the surroundings.
+    view = find_visible_points(height, small, conditions, size)
+    pixels = look_up(maps, view.u, view.v, outside="zeros")
+    outline, face = pixels[:, 3:4], pixels[:, 4]
+    picture = make_backgrounds(conditions, size)
+    draw_body(picture, people, conditions)
+    picture = picture.mul_(1.0 - outline).add_(pixels[:, :3])
+    points = project(landmarks(people, conditions, height, sheet), conditions, size)
+    return Scene(picture, depth_map(view.near, face), outline[:, 0], points)
 
 
 def face_cover(head: Head, hair: Hair) -> Tensor:

@@ -17,7 +17,7 @@ from fedvisage.base.streams import derive, numpy_rng
 from fedvisage.data.writer import Writer
 from fedvisage.render.capture import CAMERAS, CAPTURE_VERSION
 from fedvisage.render.domains import SPECIES, Attack, Domain, find_domain
-from fedvisage.render.filming import Frames, Video, film, media_of
+from fedvisage.render.filming import Frames, Video, media_of, render_videos
 
 # Specifications, of ``fedvisage data synth`` and of the ``synth:`` lines of recipes.
 
@@ -233,8 +233,6 @@ def check(name: str, value: object, fine: bool, wanted: str) -> None:
         raise UserError(f"synth.{name}", f"must be {wanted}, got {value}")
 
 
-__all__ = ["RENDERER_VERSION", "Synthesis", "parse_synthesis", "plan_videos", "synthesise"]
-
 BATCH = 16
 """Images that are rendered together; larger batches only cost memory traffic."""
 
@@ -282,27 +280,21 @@ def plan_videos(spec: Synthesis) -> list[list[Video]]:
     attacks = [attack for attack in domain.attacks if spec.species is None or attack.species in spec.species]
     bonafide = spec.videos or domain.videos
     attacked = max(1, round(bonafide * domain.ratio))
-    return [
-        _plan_subject(spec, domain, attacks, number, bonafide, attacked)
-        for number in range(spec.subjects or domain.subjects)
-    ]
-
-
-def _plan_subject(
-    spec: Synthesis, domain: Domain, attacks: Sequence[Attack], number: int, bonafide: int, attacked: int
-) -> list[Video]:
-    subject = f"{domain.name}-{number + 1:04d}"
-    person = derive(spec.seed, "person", domain.name, number)
-    kinds: list[Attack | None] = [None] * bonafide
-    kinds += [attacks[(number * attacked + turn) % len(attacks)] for turn in range(attacked)]
-    videos = []
-    for turn, attack in enumerate(kinds):
-        name = f"{subject}-{turn + 1:02d}-{attack.species if attack else 'bonafide'}"
-        seed = derive(spec.seed, "video", domain.name, number, turn)
-        cameras = domain.attack_cameras if attack else domain.cameras
-        camera = cameras[derive(seed, "which camera") % len(cameras)]
-        videos.append(Video(name, subject, person, seed, spec.frames, camera, attack))
-    return videos
+    plan = []
+    for number in range(spec.subjects or domain.subjects):
+        subject = f"{domain.name}-{number + 1:04d}"
+        person = derive(spec.seed, "person", domain.name, number)
+        kinds: list[Attack | None] = [None] * bonafide
+        kinds += [attacks[(number * attacked + turn) % len(attacks)] for turn in range(attacked)]
+        videos = []
+        for turn, attack in enumerate(kinds):
+            name = f"{subject}-{turn + 1:02d}-{attack.species if attack else 'bonafide'}"
+            seed = derive(spec.seed, "video", domain.name, number, turn)
+            cameras = (attack and domain.attack_cameras) or domain.cameras
+            camera = cameras[derive(seed, "which camera") % len(cameras)]
+            videos.append(Video(name, subject, person, seed, spec.frames, camera, attack))
+        plan.append(videos)
+    return plan
 
 
 def heldout_subjects(spec: Synthesis, subjects: Sequence[str]) -> set[str]:
@@ -322,5 +314,5 @@ def film_subject(videos: Sequence[Video], domain: Domain, size: int) -> Frames:
         step = max(1, BATCH // same[0].frames)
         for start in range(0, len(same), step):
             batch = same[start : start + step]
-            filmed |= zip((video.name for video in batch), film(batch, domain, size).split(batch), strict=True)
+            filmed |= zip((video.name for video in batch), render_videos(batch, domain, size).split(batch), strict=True)
     return Frames.join([filmed[video.name] for video in videos])

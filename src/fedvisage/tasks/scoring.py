@@ -162,7 +162,7 @@ class Scorer:
 
     def _batches(self, view: View, positions: Sequence[NDArray[np.int64]]) -> Iterator[Member]:
         """Yield batches of images for the network; a GPU receives the next one while it computes."""
-        return prefetch(positions, partial(self._read, view), lambda batch: [batch.images], self.compute.side)
+        return prefetch(positions, partial(self._read, view), lambda batch: [batch.images], self.compute.prefetcher)
 
     def _read(self, view: View, positions: NDArray[np.int64]) -> Member:
         images = view.batch(positions).images

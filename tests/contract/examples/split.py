@@ -60,6 +60,7 @@ def head(site: Site, message: Message) -> Message:
     pseudo = message["pseudo"].requires_grad_()
     logits = site.net["head"](pseudo).squeeze(1)
     site.step(site.optimizer("head"), binary_cross_entropy_with_logits(logits, site.held["batch"].labels))
+    assert pseudo.grad is not None
     return {"gradient": pseudo.grad}
 
 
@@ -103,6 +104,7 @@ def learn(s: Server, site: Conversation) -> None:
         pseudo = s.net["adapter"](s.net["blocks"](tokens).mean(dim=1))
         pseudo.backward(site.ask("head", {"pseudo": pseudo.detach()}, like={"gradient": pseudo})["gradient"])
         s.step("adapter")
+        assert tokens.grad is not None
         up = {"gradient": tokens.grad}
     site.ask("finish", up)
 

@@ -47,8 +47,8 @@ def train(site: Site, message: Message) -> Message:
 def loss(site: Site, batch: Batch) -> Tensor:
     model = site.net["model"]
     features = pooled_features(model, batch.images)
-    logits = model.get_classifier()(features).squeeze(1)
-    distance = (features[batch.labels == 1] - site.held["middle"]).square().mean()
+    logits = model.get_submodule("fc")(features).squeeze(1)
+    distance: Tensor = (features[batch.labels == 1] - site.held["middle"]).square().mean()
     classify = nn.functional.binary_cross_entropy_with_logits(logits, batch.labels)
     return classify + site.recipe.options(Options).pull * distance
 

@@ -25,7 +25,7 @@ from fedvisage.device.exported import OperatingPoint
 from fedvisage.device.web.site import ADVICE, RuntimeFiles, build
 from fedvisage.faces.cropping import crop_face, make_detector
 from fedvisage.render.domains import find_domain
-from fedvisage.render.filming import film
+from fedvisage.render.filming import render_videos
 from fedvisage.render.sets import parse_synthesis, plan_videos
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def webcam_frames() -> dict[str, np.ndarray]:
     """Return webcam frames of a rendered person and of a replay of that person."""
     spec = parse_synthesis("O subjects=1 videos=1 frames=1 species=replay")
     (videos,) = plan_videos(spec)
-    frames = film(videos, find_domain("O"), 360).split(videos)
+    frames = render_videos(videos, find_domain("O"), 360).split(videos)
     screens = dict[str, np.ndarray]()
     for video, film_frames in zip(videos, frames, strict=True):
         screen = np.full((*SCREEN, 3), (96, 104, 110), np.uint8)

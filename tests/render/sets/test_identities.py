@@ -1,4 +1,4 @@
-"""Rendered people: the same person in every set, another photograph each time, aligned."""
+"""Rendered people: the same person in every set, with different aligned photographs."""
 
 from pathlib import Path
 
@@ -23,36 +23,37 @@ SMALL = Identities(identities=6, images=5, size=32, first=3, test=0.4, heldout=0
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> PreparedSet:
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> PreparedSet:
     path = tmp_path_factory.mktemp("people") / "set"
     render_identities(SMALL, path)
     return PreparedSet.open(path, verify=True)
 
 
-def test_every_person_has_their_photographs_split_as_asked(made: PreparedSet) -> None:
-    assert len(made) == 30
-    by_person = {who: made.rows.split[made.rows.subject == who].tolist() for who in np.unique(made.rows.subject)}
+def test_photographs_of_every_person_are_split_as_requested(rendered: PreparedSet) -> None:
+    assert len(rendered) == 30
+    rows = rendered.rows
+    by_person = {who: rows.split[rows.subject == who].tolist() for who in np.unique(rows.subject)}
     assert list(by_person) == [f"person-{number:06d}" for number in range(3, 9)]
     assert list(by_person.values()) == 4 * [["train"] * 3 + ["test"] * 2] + 2 * [["heldout"] * 5]
     assert SMALL.trained_on == 4
-    assert made.rows.group is not None
-    assert made.rows.group[::5].tolist() == [f"group-{number % 4}" for number in range(3, 9)]
+    assert rendered.rows.group is not None
+    assert rendered.rows.group[::5].tolist() == [f"group-{number % 4}" for number in range(3, 9)]
 
 
 @pytest.mark.slow
-def test_the_bytes_do_not_depend_on_the_number_of_workers(made: PreparedSet, tmp_path: Path) -> None:
+def test_the_bytes_do_not_depend_on_the_number_of_workers(rendered: PreparedSet, tmp_path: Path) -> None:
     render_identities(SMALL, tmp_path / "set", workers=2)
-    assert PreparedSet.open(tmp_path / "set").digest == made.digest
+    assert PreparedSet.open(tmp_path / "set").digest == rendered.digest
 
 
-def test_a_person_is_the_same_in_every_set(made: PreparedSet, tmp_path: Path) -> None:
+def test_a_person_is_the_same_in_every_set(rendered: PreparedSet, tmp_path: Path) -> None:
     render_identities(Identities(identities=1, images=5, size=32, first=4, test=0), tmp_path / "one")
     alone = PreparedSet.open(tmp_path / "one")
-    assert np.array_equal(alone.images, made.images[made.rows.subject == "person-000004"])
+    assert np.array_equal(alone.images, rendered.images[rendered.rows.subject == "person-000004"])
 
 
-def test_photographs_of_a_person_differ_and_people_differ_more(made: PreparedSet) -> None:
-    images = made.images.reshape(6, 5, -1).astype(float)
+def test_photographs_of_a_person_differ_and_people_differ_more(rendered: PreparedSet) -> None:
+    images = rendered.images.reshape(6, 5, -1).astype(float)
     within = np.abs(images - images.mean(axis=1, keepdims=True)).mean()
     faces = images.mean(axis=1)
     assert all(np.abs(person[0] - other).mean() > 5 for person in images for other in person[1:])
@@ -60,17 +61,16 @@ def test_photographs_of_a_person_differ_and_people_differ_more(made: PreparedSet
     assert min(np.abs(a - b).mean() for i, a in enumerate(faces) for b in faces[:i]) > 2
 
 
-def test_crops_are_aligned_but_for_the_detectors_errors() -> None:
+def test_crops_are_aligned_up_to_detection_errors() -> None:
     _, points = photograph_person(photographs_of(Identities(images=12, size=64), 1), 64)
     worst = [misalignment(one, 64) for one in points]
     assert 0 < np.median(worst) < 0.1
 
 
-def test_years_move_what_leans_on_age_and_nothing_else() -> None:
+def test_years_change_only_the_traits_that_depend_on_age() -> None:
     people = draw_people([1, 2], 0)
     older = change_age(people, [0.5, 0.5])
-    names = list(TRAITS)
-    for column, name in enumerate(names):
+    for column, name in enumerate(TRAITS):
         moved = older.traits[:, column] - people.traits[:, column]
         if TRAITS[name].old == 0:
             assert torch.equal(moved, torch.zeros(2)), name
@@ -91,6 +91,6 @@ def test_years_move_what_leans_on_age_and_nothing_else() -> None:
         (["images=3", "images=4"], "synth.images", "twice"),
     ],
 )
-def test_lines_that_say_nothing_sensible_are_refused(settings: list[str], place: str, keyword: str) -> None:
+def test_invalid_settings_are_refused(settings: list[str], place: str, keyword: str) -> None:
     with refused(place, keyword):
         parse_identities(settings)

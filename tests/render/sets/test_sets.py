@@ -1,4 +1,4 @@
-"""Specifications and sets: what a line says, and that the same line always gives the same bytes."""
+"""Specifications and sets: parsing of lines, and the same bytes for the same line."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from fedvisage.render.sets import Synthesis, parse_synthesis, plan_videos, synth
 SMALL = "C subjects=3 videos=1 frames=1 size=48"
 
 
-def made(line: str, place: Path, workers: int = 1) -> PreparedSet:
+def render_set(line: str, place: Path, workers: int = 1) -> PreparedSet:
     synthesise(parse_synthesis(line), place, workers=workers)
     return PreparedSet.open(place, verify=True)
 
@@ -45,12 +45,12 @@ def test_a_line_is_read_into_a_specification() -> None:
         ("O videos=500 frames=10 size=512", "synth", "2 GiB"),
     ],
 )
-def test_a_wrong_line_is_refused_with_what_would_be_right(line: str, place: str, keyword: str) -> None:
+def test_invalid_line_is_refused_with_valid_choices(line: str, place: str, keyword: str) -> None:
     with refused(place, keyword):
         parse_synthesis(line)
 
 
-def test_every_domain_has_more_attacks_than_faces_where_its_dataset_has() -> None:
+def test_domains_have_more_attacks_than_faces_like_their_datasets() -> None:
     for name in "OCIMSWEFA":
         videos = [video for subject in plan_videos(Synthesis(name)) for video in subject]
         attacks = [video for video in videos if video.attack]
@@ -66,17 +66,17 @@ def test_persons_differ_between_domains_and_seeds() -> None:
     assert sum(len(group) for group in everyone) == len(set.union(*everyone))
 
 
-def test_more_subjects_leave_the_first_ones_as_they_are() -> None:
+def test_more_subjects_leave_the_first_ones_unchanged() -> None:
     few, many = (plan_videos(parse_synthesis(f"I subjects={count}")) for count in (3, 9))
     assert many[:3] == few
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> PreparedSet:
-    return made(SMALL, tmp_path_factory.mktemp("sets") / "one")
+    return render_set(SMALL, tmp_path_factory.mktemp("sets") / "one")
 
 
-def test_a_set_holds_all_species_with_depth_for_living_faces_only(small: PreparedSet) -> None:
+def test_set_contains_all_species_and_depth_for_living_faces_only(small: PreparedSet) -> None:
     assert set(small.rows.species) == {"bonafide", "print", "cut", "replay"}
     assert small.images.shape == (12, 48, 48, 3)
     assert small.depth is not None
@@ -105,27 +105,27 @@ def test_no_subject_is_in_both_splits_and_both_have_both_classes(small: Prepared
 
 
 def test_two_processes_write_the_same_bytes_as_one(small: PreparedSet, tmp_path: Path) -> None:
-    other = made(SMALL, tmp_path / "two", workers=2)
+    other = render_set(SMALL, tmp_path / "two", workers=2)
     assert other.digest == small.digest
 
 
-def test_number_of_threads_of_the_caller_changes_nothing(small: PreparedSet, tmp_path: Path) -> None:
+def test_threads_of_the_caller_do_not_affect_the_bytes(small: PreparedSet, tmp_path: Path) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        assert made(SMALL, tmp_path / "threads").digest == small.digest
+        assert render_set(SMALL, tmp_path / "threads").digest == small.digest
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
 
 
 def test_another_seed_gives_other_pictures(small: PreparedSet, tmp_path: Path) -> None:
-    other = made(f"{SMALL} seed=1", tmp_path / "other")
+    other = render_set(f"{SMALL} seed=1", tmp_path / "other")
     assert not np.array_equal(other.images, small.images)
 
 
-def test_frames_of_a_print_video_differ_by_a_little_only(tmp_path: Path) -> None:
-    filmed = made("O subjects=1 videos=1 frames=2 size=48 heldout=0", tmp_path / "set")
+def test_frames_of_a_print_video_differ_slightly(tmp_path: Path) -> None:
+    filmed = render_set("O subjects=1 videos=1 frames=2 size=48 heldout=0", tmp_path / "set")
     pictures = filmed.images.astype(float)
     videos = np.asarray(filmed.rows.video)
     for name in set(videos):
@@ -135,5 +135,5 @@ def test_frames_of_a_print_video_differ_by_a_little_only(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("domain", ["3", "H", "W", "E", "F", "A", "S"])
 def test_every_domain_renders(domain: str, tmp_path: Path) -> None:
-    filmed = made(f"{domain} subjects=1 videos=1 frames=1 size=32 heldout=0", tmp_path / domain)
+    filmed = render_set(f"{domain} subjects=1 videos=1 frames=1 size=32 heldout=0", tmp_path / domain)
     assert (filmed.images.reshape(len(filmed), -1).std(1) > 10).all()

@@ -43,19 +43,15 @@ def server(s: Server) -> Iterator[None]:
     options = s.recipe.options(MixtureOptions)
     for _ in s.rounds():
         with s.quorum():
-            mixture = _mixture(s)
+            # λ starts uniform.
+            uniform = torch.full((len(s.names),), 1 / len(s.names), dtype=torch.float64)
+            mixture = dict(zip(s.names, s.kept.get(MIXTURE, uniform).tolist(), strict=True))
             reduced = s.reduce("train", s.lent(), weight=relative_weights(mixture))
             s.load(reduced.value)
             if options.step:
                 raised = ascend(mixture, reduced.losses, options.step)
                 s.kept[MIXTURE] = torch.tensor([raised[name] for name in s.names], dtype=torch.float64)
         yield
-
-
-def _mixture(s: Server) -> dict[str, float]:
-    """Return λ by site; it starts uniform."""
-    uniform = torch.full((len(s.names),), 1 / len(s.names), dtype=torch.float64)
-    return dict(zip(s.names, s.kept.get(MIXTURE, uniform).tolist(), strict=True))
 
 
 def relative_weights(mixture: Mapping[str, float]) -> dict[str, float]:
@@ -92,6 +88,7 @@ def afl(model: Model) -> Method:
         name="afl",
         title="AFL",
         paper="Mohri et al., Agnostic Federated Learning, 2019",
+        advice="When no site may be left behind: optimises the worst mixture of sites instead of their mean.",
         server=server,
         supports=frozenset({"micro_batch"}),
     )

@@ -12,7 +12,7 @@ tries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Literal
 
 from fedvisage.base.errors import UserError
@@ -24,21 +24,13 @@ from fedvisage.recipe import Recipe, ServerOptimizer
 
 PAPER = "Reddi et al., Adaptive Federated Optimization, 2021"
 
-Adaptive = Literal["adam", "yogi"]
 
-
-def program(kind: Adaptive) -> Callable[[Server], Iterator[None]]:
-    """Return federated averaging with an adaptive server step."""
-
-    def server(s: Server) -> Iterator[None]:
-        return fedavg.server(s, otherwise=ServerOptimizer.model_validate({"name": kind}))
-
-    return server
-
-
-def adaptive(model: Model, kind: Adaptive, title: str) -> Method:
+def adaptive(model: Model, kind: Literal["adam", "yogi"], title: str, advice: str) -> Method:
     """Return averaging of a model with one of the adaptive steps."""
     name = f"fed{kind}"
+
+    def server(s: Server) -> Iterator[None]:
+        return fedavg.server(s, default_optimizer=ServerOptimizer.model_validate({"name": kind}))
 
     def check(recipe: Recipe) -> None:
         optimizer = recipe.training.server_optimizer
@@ -47,15 +39,25 @@ def adaptive(model: Model, kind: Adaptive, title: str) -> Method:
                 "recipe.training.server_optimizer.name", f"{name} requires {kind}; set it, or use fedavg or fedpad"
             )
 
-    options = fedavg.options_on(model)
-    return fedavg.on_model(model, options, name=name, title=title, paper=PAPER, server=program(kind), check=check)
+    return fedavg.on_model(
+        model,
+        fedavg.options_on(model),
+        name=name,
+        title=title,
+        paper=PAPER,
+        advice=advice,
+        server=server,
+        check=check,
+    )
 
 
 def fedadam(model: Model) -> Method:
     """Return FedAdam on a model."""
-    return adaptive(model, "adam", "FedAdam")
+    advice = "When plain averaging learns slowly or unsteadily: the server takes Adam steps; tune the server's rate."
+    return adaptive(model, "adam", "FedAdam", advice)
 
 
 def fedyogi(model: Model) -> Method:
     """Return FedYogi on a model: v moves towards Δ² by a bounded step."""
-    return adaptive(model, "yogi", "FedYogi")
+    advice = "As fedadam with Yogi's second moment, which changes more gradually."
+    return adaptive(model, "yogi", "FedYogi", advice)

@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import ClassVar
 
+from pydantic import create_model
 from torch import Tensor, nn
 
 from fedvisage.federation.method import EXAMPLES, LOSS, Call, Capability, Home, Method, Upload, accept_any
@@ -57,19 +58,19 @@ EVERYTHING: frozenset[Capability] = frozenset({"one_mean", "l2sp", "micro_batch"
 # The server's loop.
 
 
-def server(s: Server, *lent: str, otherwise: ServerOptimizer | None = None) -> Iterator[None]:
+def server(s: Server, *lent: str, default_optimizer: ServerOptimizer | None = None) -> Iterator[None]:
     """Run federated averaging: each round, lend parts to the sites, by default all, and average the uploads.
 
-    The server adopts the mean, or steps towards it with the recipe's ``training.server_optimizer`` (``otherwise`` if
-    the recipe has none).
+    The server adopts the mean, or steps towards it with the recipe's ``training.server_optimizer``, or with the
+    ``default_optimizer`` if the recipe has none.
     """
     lent = lent or s.method.parts_at(Home.LENT)
-    settings = s.recipe.training.server_optimizer or otherwise
+    settings = s.recipe.training.server_optimizer or default_optimizer
     start = started_from(s)
     for _ in s.rounds():
         with s.quorum():
             mean = s.reduce("train", s.tensors(*lent) | start, weight=weight_of(s.recipe)).value
-            s.load(mean if settings is None else stepped(s, mean, settings))
+            s.load(mean if settings is None else apply_server_step(s, mean, settings))
         yield
 
 
@@ -94,7 +95,7 @@ def local_training(loss: Loss, *parts: str, fit: Callable[[Site, Loss], None] = 
 
 def training_call(loss: Loss, *parts: str) -> Call:
     """Return the call of an averaging method with its uploads."""
-    return Call(local_training(pulled(loss), *parts), uploads_of(*parts), takes=start_of(*parts))
+    return Call(local_training(with_proximal_term(loss), *parts), uploads_of(*parts), takes=start_of(*parts))
 
 
 def uploads_of(*parts: str) -> tuple[Upload, ...]:
@@ -105,7 +106,7 @@ def uploads_of(*parts: str) -> tuple[Upload, ...]:
 # The server's step towards the mean, with ``training.server_optimizer``.
 
 
-def stepped(s: Server, mean: Message, settings: ServerOptimizer) -> Message:
+def apply_server_step(s: Server, mean: Message, settings: ServerOptimizer) -> Message:
     """Return the weights after a server optimizer's step from the present weights towards a mean.
 
     Values without a gradient, such as BatchNorm's running statistics, are taken from the mean.
@@ -145,7 +146,7 @@ def start_of(*parts: str) -> Callable[[Recipe], tuple[Upload, ...]]:
     return lambda recipe: start if recipe.training.l2sp is not None else ()
 
 
-def pulled(own: Loss) -> Loss:
+def with_proximal_term(own: Loss) -> Loss:
     """Return a loss with L2-SP if the recipe sets it: strength / 2 · ‖w − w₀‖² over the weights of the start.
 
     X. Li, Y. Grandvalet, F. Davoine, "Explicit Inductive Bias for Transfer Learning with Convolutional Networks", ICML
@@ -184,7 +185,7 @@ def options_on(
     first = model.averaged if weighs else model.options
     kinds = (own, first, OnModel) if last else (first, own, OnModel)
     bases = tuple(kind for kind in kinds if kind is not MethodOptions)
-    return type("Options", bases, {"__module__": __name__, "__doc__": f"{own.__doc__} On {model.title}."})
+    return create_model("Options", __base__=bases, __module__=__name__, __doc__=f"{own.__doc__} On {model.title}.")
 
 
 def titled(title: str, model: Model) -> str:
@@ -199,8 +200,9 @@ def on_model(
     name: str,
     title: str,
     paper: str,
+    advice: str = "",
     loss: Loss | None = None,
-    around: Callable[[Turn], Turn] = lambda turn: turn,
+    wrap_turn: Callable[[Turn], Turn] = lambda turn: turn,
     more: tuple[Upload, ...] = (),
     server: Callable[[Server], Iterator[None]] = server,
     supports: frozenset[Capability] = EVERYTHING,
@@ -208,7 +210,7 @@ def on_model(
 ) -> Method:
     """Return federated averaging of a model, with an algorithm's changes.
 
-    An algorithm may replace the ``loss``, wrap a site's local work with ``around``, declare ``more`` uploads in
+    An algorithm may replace the ``loss``, wrap a site's local work with ``wrap_turn``, declare ``more`` uploads in
     addition to weights, run another ``server`` program, and ``check`` the rest of the recipe. It must state what it
     ``supports`` if that is not everything.
     """
@@ -217,11 +219,12 @@ def on_model(
         model.check(recipe)
         return check(recipe)
 
-    turn = around(local_training(pulled(loss or model.loss), *model.parts, fit=model.fit))
+    turn = wrap_turn(local_training(with_proximal_term(loss or model.loss), *model.parts, fit=model.fit))
     return Method(
         name=name,
         title=titled(title, model),
         paper=paper,
+        advice=advice,
         task=model.task,
         options=options,
         network=model.network,
@@ -238,4 +241,11 @@ def on_model(
 
 def fedavg(model: Model) -> Method:
     """Return federated averaging of a model."""
-    return on_model(model, options_on(model), name="fedavg", title="FedAvg", paper=PAPER)
+    return on_model(
+        model,
+        options_on(model),
+        name="fedavg",
+        title="FedAvg",
+        paper=PAPER,
+        advice="Plain averaging of locally trained weights: the first choice, and the baseline of the others.",
+    )

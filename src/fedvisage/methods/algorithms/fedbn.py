@@ -71,26 +71,22 @@ def check(recipe: Recipe) -> None:
         )
 
 
-def program(*parts: str) -> Callable[[Server], Iterator[None]]:
-    """Return a server program that averages all parts, and lends the normalisation layers only if they are shared."""
-
-    def server(s: Server) -> Iterator[None]:
-        shared = s.recipe.options(NormOptions).norms == "shared"
-        return fedavg.server(s, *((*parts, "norms") if shared else parts))
-
-    return server
-
-
 def fedbn(model: Model) -> Method:
     """Return FedBN on a model."""
     parts = (*model.parts, "norms")
+
+    def server(s: Server) -> Iterator[None]:
+        shared = s.recipe.options(NormOptions).norms == "shared"
+        return fedavg.server(s, *(parts if shared else model.parts))
+
     plain = fedavg.on_model(
         model,
         fedavg.options_on(model, NormOptions, last=True),
         name="fedbn",
         title="FedBN",
         paper=PAPER,
-        server=program(*model.parts),
+        advice="When cameras and light differ between sites: each site keeps its own normalisation layers.",
+        server=server,
         supports=frozenset({"one_mean", "micro_batch"}),
         check=check,
     )

@@ -51,5 +51,6 @@ def fedprox(model: Model) -> Method:
         name="fedprox",
         title="FedProx",
         paper=PAPER,
+        advice="When sites train long and drift apart: a proximal term (mu) keeps them near the common model.",
         loss=with_proximal_term(model.loss),
     )

@@ -85,6 +85,7 @@ def moon(model: Model) -> Method:
         name="moon",
         title="MOON",
         paper=PAPER,
+        advice="When sites drift apart: a contrastive term draws features to the common model's; more work per step.",
         loss=with_contrast(model),
-        around=lambda turn: with_frozen_models(turn, *model.parts),
+        wrap_turn=lambda turn: with_frozen_models(turn, *model.parts),
     )

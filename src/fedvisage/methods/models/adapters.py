@@ -48,6 +48,7 @@ def head(net: nn.ModuleDict, features: Tensor) -> Tensor:
 MODEL = classifier_model(
     name="adapters",
     title="adapters",
+    advice="Attack detection: a frozen timm transformer; only adapters of a few megabytes are sent.",
     options=Options,
     network=network,
     parts=("adapters", "head"),

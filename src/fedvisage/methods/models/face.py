@@ -180,11 +180,6 @@ def own_centres(site: Site, name: str = OWN_CENTRES) -> nn.Parameter:
     return site.own(name, make)
 
 
-def begins_with_means(site: Site) -> bool:
-    """Return True if the site is about to create its class centres from mean features."""
-    return site.recipe.options(CosFace).centres == "mean-features" and f"{OWNED}{OWN_CENTRES}" not in site.kept
-
-
 def mean_features(site: Site) -> Tensor:
     """Return the mean feature of each of the site's identities under the lent model, at unit length."""
     return means_of(normalize(lent_features(site)), site.data)
@@ -285,12 +280,23 @@ def two_identities(recipe: Recipe) -> int:
     return 2
 
 
-def model_named(name: NetworkName) -> Model:
-    """Return recognition with one of the backbones."""
-    return Model(
+ADVICE: dict[NetworkName, str] = {
+    "sphere20": "the smaller SphereFace network, for quick comparisons.",
+    "sphere64": "the network of FedFR; the default.",
+    "iresnet18": "the smallest iResNet; can start from published weights.",
+    "iresnet50": "the medium iResNet; can start from published weights; takes adapters.",
+    "iresnet100": "the largest iResNet; start from published weights and train adapters.",
+    "mobilefacenet": "a small network for phones; can start from published weights.",
+    "mobilefacenet-dw": "as mobilefacenet, in the variant of the foamliu project and its weights.",
+    "timm-embedding": "any image network of timm with a head for embeddings.",
+}
+
+MODELS = {
+    name: Model(
         name=name,
         title=name,
         task="recognition",
+        advice=f"Recognition: {advice}",
         options=CosFace,
         network=network,
         parts=("model",),
@@ -303,7 +309,6 @@ def model_named(name: NetworkName) -> Model:
         begin=begin,
         least_identities=two_identities,
     )
-
-
-MODELS = {name: model_named(name) for name in get_args(NetworkName)}
+    for name, advice in ADVICE.items()
+}
 MODEL = MODELS["sphere64"]

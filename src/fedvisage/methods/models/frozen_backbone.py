@@ -1,8 +1,7 @@
 """A frozen backbone that is never sent: each machine loads its weights from its own copy of a file.
 
-For models and methods with a part that is an :class:`~fedvisage.nn.adapters.FrozenNetwork`, and whose ``network``
-section
-names the file. A finished model stores the frozen tensors with those of its parts, so it needs no other file.
+Used by models with a :class:`~fedvisage.nn.adapters.FrozenNetwork` whose weights come from a file named in ``network``.
+A finished model stores the frozen tensors with those of its parts, so it needs no other file.
 """
 
 from __future__ import annotations

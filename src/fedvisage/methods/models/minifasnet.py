@@ -37,6 +37,7 @@ def head(net: nn.ModuleDict, features: Tensor) -> Tensor:
 MODEL = classifier_model(
     name="minifasnet",
     title="MiniFASNet",
+    advice="Attack detection: a small network on 80 pixels; starts from published weights for real cameras.",
     options=Options,
     network=network,
     parts=("model",),

@@ -7,10 +7,11 @@ for recognition. Papers that define network and algorithm as one are methods of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
+from pydantic import create_model
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
@@ -65,6 +66,8 @@ class Model:
     """Name in tables."""
     task: TaskName
     """``pad`` or ``recognition``."""
+    advice: str = field(default="", kw_only=True)
+    """When to use the model."""
     options: type[MethodOptions]
     """The model's keys in a recipe: its ``network``, and the settings of its loss."""
     network: Callable[[Recipe], nn.ModuleDict]
@@ -95,9 +98,11 @@ class Model:
     @property
     def averaged(self) -> type[MethodOptions]:
         """Return the model's keys, plus the weights of sites in a mean."""
-        weights = ByExamples if self.weight == "examples" else AveragingOptions
-        values = {"__module__": __name__, "__doc__": self.options.__doc__, "of_model": self.name}
-        return type("Averaged", (self.options, weights), values)
+        bases = self.options, ByExamples if self.weight == "examples" else AveragingOptions
+        created = create_model("Averaged", __base__=bases, __module__=__name__, __doc__=self.options.__doc__)
+        options = cast("type[AveragingOptions]", created)
+        options.of_model = self.name
+        return options
 
     def loss(self, site: Site, batch: Batch) -> Tensor:
         """Return a batch's loss, on one forward pass."""
@@ -110,6 +115,7 @@ def classifier_model(
     *,
     name: str,
     title: str,
+    advice: str = "",
     options: type[MethodOptions],
     network: Callable[[Recipe], nn.ModuleDict],
     parts: tuple[str, ...],
@@ -127,6 +133,7 @@ def classifier_model(
         name=name,
         title=title,
         task="pad",
+        advice=advice,
         options=options,
         network=network,
         parts=parts,

@@ -40,6 +40,7 @@ def head(net: nn.ModuleDict, features: Tensor) -> Tensor:
 MODEL = classifier_model(
     name="resnet18",
     title="ResNet-18",
+    advice="Attack detection: FedPAD's network, trained from random weights or a start; the default.",
     options=DetectorOptions,
     network=network,
     parts=("model",),

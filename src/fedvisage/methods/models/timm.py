@@ -4,6 +4,8 @@
 safetensors file of its weights; nothing is downloaded. Binary cross-entropy trains it, as in FedPAD.
 """
 
+from typing import cast
+
 from torch import Tensor, nn
 
 from fedvisage.base.errors import UserError
@@ -42,28 +44,23 @@ def begin(s: Server) -> None:
     """Load the weights that the recipe names into the initial model."""
     weights = s.recipe.options(Options).network.weights
     if weights is not None:
-        load_weights(_whole_network(s.net), s.file(weights))
+        load_weights(cast(NormalisedNetwork, s.net["model"]), s.file(weights))
 
 
 def represent(net: nn.ModuleDict, images: Tensor) -> Tensor:
     """Return the input of the last layer."""
-    return _whole_network(net).pool_features(images)
+    return cast(NormalisedNetwork, net["model"]).pool_features(images)
 
 
 def head(net: nn.ModuleDict, features: Tensor) -> Tensor:
     """Return the live logit."""
-    return _whole_network(net).classify(features)
-
-
-def _whole_network(net: nn.ModuleDict) -> NormalisedNetwork:
-    model = net["model"]
-    assert isinstance(model, NormalisedNetwork)
-    return model
+    return cast(NormalisedNetwork, net["model"]).classify(features)
 
 
 MODEL = classifier_model(
     name="timm",
     title="timm",
+    advice="Attack detection: any image network of timm, such as a small one for a device.",
     options=Options,
     network=network,
     parts=("model",),

@@ -9,13 +9,22 @@ Deviations from the paper: the final LayerNorm of timm's network, which §3.1 do
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import Tensor, nn
 
 from fedvisage.base.errors import UserError
 from fedvisage.federation.server import Server
 from fedvisage.methods.models.model import classifier_model
-from fedvisage.nn.pretrained import PLACE, load_pretrained
-from fedvisage.nn.vit import PATCH, Transformer, class_token, transformer_parts
+from fedvisage.nn.vit import (
+    PATCH,
+    PLACE,
+    HybridTransformer,
+    Transformer,
+    class_token,
+    load_pretrained,
+    transformer_parts,
+)
 from fedvisage.recipe import MethodOptions, Recipe
 
 PAPER = "Alkhunaizi et al., FedSIS: Federated Split Learning with Intermediate Representation Sampling, 2023"
@@ -63,6 +72,7 @@ def head(net: nn.ModuleDict, features: Tensor) -> Tensor:
 MODEL = classifier_model(
     name="vit",
     title="ViT",
+    advice="Attack detection: ViT-B/16 of FedSIS's comparison; large, so start from published weights.",
     options=Options,
     network=network,
     parts=PARTS,
@@ -72,3 +82,23 @@ MODEL = classifier_model(
     check=check_size,
     begin=take_pretrained,
 )
+
+
+class HybridOptions(Options):
+    """The network, with its convolutional tokenizer."""
+
+    network: HybridTransformer = HybridTransformer()
+
+
+VIT_H = replace(
+    MODEL,
+    name="vit-h",
+    title="ViT-H",
+    advice="Attack detection: ViT with a convolutional tokenizer, which preserves micro-texture.",
+    options=HybridOptions,
+)
+"""ViT-H: the hybrid vision transformer (FedSIS, §3.3), whose tokens come from a truncated ResNet-50.
+
+N. Alkhunaizi et al., "FedSIS", 2023. Micro-texture reveals attacks, and a convolution preserves it; blocks and head are
+those of ViT.
+"""

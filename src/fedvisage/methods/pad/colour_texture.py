@@ -80,6 +80,7 @@ METHOD = Method(
     name="colour_texture",
     title="Colour texture",
     paper="Boulkenafet et al., Face Spoofing Detection Using Colour Texture Analysis, 2016",
+    advice="Simulation only: a classical detector on all data in one place.",
     task="pad",
     options=Options,
     network=network,

@@ -73,6 +73,7 @@ METHOD = Method(
     name="depth_only",
     title="Depth only",
     paper="Liu et al., Learning Deep Models for Face Anti-Spoofing: Binary or Auxiliary Supervision, 2018",
+    advice="Simulation only: a depth estimator on all data in one place; needs depth maps.",
     task="pad",
     options=Options,
     network=network,

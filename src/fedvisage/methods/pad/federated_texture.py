@@ -129,6 +129,8 @@ METHOD = Method(
     name="federated_texture",
     title="Colour texture, federated",
     paper="Boulkenafet et al., Face Spoofing Detection Using Colour Texture Analysis, 2016",
+    advice="When attacks come from printers, screens and cameras that no site has; colour histograms and a "
+    "linear classifier, no network.",
     task="pad",
     options=Options,
     network=network,

@@ -169,6 +169,7 @@ METHOD = Method(
     name="fedgpad",
     title="FedGPAD",
     paper=PAPER,
+    advice="When sites have depth maps and can send weights per batch; each site keeps its specific parts.",
     task="pad",
     options=Options,
     network=network,

@@ -257,6 +257,7 @@ METHOD = Method(
     name="fedma",
     title="FedMA",
     paper="Wang et al., Federated Learning with Matched Averaging, 2020",
+    advice="To study matching of neurons before averaging; layer by layer, on a VGG without BatchNorm.",
     task="pad",
     options=Options,
     network=network,

@@ -37,6 +37,7 @@ METHOD = replace(
     vit_h_is.METHOD,
     name="fedsis",
     title="FedSIS",
+    advice="A transformer cut between site and server; tokens and gradients cross the wire in every batch.",
     options=Options,
     home={"tokenizer": Home.SITE, "blocks": Home.SERVER, "adapter": Home.SERVER, "head": Home.SITE},
     calls=split.calls(class_token=False),

@@ -163,6 +163,7 @@ METHOD = Method(
     name="fedstackfpad",
     title="Fed-StackFPAD",
     paper=PAPER,
+    advice="When only one round is possible: linear classifiers on frozen features, then stacking.",
     task="pad",
     options=Options,
     network=network,

@@ -11,40 +11,35 @@ in FedSIS's comparison, they are ViT-H's tokenizer and linear head, and there is
 """
 
 from dataclasses import replace
-
-from torch import Tensor
+from functools import partial
 
 from fedvisage.federation.method import Home
 from fedvisage.federation.server import Server
-from fedvisage.methods.models.vit import PARTS
-from fedvisage.methods.models.vit_h import Options as HybridOptions
-from fedvisage.methods.pad import split, vit_h
+from fedvisage.methods.models import vit
+from fedvisage.methods.pad import split, vit_h_is
 from fedvisage.nn.vit import class_token
 
 
-class Options(split.Options, HybridOptions):
+class Options(split.Options, vit.HybridOptions):
     """The options of ViT-H and of split learning."""
 
 
 def represent(s: Server, name: str) -> split.Represent:
     """Pass tokens through all blocks and return the class token."""
-
-    def through(tokens: Tensor) -> Tensor:
-        return class_token(s.net, tokens)
-
-    return through
+    return partial(class_token, s.net)
 
 
 METHOD = replace(
-    vit_h.METHOD,
+    vit_h_is.VIT_H,
     name="festa",
     title="FeSTA",
+    advice="The baseline of fedsis: the same cut, without sampling of blocks.",
     paper="Park et al., Federated Split Task-Agnostic Vision Transformer for COVID-19 CXR Diagnosis, 2021",
     options=Options,
     home={"tokenizer": Home.SITE, "blocks": Home.SERVER, "norm": Home.SERVER, "head": Home.SITE},
     calls=split.calls(class_token=True),
     server=split.program(split.ServerSide(represent, encoder=("blocks", "norm"))),
-    delivered=PARTS,
+    delivered=vit.PARTS,
     members="one",
     supports=frozenset(),
     server_sees=split.SERVER_SEES,

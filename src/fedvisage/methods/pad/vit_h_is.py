@@ -24,8 +24,7 @@ from torch.nn.functional import cross_entropy, logsigmoid
 from fedvisage.federation.method import Home, Member, Prediction
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods.algorithms import fedavg
-from fedvisage.methods.models.vit_h import Options as HybridOptions
-from fedvisage.methods.pad import vit_h
+from fedvisage.methods.models import vit
 from fedvisage.nn.vit import Adapter, live_logit, normed_head, transformer_parts
 from fedvisage.recipe import Recipe, Section
 
@@ -51,7 +50,7 @@ class Inference(Section):
     """Number of draws per image; 1 is the paper's."""
 
 
-class Options(HybridOptions):
+class Options(vit.HybridOptions):
     """ViT-H's options, the sampler's range, the prediction mode, and adapter and head of the text or of the code."""
 
     unset: ClassVar[frozenset[str]] = frozenset({"adapter", "head"})
@@ -179,10 +178,44 @@ def _pseudo_tokens(member: Member) -> tuple[Tensor, Tensor]:
     return pseudo, weights[:, : pseudo.shape[1]]
 
 
+VIT = replace(
+    fedavg.fedavg(vit.MODEL),
+    name="vit",
+    title="ViT",
+    paper=vit.PAPER,
+    advice="Simulation only: ViT on all data in one place, for comparison with fedsis.",
+    options=vit.Options,
+    members="pooled",
+)
+"""ViT: a vision transformer trained on the merged data of all data centres (Huang et al.'s row in FedSIS's Tables 1–3).
+
+N. Alkhunaizi et al., "FedSIS", 2023, §3.1. Pooling the data defeats the purpose of a federation, so it is a simulation
+for comparison only.
+
+Deviations from the paper: its ViT row is quoted from H.-P. Huang et al., ECCV 2022, who train with their own data
+augmentation; here the recipe decides.
+"""
+
+VIT_H = replace(
+    VIT,
+    name="vit-h",
+    title="ViT-H",
+    advice="Simulation only: ViT-H on all data in one place, for comparison with fedsis.",
+    options=vit.HybridOptions,
+)
+"""ViT-H: a hybrid vision transformer trained on the merged data of all data centres (FedSIS, §3.3 and Tables 1–3).
+
+N. Alkhunaizi et al., "FedSIS", 2023. Pooling the data defeats the purpose of a federation, so it is a simulation for
+comparison only.
+
+Deviations from the paper: as in ViT.
+"""
+
 METHOD = replace(
-    vit_h.METHOD,
+    VIT_H,
     name="vit-h-is",
     title="ViT-H-IS",
+    advice="Simulation only: fedsis's network on all data in one place.",
     options=Options,
     network=network,
     home=dict.fromkeys(PARTS, Home.LENT),

@@ -124,6 +124,7 @@ METHOD = Method(
     name="fedface",
     title="FedFace",
     paper="Aggarwal et al., FedFace: Collaborative Learning of Face Recognition Model, 2021",
+    advice="When each site has one person, such as a phone; sends class centres, which reveal people.",
     task="recognition",
     options=Options,
     network=face.network,

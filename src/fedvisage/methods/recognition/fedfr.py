@@ -18,27 +18,28 @@ map [−1, 1] onto itself. W and Ω start with the mean features of each identit
 the paper does not specify it; ``centres: random`` is the alternative. Π has no bias unless ``customisation.affine``
 adds that of the released code. In a site's first round the previous local model is the global one, so Eq. 5 is a
 constant there and is not computed. If images are only mirrored, frozen models see each image once per round, plain and
-mirrored (:mod:`fedvisage.methods.models.frozen`). With ``count: sampled`` the sampled public images count in a site's
+mirrored (:class:`FrozenNetwork`). With ``count: sampled`` the sampled public images count in a site's
 weight, as in the released code.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedvisage.data.batches import View
 from fedvisage.federation.method import EXAMPLES, LOSS, Call, Home, Method, Upload
-from fedvisage.federation.site import Batch, Site
+from fedvisage.federation.site import OWNED, Batch, Site
 from fedvisage.federation.wire.message import Message, under
 from fedvisage.methods.algorithms import fedavg
 from fedvisage.methods.models import face
-from fedvisage.methods.models.face import classes_of
-from fedvisage.methods.models.frozen import FrozenNetwork
 from fedvisage.metrics.similarity import hard_negatives, normalise
+from fedvisage.nn.compute import Compute
 from fedvisage.nn.losses.contrastive import model_contrastive
 from fedvisage.nn.losses.cosface import cosface
 from fedvisage.nn.losses.margin_binary import margin_binary
@@ -111,7 +112,7 @@ def loss(site: Site, batch: Batch) -> Tensor:
 def balanced_cosface(site: Site, batch: Batch, features: Tensor) -> Tensor:
     """Return Eq. 3: CosFace over the site's classes and, if public images take part, the public ones."""
     options = site.recipe.options(Options)
-    classes = classes_of(site, batch, face.class_centres(site, public=options.hard_negatives is not None))
+    classes = face.classes_of(site, batch, face.class_centres(site, public=options.hard_negatives is not None))
     return cosface(features, classes.centres, classes.labels, scale=options.scale, margin=options.margin)
 
 
@@ -126,6 +127,65 @@ def contrast(site: Site, batch: Batch, features: Tensor) -> Tensor:
         return model_contrastive(same, same, same, temperature)
     positive, negative = (site.held[name].features(batch) for name in ("global", "previous"))
     return model_contrastive(features, positive, negative, temperature)
+
+
+CACHE_LIMIT = 1 << 30
+"""Largest size of the cache in bytes; features of a larger view are not cached. The limit is fixed because the bytes of
+a result must not depend on the amount of free memory."""
+
+
+@dataclass
+class FrozenNetwork:
+    """A network that is frozen during a site's round, with a cache of its features of a view.
+
+    The features of an image depend only on the image and on whether it is mirrored, so they are cached over epochs.
+    Images with any other augmentation are new in each batch, and are not cached.
+    """
+
+    net: nn.Module
+    compute: Compute
+    images: int
+    """Number of images in the view."""
+    known: Tensor | None = None
+    """Features of the view's first images, not mirrored, if the caller has them already."""
+
+    def __post_init__(self) -> None:
+        """Start with an empty cache."""
+        self._rows: Tensor | None = None
+        self._have = np.zeros(2 * self.images, bool)
+
+    def features(self, batch: Batch) -> Tensor:
+        """Return the features of a batch, without gradients."""
+        if batch.positions is None or batch.mirrored is None:
+            return self._compute(batch.images)
+        # The cache has one row per image and, after these, one row per mirrored image.
+        rows = batch.positions + self.images * batch.mirrored.numpy()
+        if self._rows is None and self.known is not None:
+            self._remember(np.arange(len(self.known)), self.compute.bring(self.known))
+        missing = np.flatnonzero(~self._have[rows])
+        if len(missing) == len(rows):
+            fresh = self._compute(batch.images)
+            self._remember(rows, fresh)
+            return fresh
+        if len(missing):
+            images = batch.images[self.compute.bring(torch.from_numpy(missing))]
+            self._remember(rows[missing], self._compute(images.contiguous(memory_format=self.compute.layout)))
+        assert self._rows is not None, "rows that are marked are there"
+        return self._rows[self.compute.bring(torch.from_numpy(rows))]
+
+    def _compute(self, images: Tensor) -> Tensor:
+        with torch.no_grad(), self.compute.autocast():
+            features: Tensor = self.net(images)
+        return features.float()
+
+    def _remember(self, rows: np.ndarray, features: Tensor) -> None:
+        width = features.shape[1]
+        if len(self._have) * width * features.element_size() > CACHE_LIMIT:
+            return
+        if self._rows is None:
+            self._rows = torch.empty(len(self._have), width, device=features.device)
+        self._rows[self.compute.bring(torch.from_numpy(rows))] = features
+        self._have[rows] = True
 
 
 def hold_frozen(site: Site, view: View) -> None:
@@ -221,8 +281,9 @@ def with_hard_negatives(site: Site) -> View:
 
 def what_to_train(site: Site) -> tuple[View, list[str]]:
     """Return this round's images, and the names of the site's own parameters; both use the same features."""
-    threshold, begins = site.recipe.options(Options).hard_negatives, face.begins_with_means(site)
-    if begins or threshold not in (None, -1):
+    options = site.recipe.options(Options)
+    begins = options.centres == "mean-features" and f"{OWNED}{face.OWN_CENTRES}" not in site.kept
+    if begins or options.hard_negatives not in (None, -1):
         site.held[face.LENT] = site.embed(site.net["model"], site.data)
     names, view = own_parameters(site), with_hard_negatives(site)
     site.held.pop(face.LENT, None)  # the first step changes the model
@@ -257,6 +318,7 @@ METHOD = Method(
     name="fedfr",
     title="FedFR",
     paper=face.PAPER,
+    advice="When there is a public set of people: hard negatives from it, and a personal model per site.",
     task="recognition",
     options=Options,
     network=face.network_with_public_centres,

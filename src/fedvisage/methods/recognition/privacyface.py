@@ -247,6 +247,7 @@ METHOD = Method(
     name="privacyface",
     title="PrivacyFace",
     paper=PAPER,
+    advice="Noisy clusters of class centres with an (ε, δ) guarantee; no gain was seen at demo size.",
     task="recognition",
     options=Options,
     network=face.network,

@@ -24,16 +24,9 @@ class ClassSample(NamedTuple):
 def sample_classes(labels: Tensor, classes: int, wanted: int, rng: np.random.Generator) -> ClassSample:
     """Draw `wanted` classes including all of the batch's; the result is larger if the batch alone has more."""
     present, position = torch.unique(labels, return_inverse=True)
-    additional = _draw_absent(present.cpu().numpy(), classes, wanted - len(present), rng)
+    # The random numbers are ranks: the absent class of rank k is k plus the number of present classes below it.
+    below, absent_count = present.cpu().numpy() - np.arange(len(present)), classes - len(present)
+    ranks = rng.choice(absent_count, size=max(0, min(wanted - len(present), absent_count)), replace=False)
+    additional = ranks + np.searchsorted(below, ranks, side="right")
     chosen, order = torch.cat([present, torch.from_numpy(additional).to(labels)]).sort()
     return ClassSample(chosen, torch.argsort(order)[position])
-
-
-def _draw_absent(present: np.ndarray, classes: int, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw `count` absent classes; `present` is ascending.
-
-    The random numbers are ranks: the absent class of rank k is k plus the number of present classes below it.
-    """
-    absent_count = classes - len(present)
-    ranks = rng.choice(absent_count, size=max(0, min(count, absent_count)), replace=False)
-    return ranks + np.searchsorted(present - np.arange(len(present)), ranks, side="right")

@@ -81,7 +81,7 @@ def _train(
             labels = torch.tensor([classes[str(name)] for name in public.subjects[key[1]]])
             return _augment_images(public.batch(key[1]).images, recipe, compute, stream), labels
 
-        for images, labels in prefetch(batches, read, tuple, compute.side):
+        for images, labels in prefetch(batches, read, tuple, compute.prefetcher):
             with compute.autocast():
                 features = net["model"](images)
             batch_classes = BatchClasses(centres, compute.bring(labels)) if sampler is None else sampler.of(labels)

@@ -1,0 +1,73 @@
+"""Presentation attack detection: a method with what is special about it switched off is its baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.contract.comparing import run_to_weights
+from tests.toy import recipe_of, run_toy, tree, weights
+from torch import nn
+
+from fedvisage.base.streams import seed_global_rng
+from fedvisage.federation.method import Home
+from fedvisage.methods.pad import fedgpad, fedma
+from fedvisage.nn.vgg import LAYERS
+from fedvisage.recipe import Recipe
+
+
+def shared_only(recipe: Recipe) -> nn.ModuleDict:
+    whole = fedgpad.network(recipe)
+    return nn.ModuleDict({part: whole[part] for part in fedgpad.SHARED})
+
+
+def test_fedgpad_without_disentanglement_is_averaging_of_its_shared_parts(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    content = tree(sets, "fedgpad", training__rounds=2)
+    run_toy(content, tmp_path / "whole")
+    content["method"]["weights"] = {"reconstruction": 0, "difference": 0}
+    run_toy(content, tmp_path / "null")
+    baseline = replace(fedgpad.METHOD, network=shared_only, home=dict.fromkeys(fedgpad.SHARED, Home.LENT))
+    run_toy(content, tmp_path / "baseline", method=baseline)
+    assert weights(tmp_path / "null") == weights(tmp_path / "baseline")
+    assert weights(tmp_path / "whole") != weights(tmp_path / "baseline")
+
+
+def test_fused_members_are_those_of_single(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    single, fused = (
+        run_to_weights(tree(sets, name, training__rounds=2), tmp_path / name) for name in ("single", "fused")
+    )
+    assert single == fused
+
+
+@pytest.mark.parametrize("weight", ["uniform", "examples"])
+def test_fedma_without_matching_is_fedavg_on_its_network(weight: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    content = tree(sets, "fedma", training__rounds=2, training__optimizer={"lr": 0.01, "state": "kept"})
+    content["method"] |= {"matching": "none", "weight": weight}
+    run_toy(content, tmp_path / "null")
+    content["method"] = {"name": "fedavg", "model": "fedma-vgg", "network": {"width": 8}, "weight": weight}
+    run_toy(content, tmp_path / "fedavg")
+    null, baseline = (load_file(tmp_path / name / "model.safetensors") for name in ("null", "fedavg"))
+    assert len(null) == len(baseline) == 2 * len(LAYERS)
+    assert all(torch.equal(value, baseline[name]) for name, value in null.items())
+
+
+def test_matching_changes_the_model_of_fedma(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    matched = run_to_weights(tree(sets, "fedma", training__rounds=1), tmp_path / "matched")
+    assert run_to_weights(tree(sets, "fedma", training__rounds=1), tmp_path / "null", matching="none") != matched
+
+
+def test_fedma_keeps_the_order_of_a_single_sites_neurons(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    """With a rate so small that nothing is learned, passes over one site leave the server's weights as they were."""
+    content = tree(sets, "fedma", data__sites={"A": str(sets["A"])}, training__optimizer={"lr": 1e-30})
+    content["method"]["matching"] = {"initial": "shared"}
+    run_toy(content, tmp_path / "run")
+    with seed_global_rng(content["runtime"].get("seed", 0), "initial weights"):
+        first = fedma.network(recipe_of(content)).state_dict()
+    for name, value in load_file(tmp_path / "run" / "model.safetensors").items():
+        torch.testing.assert_close(value, first[name], rtol=0, atol=1e-25)
