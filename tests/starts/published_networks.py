@@ -95,8 +95,8 @@ class IRBlock(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.res_layer(x) + self.shortcut_layer(x)
-        return out
+        shortcut: Tensor = self.shortcut_layer(x)  # first, as in AdaFace: exported graphs keep this order
+        return shortcut + self.res_layer(x)
 
 
 class AdaFace(nn.Module):
