@@ -181,11 +181,15 @@ def _check(call: MethodCall, wire: Hostile, rule: str, place: Path) -> None:
 
 def _combine(exchange: Exchange, call: MethodCall, uploads: Mapping[str, Message], rule: str) -> None:
     """Combine the accepted replies; the result must be finite, and no larger than the largest reply."""
-    base = exchange.without_statistics(call.call, uploads["A"])
+    tensors = exchange.schemas[call.call].tensors
+    combinable = {
+        name: {key: value for key, value in upload.items() if tensors[key].kind != "statistic"}
+        for name, upload in uploads.items()
+    }
     settings = Combine.model_validate({"rule": rule, **({"hostile": 1} if rule in ("trimmed-mean", "krum") else {})})
-    combined = combination_of(Federation(combine=settings), lambda: base)
+    combined = combination_of(Federation(combine=settings), lambda: combinable["A"])
     for name in sorted(uploads):
-        combined.add(exchange.without_statistics(call.call, uploads[name]), 1.0)
+        combined.add(combinable[name], 1.0)
     for name, tensor in combined.exact().items():
         values = tensor.double().numpy()
         if not np.isfinite(values).all():

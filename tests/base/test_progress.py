@@ -184,8 +184,8 @@ with reporter.course("training", 0, 2):
 reporter.say("done")
 reporter_on_stdout(quiet=True).say("quiet")
 """
-    cell = nbformat.v4.new_code_cell(code)  # type: ignore[no-untyped-call]
-    notebook = nbformat.v4.new_notebook(cells=[cell])  # type: ignore[no-untyped-call]
+    cell = nbformat.v4.new_code_cell(code)
+    notebook = nbformat.v4.new_notebook(cells=[cell])
     NotebookClient(notebook, timeout=600, kernel_name="python3").execute()
     outputs = notebook.cells[0].outputs
     assert {(output.output_type, output.get("name")) for output in outputs} == {("stream", "stdout")}

@@ -150,7 +150,7 @@ def _compute(func: Any, *args: Any, **kwargs: Any) -> Any:
     # As on a GPU, a view of a normal tensor is no inference tensor.
     with torch.inference_mode(args[0].is_inference()) if func.is_view else nullcontext():
         claimed = tree_map(lambda value: Card(value, target) if isinstance(value, Tensor) else value, values)
-    return return_and_correct_aliasing(func, args, kwargs, claimed)  # type: ignore[no-untyped-call]
+    return return_and_correct_aliasing(func, args, kwargs, claimed)
 
 
 @contextmanager

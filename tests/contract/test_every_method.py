@@ -231,7 +231,7 @@ def trained_alone(recipe: Recipe, path: Path, name: str) -> Mapping[str, Tensor]
             inputs = prepare(images[batch], "rgb+hsv", torch.device("cpu"))
             adam.zero_grad()
             loss = torch.nn.functional.binary_cross_entropy_with_logits(model(inputs).squeeze(1), labels[batch])
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             adam.step()
     return model.state_dict()
 

@@ -14,7 +14,7 @@ from benchmarks.real.author import SAME, SIDE, Author
 from benchmarks.real.sites import SITES, Cut, unique_files
 from numpy.typing import NDArray
 from safetensors.torch import save_file
-from tests.starts import theirs
+from tests.starts import published_networks
 
 from fedvisage.faces.align import align
 from fedvisage.faces.detection import Detector, DetectorSettings, Face
@@ -104,7 +104,7 @@ def test_only_a_padded_cut_keeps_its_margin(scaling: str) -> None:
 
 def centred_recogniser(crops: NDArray[np.uint8], folder: Path) -> FinishedModel:
     """Convert a small recogniser of random weights whose features have a mean of zero over some crops."""
-    net = theirs.shaken(theirs.Foamliu(8, 16, SIDE)).eval()
+    net = published_networks.randomise(published_networks.Foamliu(8, 16, SIDE)).eval()
     last = net.get_submodule("bn")
     assert isinstance(last, torch.nn.BatchNorm2d)
     assert last.running_mean is not None

@@ -15,7 +15,8 @@ def test_the_gallery_is_the_mean_training_feature_of_each_identity() -> None:
     assert gallery.identity.tolist() == [2, 5]
     length = np.hypot(0.9, 0.3)
     np.testing.assert_allclose(gallery.features, np.array([[0.0, 1.0], [0.9 / length, 0.3 / length]]), atol=1e-6)
-    np.testing.assert_allclose(enrol_means(TRAINING, unit_length=False).features, [[0, 1], [0.9, 0.3]], atol=1e-6)
+    expected = np.array([[0.0, 1.0], [0.9, 0.3]])
+    np.testing.assert_allclose(enrol_means(TRAINING, unit_length=False).features, expected, atol=1e-6)
 
 
 def test_with_a_raw_gallery_people_whose_images_agree_score_higher() -> None:

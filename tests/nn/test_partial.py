@@ -26,7 +26,7 @@ def trained_by_rows(make: Any, values: torch.Tensor, targets: torch.Tensor) -> T
     for chosen in STEPS:
         taken = rows.take(torch.tensor(chosen))
         optimizer.zero_grad(set_to_none=True)
-        ((taken - targets[chosen]).square().sum() + other.sum()).backward()  # type: ignore[no-untyped-call]
+        ((taken - targets[chosen]).square().sum() + other.sum()).backward()
         optimizer.step()
     rows.finish()
     return whole, optimizer

@@ -58,7 +58,7 @@ def total(cross_entropy: Tensor, weights: tuple[float, float, float], *terms: Te
 
 def value_and_gradients(loss: Tensor, net: nn.ModuleDict) -> tuple[float, dict[str, Tensor]]:
     net.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     return loss.item(), {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
 
 

@@ -127,10 +127,10 @@ def test_the_five_networks_are_those_of_table_ii(sets: Mapping[str, Path], resiz
         by_hand.state[name].requires_grad_()
     images, labels, depth = (values.double() for values in batch(content, "A", 0))
     expected = loss(by_hand, images, labels, depth, resizing)
-    expected.backward()  # type: ignore[no-untyped-call]
+    expected.backward()
     site: Any = SimpleNamespace(name="A", recipe=recipe, net=net)
     actual = fedgpad.loss(site, Batch(images, labels, depth, np.full(BATCH, "print")))
-    actual.backward()  # type: ignore[no-untyped-call]
+    actual.backward()
     assert actual.item() == pytest.approx(expected.item(), rel=1e-6)
     for name, parameter in net.named_parameters():
         gradient = by_hand.state[name].grad
@@ -189,7 +189,7 @@ def algorithm_2(
             images, labels, depth = batch(content, name, number)
             site: Any = SimpleNamespace(name=name, recipe=recipe, net=centre.net)
             value = fedgpad.loss(site, Batch(images, labels, depth, np.full(BATCH, "print")))
-            value.backward()  # type: ignore[no-untyped-call]
+            value.backward()
             if not keeps_adam:
                 centre.steps, centre.moments = 0, {}
             centre.step(optimizer)

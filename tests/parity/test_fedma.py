@@ -128,7 +128,7 @@ def test_matched_layers_are_frozen_and_the_others_get_their_whole_gradient(fixed
     draws = torch.Generator().manual_seed(0)
     images, labels = torch.rand(4, 6, 32, 32, generator=draws, dtype=torch.float64), torch.tensor([0.0, 1, 1, 0])
     batch = Batch(images, labels, None, np.array([]))
-    fedma.loss(SimpleNamespace(net=net), batch, fixed).backward()  # type: ignore[arg-type,no-untyped-call]
+    fedma.loss(SimpleNamespace(net=net), batch, fixed).backward()  # type: ignore[arg-type]
     with torch.no_grad():
         live = torch.sigmoid(apply_layers(net, images, LAYERS)[:, 0]).numpy()
         hidden = apply_layers(net, images, LAYERS[:-1]).numpy()

@@ -86,7 +86,7 @@ def backward(model: Joined, name: str, number: int, depth: int) -> None:
         tokens = block(tokens)
     two = model.head(model.shared["adapter"](tokens))
     loss = -torch.log_softmax(two, dim=1)[torch.arange(len(labels)), labels].mean()
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
 
 
 def drawn_block(number: int, name: str) -> int:
@@ -179,7 +179,7 @@ def test_loss_of_the_site_is_cross_entropy_over_two_classes(seed: int) -> None:
     losses: list[float] = []
 
     def step(_: None, value: Tensor) -> None:
-        value.backward()  # type: ignore[no-untyped-call]
+        value.backward()
         losses.append(value.item())
 
     site = SimpleNamespace(

@@ -96,7 +96,8 @@ class IRBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut: Tensor = self.shortcut_layer(x)  # first, as in AdaFace: exported graphs keep this order
-        return shortcut + self.res_layer(x)
+        output: Tensor = shortcut + self.res_layer(x)
+        return output
 
 
 class AdaFace(nn.Module):

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 from tests.checkpoints import SIZE, entry, log_odds, random_minifasnet, save_checkpoint, save_pair
 from tests.refusals import check_output, refused
-from tests.starts import theirs
+from tests.starts import published_networks
 from typer.testing import CliRunner
 
 import fedvisage as fv
@@ -98,7 +98,7 @@ def test_another_network_is_refused_and_leaves_nothing(tmp_path: Path, fault: st
 
 
 def test_recognition_network_becomes_a_start_and_a_graph_is_stored_unchanged(tmp_path: Path) -> None:
-    net = theirs.shaken(theirs.Foamliu(16, 32, 32))
+    net = published_networks.randomise(published_networks.Foamliu(16, 32, 32))
     torch.save(net.state_dict(), tmp_path / "face.pt", _use_new_zipfile_serialization=False)
     model = entry("mobilefacenet", tmp_path / "face.pt")
     directory = get_model(model, tmp_path / "cache", given=[tmp_path])

@@ -81,7 +81,7 @@ def test_paper_loop_steps_in_one_pass_and_decides_in_a_second(scorer: Scorer, ta
     for positions in batches:
         logits = scorer.live(target, positions)
         adam.zero_grad()
-        binary_cross_entropy_with_logits(logits, logits.sigmoid()).backward()  # type: ignore[no-untyped-call]
+        binary_cross_entropy_with_logits(logits, logits.sigmoid()).backward()
         adam.step()
     with torch.no_grad():
         expected = torch.cat([scorer.live(target, positions) for positions in batches])
