@@ -67,7 +67,11 @@ def test_two_sums_that_differ_by_one_site_show_its_upload(sets: Mapping[str, Pat
     run_toy(secure_recipe(sets, "AB"), tmp_path / "without")
     seen: dict[str, Message] = {}
     plain = secure_recipe(sets, federation={})
-    run_toy(plain, tmp_path / "plain", wire=partial(LocalTransport, tap=seen.__setitem__))
+
+    def keep_first(name: str, message: Message) -> None:
+        seen.setdefault(name, message)
+
+    run_toy(plain, tmp_path / "plain", wire=partial(LocalTransport, tap=keep_first))
     whole, rest = (load_file(tmp_path / name / "model.safetensors") for name in ("with", "without"))
     errors = [
         float((3 * whole[name].double() - 2 * rest[name].double() - seen["C"][name].double()).abs().max())
