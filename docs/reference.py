@@ -30,7 +30,19 @@ Written from the code by `make reference`: signatures, and the first sentence of
 A `Message` is `dict[str, Tensor]`; a number is a tensor without dimensions.
 """
 
-FUNCTIONS = ("load", "run", "open", "evaluate", "compare", "recount", "study", "methods", "models", "dataset")
+FUNCTIONS = (
+    "load",
+    "run",
+    "open",
+    "analyze",
+    "evaluate",
+    "compare",
+    "recount",
+    "study",
+    "methods",
+    "models",
+    "dataset",
+)
 AVERAGING = (
     *("on_model", "options_on", "titled", "server", "weight_of", "local_training", "training_call", "uploads_of"),
     *("apply_server_step", "trained_tensors", "started_from", "with_proximal_term"),
@@ -119,7 +131,7 @@ SERVER: Groups = {
     ),
 }
 METHOD: Groups = {
-    "what it is": ("name", "title", "paper", "task", "options"),
+    "what it is": ("name", "title", "paper", "task", "options", "advice"),
     "network": ("network", "initial_network", "home", "delivered", "finished", "parts_at", "begin"),
     "at the sites": ("calls", "least_identities"),
     "at the server": ("server", "in_turn", "server_sees"),
@@ -128,7 +140,7 @@ METHOD: Groups = {
     "differential privacy": ("releases", "noised", "release_costs"),
 }
 MODEL: Groups = {
-    "what it is": ("name", "title", "task", "options", "weight", "averaged"),
+    "what it is": ("name", "title", "task", "options", "weight", "averaged", "advice"),
     "network": ("network", "parts", "begin", "check"),
     "training": ("represent", "supervise", "loss", "fit", "least_identities"),
     "finished model": ("prediction",),

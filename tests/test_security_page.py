@@ -17,7 +17,9 @@ def test_every_test_in_the_threat_model_exists() -> None:
     assert len(named) > 40
     for file, name in named:
         tree = ast.parse((TESTS / file).read_text(encoding="utf-8"))
-        assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, f"{file}::{name}"
+        assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}, (
+            f"{file}::{name}"
+        )
 
 
 def test_every_attack_has_a_test_or_no_defence() -> None:
