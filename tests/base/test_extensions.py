@@ -43,7 +43,7 @@ HALVED = replace(METHODS["fedpad"], name="halved", title="Halved")
 FLAT = replace(MODELS["resnet18"], name="flat", title="Flat")
 
 
-def importer(source, destination, options):
+def importer(source, destination, options, *, name, progress):
     raise UserError(str(source), "holds nothing")
 """
 
