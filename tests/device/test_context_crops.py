@@ -1,4 +1,4 @@
-"""Crops with a wider margin: equal pixels in imports, devices and the page, and no decision without context."""
+"""Crops with a wider margin: equal pixels in imports, devices and the page, and a note on little context."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from tests.device.exports import with_margin
 from tests.refusals import refused
 from tests.toy import make_set, run_toy, tree
 
-from fedvisage.base.errors import BadFile
 from fedvisage.base.files import json_key, write_tensors
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.importing import import_dataset
@@ -26,7 +25,15 @@ from fedvisage.device import Exported, Pipeline
 from fedvisage.device.exported import CropShape
 from fedvisage.device.predict import face_cropper
 from fedvisage.device.web.site import settings_json
-from fedvisage.faces.cropping import CLOSE, LEAST_CONTEXT, crop_face, make_cropper, make_finder, record_of
+from fedvisage.faces.cropping import (
+    CLOSE,
+    LEAST_CONTEXT,
+    LITTLE_CONTEXT,
+    crop_face,
+    make_cropper,
+    make_finder,
+    record_of,
+)
 from fedvisage.faces.detection import Face
 from fedvisage.faces.quality import Settings
 from fedvisage.tasks.finished_model import open_model
@@ -93,16 +100,44 @@ def test_imports_predictions_and_pipelines_crop_equal_pixels(
     assert len(predicted) == len(shown) == 1
 
 
-def test_picture_without_context_is_rejected_everywhere(scene: np.ndarray, pad: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("margin", "strict"), [(1.4, False), (1.4, True), (2.7, False), (2.7, True)])
+def test_little_context_is_noted_and_with_strict_refused(
+    margin: float, strict: bool, scene: np.ndarray, pad: Path, tmp_path: Path
+) -> None:
     tight = np.ascontiguousarray(scene[150:290, 260:400])
-    for margin, reasons in ((1.4, ()), (2.7, (CLOSE,))):
-        export = with_margin(pad, tmp_path / str(margin), margin)
-        answer = Pipeline(export, settings=Settings(enlarge=True, sharpness=0)).check(tight)
-        assert answer.reasons == reasons
-        assert (answer.decision == "no_decision") == bool(reasons)
-    assert face_cropper("face", [CropShape(2.7, 32)])(tight).reason == CLOSE
-    with pytest.raises(BadFile, match=CLOSE):
-        make_cropper("face", 32, margin=2.7)(tight)
+    export = with_margin(pad, tmp_path / "export", margin)
+    checked = Pipeline(export, settings=Settings(enlarge=True, sharpness=0, strict=strict)).check(tight)
+    predicted = face_cropper("face", [CropShape(margin, 32)], strict=strict)(tight)
+    is_refused, verdict = strict and margin == 2.7, checked.faces[0].pad
+    assert verdict is not None
+    assert checked.reasons == ((CLOSE,) if is_refused else ())
+    assert predicted.reason == (CLOSE if is_refused else "")
+    assert (checked.decision == "no_decision") == is_refused == (not predicted.crops)
+    notes = (LITTLE_CONTEXT,) if margin == 2.7 and not strict else ()
+    assert verdict.notes == notes
+    assert predicted.notes == notes
+
+
+def test_picture_with_little_context_is_imported_and_counted(scene: np.ndarray, tmp_path: Path) -> None:
+    tight = np.ascontiguousarray(scene[150:290, 260:400])
+    for number, name in enumerate(("real/a", "real/b", "attack/print/a", "attack/print/b")):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        Image.fromarray(tight // 8 * 7 + np.uint8(number)).save(tmp_path / "photos" / name / "1.png")
+    for margin, count in (("1.4", None), ("2.7", 4)):
+        options = ImportOptions(size=32, margin=margin, heldout=0.5)
+        lines = import_dataset(
+            "folder", tmp_path / "photos", tmp_path / margin, lambda _: None, name="tight", options=options
+        )
+        report = json.loads((tmp_path / margin / "import-report.json").read_text())
+        assert (report["images"], report.get("little_context")) == (4, count)
+        assert any("4 images with little context" in line for line in lines) == bool(count)
+
+
+def test_tilted_face_is_not_scored(scene: np.ndarray) -> None:
+    centre = (scene.shape[1] / 2, scene.shape[0] / 2)
+    turned = cv2.warpAffine(scene, cv2.getRotationMatrix2D(centre, 50, 1.0), scene.shape[1::-1])
+    assert face_cropper("face", [CropShape(1.4, 32)])(scene).crops
+    assert not face_cropper("face", [CropShape(1.4, 32)])(turned).crops
 
 
 def test_padding_repeats_the_edge_and_is_recorded(scene: np.ndarray, tmp_path: Path) -> None:

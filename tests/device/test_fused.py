@@ -101,15 +101,17 @@ def test_members_of_equal_crops_share_one(fused_export: Path) -> None:
     assert [shape.margin for shape in open_export(fused_export).shapes] == [1.4, 2.7]
 
 
-def test_face_is_decided_only_if_every_crop_has_its_context(
+def test_face_is_refused_with_strict_if_one_crop_has_little_context(
     fused_export: Path, members: list[Path], scene: np.ndarray, tmp_path: Path
 ) -> None:
     tight = np.ascontiguousarray(scene[150:290, 260:400])
-    settings = Settings(sharpness=0, enlarge=True)
+    settings = Settings(sharpness=0, enlarge=True, strict=True)
     assert Pipeline(members[0], settings=settings).check(tight).reasons == ()
     assert Pipeline(fused_export, settings=settings).check(tight).reasons == (CLOSE,)
     Image.fromarray(tight).save(tmp_path / "tight.png")
-    (image,) = json.loads(command("predict", fused_export, tmp_path / "tight.png", "--json").stdout)["images"]
+    (image,) = json.loads(command("predict", fused_export, tmp_path / "tight.png", "--strict", "--json").stdout)[
+        "images"
+    ]
     assert (image["decision"], image["reason"]) == ("rejected", CLOSE)
 
 

@@ -228,6 +228,9 @@ def predict_images(
     at: At = None,
     int8: Int8 = False,
     provider: Provider = "CPU",
+    strict: Annotated[
+        bool, typer.Option("--strict", help="No decision, instead of a note, on a face with little context around it.")
+    ] = False,
     exit_code: Annotated[
         bool,
         typer.Option(
@@ -266,7 +269,7 @@ def predict_images(
     references = None if against is None else list_input_pictures([against])
     if references is not None and len(images.pictures) > 1:
         raise UserError("PATH", "with --against one face is compared; name one image")
-    score, notices = _open_scorer(model, member, crop, int8, provider, at)
+    score, notices = _open_scorer(model, member, crop, int8, provider, at, strict)
     note(*notices, *(images if references is None else references).notices)
     with in_steps("images", progress.reporter(aside=True)) as steps:
         results = score(images, references, steps)
@@ -276,7 +279,7 @@ def predict_images(
 
 
 def _open_scorer(
-    directory: Path, member: str, crop: str, int8: bool, provider: str, at: str | None
+    directory: Path, member: str, crop: str, int8: bool, provider: str, at: str | None, strict: bool
 ) -> tuple[ImageScorer, list[str]]:
     """Return a function that scores pictures with a directory's model, and notices; an export needs no torch."""
     from fedvisage.device.exported import is_export
@@ -291,7 +294,7 @@ def _open_scorer(
         exported = exported if at is None else exported.at(at)
         return (
             lambda images, references, steps: (
-                device.predict(exported, images, crop=crop, steps=steps)
+                device.predict(exported, images, crop=crop, strict=strict, steps=steps)
                 if references is None
                 else device.compare_faces(exported, images.pictures[0], references, crop=crop, steps=steps)
             )
@@ -308,7 +311,7 @@ def _open_scorer(
     opened = open_model(directory, at=at)
     return (
         lambda images, references, steps: (
-            predict(opened, images, member=member, crop=crop, steps=steps)
+            predict(opened, images, member=member, crop=crop, strict=strict, steps=steps)
             if references is None
             else compare_faces(opened, images.pictures[0], references, member=member, crop=crop, steps=steps)
         )

@@ -128,6 +128,8 @@ class QualityOptions:
     """Maximum turn of a face; 0: from the front."""
     tilted: Annotated[float, Range(0.0)] = 35.0
     """Maximum tilt of a face, in degrees."""
+    strict: bool = False
+    """No decision, instead of a note, on a face with little context around it."""
 
 
 @dataclass(frozen=True)

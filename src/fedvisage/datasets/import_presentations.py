@@ -38,7 +38,7 @@ from fedvisage.faces.cropping import MARGIN
 Record = Mapping[str, Any]
 """The result for one item: its name, its digest, its fault, and counts."""
 
-COUNTS = ("upscaled", "lost", "own", "short", "turned", "without_box")
+COUNTS = ("upscaled", "lost", "own", "short", "turned", "without_box", "close")
 
 
 @dataclass
@@ -60,9 +60,10 @@ class _ImportState:
             fault = f"the same content as {earlier.name}"
         record: dict[str, Any] = {"item": item.name, "digest": outcome.digest, "fault": fault}
         if not fault:
-            enlarged = sum(picture.cropped.upscaled for picture in outcome.pictures)
-            counts = (enlarged, outcome.lost, item.own_subject, outcome.short, outcome.turned, outcome.without_box)
-            record |= {name: int(count) for name, count in zip(COUNTS, counts, strict=True)}
+            crops = [picture.cropped for picture in outcome.pictures]
+            enlarged, close = sum(cropped.upscaled for cropped in crops), sum(cropped.close for cropped in crops)
+            of_item = (outcome.lost, item.own_subject, outcome.short, outcome.turned, outcome.without_box)
+            record |= {name: int(count) for name, count in zip(COUNTS, (enlarged, *of_item, close), strict=True)}
         self._count(item, record)
         return record
 
@@ -87,6 +88,7 @@ class _ImportState:
             upscaled=self.counts["upscaled"],
             own_subjects=self.counts["own"],
             lost_frames=self.counts["lost"],
+            little_context=self.counts["close"] or None,  # absent from sets whose crops need no more context
         )
         if not scanner.official:
             return attach()

@@ -11,6 +11,7 @@ from fedvisage.base.errors import UserError, printable
 from fedvisage.base.files import json_text
 from fedvisage.base.progress import format_count
 from fedvisage.data.rows import BONA_FIDE
+from fedvisage.faces.cropping import LEAST_CONTEXT
 
 if TYPE_CHECKING:  # the writer loads torch, which reading processes do not need
     from fedvisage.data.writer import Writer
@@ -52,6 +53,7 @@ class ImportReport:
     short: int | None = None
     turned: int | None = None
     without_box: int | None = None
+    little_context: int | None = None
 
     # Datasets of people.
     one_photograph: int | None = None
@@ -95,6 +97,9 @@ class ImportReport:
         if self.upscaled:
             enlarged = format_count(self.upscaled, "image")
             lines.append(f"{enlarged} had to be enlarged, which blurs the cues for attacks: use a smaller size")
+        if self.little_context:
+            tight = format_count(self.little_context, "image")
+            lines.append(f"{tight} with little context: the picture ends at less than {LEAST_CONTEXT:g} times the face")
         if self.own_subjects:
             alone = format_count(self.own_subjects, "file")
             lines.append(f"{alone} without a subject folder: each counts as its own subject")

@@ -16,7 +16,7 @@ from fedvisage.device.exported import Exported
 from fedvisage.device.fused import Fused, Model, open_export, required_threshold
 from fedvisage.device.predict import probability
 from fedvisage.faces.align import SIDE, DetectedFaces, Image, align, detect_upright
-from fedvisage.faces.cropping import CLOSE, crop_face, make_detector
+from fedvisage.faces.cropping import CLOSE, LITTLE_CONTEXT, crop_face, make_detector
 from fedvisage.faces.detection import Face, digest
 from fedvisage.faces.quality import NO_FACE, SMALL, Quality, Settings, measure
 
@@ -56,6 +56,8 @@ class PadVerdict:
     logit: float | None
     threshold_logit: float
     operating_point: str
+    notes: tuple[str, ...] = ()
+    """Why the decision is less certain, such as little context around the face."""
 
 
 @dataclass(frozen=True)
@@ -283,7 +285,8 @@ class Pipeline:
                 passed_over += 1
                 continue
             cropped = crop_face(detected.picture, [face], self.pad.size, self.pad.margin)
-            if cropped.close or (cropped.upscaled and not self.settings.enlarge):
+            refused = (cropped.close and self.settings.strict) or (cropped.upscaled and not self.settings.enlarge)
+            if refused:
                 passed_over += 1
             else:
                 crops.append(cropped.image)
@@ -305,7 +308,8 @@ class Pipeline:
         verdict = None
         if self.pad is not None and (point := self._threshold) is not None:
             crops = [crop_face(picture, [face], shape.size, shape.margin) for shape in self.pad.shapes]
-            if any(cropped.close for cropped in crops):
+            close = any(cropped.close for cropped in crops)
+            if close and self.settings.strict:
                 quality = replace(quality, reasons=(*quality.reasons, CLOSE))
             # A face whose crop would have to be enlarged counts as too small.
             upscaled = any(cropped.upscaled for cropped in crops)
@@ -314,7 +318,10 @@ class Pipeline:
             logit = float(self.pad.score([cropped.image[None] for cropped in crops])[0]) if quality.ok else None
             decision = NO_DECISION if logit is None else BONA_FIDE if logit >= point.value else ATTACK
             score = None if logit is None else probability(logit)
-            verdict = PadVerdict(decision, score, probability(point.value), logit, point.value, point.operating_point)
+            notes = (LITTLE_CONTEXT,) if close and logit is not None else ()
+            verdict = PadVerdict(
+                decision, score, probability(point.value), logit, point.value, point.operating_point, notes
+            )
         height, width = picture.shape[:2]
         original = np.array([width, height]) - face.points if detected.turned else face.points
         points = tuple((float(x), float(y)) for x, y in np.round(original, 1))

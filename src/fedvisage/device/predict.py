@@ -18,8 +18,9 @@ from fedvisage.base.progress import Steps, discard_steps, format_count
 from fedvisage.device.exported import CropShape, Exported
 from fedvisage.device.fused import Model
 from fedvisage.faces.align import DetectedFaces, Image, align, detect_upright, is_grey
-from fedvisage.faces.cropping import CLOSE, CroppedPicture, crop_face, make_cropper, make_detector
+from fedvisage.faces.cropping import CLOSE, LITTLE_CONTEXT, CroppedPicture, crop_face, make_cropper, make_detector
 from fedvisage.faces.pictures import ENDINGS, open_picture, read_picture
+from fedvisage.faces.quality import TILTED, Settings, pose
 from fedvisage.metrics.scores import FloatArray
 from fedvisage.metrics.similarity import Features
 from fedvisage.metrics.threshold import OF_PICTURES, ON_TRAINING, Threshold, describe_rule
@@ -132,6 +133,7 @@ def describe_notes(notes: Sequence[str], faces: int | None) -> str:
         SEVERAL: f"{faces} faces: the largest",
         UPSIDE_DOWN: "upside down: rotated first",
         GREY: "grey, like infrared: the model expects colour",
+        LITTLE_CONTEXT: LITTLE_CONTEXT,
     }
     return f"  ({'; '.join(sentences[note] for note in notes)})" if notes else ""
 
@@ -297,14 +299,17 @@ def score_pictures(
     return Predictions(threshold, results, inputs.passed_over)
 
 
-def face_cropper(crop: str, shapes: Sequence[CropShape], threads: int = 1) -> FindFace:
-    """Return the function that crops the face of a picture by the named method; ``threads`` are for the detector."""
+def face_cropper(crop: str, shapes: Sequence[CropShape], threads: int = 1, *, strict: bool = False) -> FindFace:
+    """Return the function that crops the face of a picture by the named method.
+
+    ``threads`` are for the detector. A face with little context gets a note, or with ``strict`` no decision.
+    """
     if crop != "face":
         if len({shape.margin for shape in shapes}) > 1:
             margins = ", ".join(f"{shape.margin:g}" for shape in shapes)
             raise UserError("--crop", f"{crop} has no face box, and this model takes crops of {margins} times it")
         cuts = [make_cropper(crop, shape.size, threads) for shape in shapes]  # type: ignore[arg-type]  # it refuses other words itself
-        return lambda picture: _cropped_face_from([cut(picture) for cut in cuts], None)
+        return lambda picture: _cropped_face_from([cut(picture) for cut in cuts], None, strict)
     detect = make_detector(threads)
 
     def find_face(picture: Image) -> CroppedFace:
@@ -312,15 +317,19 @@ def face_cropper(crop: str, shapes: Sequence[CropShape], threads: int = 1) -> Fi
         if not detected.faces:
             return CroppedFace(reason="no face found", detected=detected)
         crops = [crop_face(detected.picture, detected.faces, shape.size, shape.margin) for shape in shapes]
-        return _cropped_face_from(crops, detected)
+        if pose(detected.faces[0])[1] > Settings.tilted:
+            return CroppedFace(reason=TILTED, notes=notes_of(detected), detected=detected)
+        return _cropped_face_from(crops, detected, strict)
 
     return find_face
 
 
-def _cropped_face_from(crops: Sequence[CroppedPicture], detected: DetectedFaces | None) -> CroppedFace:
+def _cropped_face_from(crops: Sequence[CroppedPicture], detected: DetectedFaces | None, strict: bool) -> CroppedFace:
     notes = notes_of(detected, grey=is_grey(crops[0].image))
     if any(cropped.close for cropped in crops):
-        return CroppedFace((), CLOSE, notes, detected)
+        if strict:
+            return CroppedFace((), CLOSE, notes, detected)
+        notes = (*notes, LITTLE_CONTEXT)
     if any(cropped.upscaled for cropped in crops):
         reason = "the face is too small: enlarging it would blur the traces of attacks"
         return CroppedFace((), reason, notes, detected)
@@ -469,14 +478,16 @@ def operating_point(threshold: Threshold) -> str:
     return f"threshold: similarity {threshold.value:+.4f}, {describe_rule(threshold.rule)}; at the sites it {accepted}"
 
 
-def predict(model: Model, inputs: InputPictures, *, crop: str = "face", steps: Steps = discard_steps) -> Predictions:
+def predict(
+    model: Model, inputs: InputPictures, *, crop: str = "face", strict: bool = False, steps: Steps = discard_steps
+) -> Predictions:
     """Score pictures: read and crop them one at a time, score their crops in batches."""
     if model.task != "pad":
         raise UserError("--against", "this model recognises people: name an image or a folder to compare with")
     if model.threshold is None:
         raise UserError(str(model.directory), "has no threshold to predict with; export a run whose sites chose one")
 
-    return score_pictures(inputs, face_cropper(crop, model.shapes), model.score, model.threshold, steps)
+    return score_pictures(inputs, face_cropper(crop, model.shapes, strict=strict), model.score, model.threshold, steps)
 
 
 def compare_faces(

@@ -23,10 +23,13 @@ MARGIN = 1.4
 """Side of a face crop over the longer side of the detected box; shows the edges of a print or a mask."""
 
 LEAST_CONTEXT = 1.5
-"""Least side, over the longer side of the box, to which the picture may shrink crops with a larger margin."""
+"""Side over the longer side of the box below which a crop with a larger margin shows little context."""
 
 NO_FACE = "no face found"
 CLOSE = "the picture ends too close to the face"
+"""The reason against little context, where it is refused."""
+LITTLE_CONTEXT = "little context: less certain"
+"""The note on little context, where it is evaluated."""
 
 LOWEST_CONFIDENCE = 0.9
 """Minimum detector confidence of a face."""
@@ -52,7 +55,7 @@ class CroppedPicture:
     place: CropPlace
     points: npt.NDArray[np.float32] | None = None
     close: bool = False
-    """True if the picture ends too close to the face for the crop's margin."""
+    """True if the picture ends so close to the face that the crop shows little context."""
     further: tuple[Image, ...] = ()
     """The same face at further margins."""
 
@@ -135,7 +138,7 @@ def crop_face(
 ) -> CroppedPicture:
     """Cut out the largest face with a margin: inside the image, or padded with copies of its last pixels.
 
-    Without padding, a crop moves or shrinks until the image holds it. ``close`` marks one that shrank too far.
+    Without padding, a crop moves or shrinks until the image holds it. ``close`` marks one that shrank much.
     """
     if not faces:
         raise BadFile(NO_FACE)
@@ -161,12 +164,10 @@ def crop_face(
 def crop_at_margins(
     image: Image, face: Face, size: int, margins: Sequence[float], padding: Padding = "none"
 ) -> CroppedPicture:
-    """Cut out a face at several margins; raise BadFile if the picture ends too close to it for one of them."""
+    """Cut out a face at several margins."""
     crops = [crop_face(image, [face], size, margin, padding) for margin in margins]
-    if any(cropped.close for cropped in crops):
-        raise BadFile(CLOSE)
-    upscaled = any(cropped.upscaled for cropped in crops)
-    return replace(crops[0], upscaled=upscaled, further=tuple(cropped.image for cropped in crops[1:]))
+    upscaled, close = any(cropped.upscaled for cropped in crops), any(cropped.close for cropped in crops)
+    return replace(crops[0], upscaled=upscaled, close=close, further=tuple(cropped.image for cropped in crops[1:]))
 
 
 def _cut_square(image: Image, left: int, top: int, side: int, size: int) -> CroppedPicture:

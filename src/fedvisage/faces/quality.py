@@ -44,6 +44,8 @@ class Settings:
     window: int = 10
     enlarge: bool = False
     """Also evaluate faces whose crops must be enlarged to the model's size, as long as `smallest` holds."""
+    strict: bool = False
+    """Give no decision on a face with little context, instead of a note."""
 
     def __post_init__(self) -> None:
         """Refuse limits that no picture can meet, and windows without frames."""

@@ -30,6 +30,8 @@ class AnalyzedFace:
     score: float | None
     threshold: float
     quality: Quality
+    notes: tuple[str, ...] = ()
+    """Why the decision is less certain, such as little context around the face."""
 
 
 @check_arguments(
@@ -52,7 +54,7 @@ def analyze(
     model = pad if isinstance(pad, Exported | Fused) else locate_detector(pad)
     faces = Pipeline(model, settings=Settings(several=True)).check(image).faces
     return [
-        AnalyzedFace(face.box, face.pad.decision, face.pad.score, face.pad.threshold, face.quality)
+        AnalyzedFace(face.box, face.pad.decision, face.pad.score, face.pad.threshold, face.quality, face.pad.notes)
         for face in faces
         if face.pad is not None
     ]

@@ -69,7 +69,13 @@ def features_of(scorer: Scorer, crops: Sequence[Image]) -> Features:
 
 @report_nondeterminism()
 def predict(
-    model: FinishedModel, pictures: InputPictures, *, member: str = "", crop: str = "face", steps: Steps = discard_steps
+    model: FinishedModel,
+    pictures: InputPictures,
+    *,
+    member: str = "",
+    crop: str = "face",
+    strict: bool = False,
+    steps: Steps = discard_steps,
 ) -> Predictions:
     """Score images: read and crop them one by one, score their crops in batches."""
     if model.task != "pad":
@@ -89,7 +95,8 @@ def predict(
             "threshold", "the model was evaluated with target-eer, an oracle; it has no threshold to predict with"
         )
     shape = CropShape(model.margin, model.recipe.input.size)
-    find_face, score = face_cropper(crop, [shape], model.recipe.runtime.threads), score_with(model.scorer, weights)
+    find_face = face_cropper(crop, [shape], model.recipe.runtime.threads, strict=strict)
+    score = score_with(model.scorer, weights)
     return score_pictures(pictures, find_face, lambda crops: score(list(crops[0])), thresholds[member], steps)
 
 

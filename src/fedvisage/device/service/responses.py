@@ -59,6 +59,8 @@ class PadResult(OperatingPoint):
 
     decision: PadDecision
     score: float | None
+    notes: list[str] = []
+    """Why the decision is less certain, such as little context around the face."""
 
 
 class Match(OperatingPoint):

@@ -31,7 +31,7 @@ from fedvisage.device.fused import Model, members_of, required_threshold
 from fedvisage.device.pipeline import SAME_PLACE
 from fedvisage.faces import detection
 from fedvisage.faces.align import PLACES, SIDE, SURE, SURE_TURNED
-from fedvisage.faces.cropping import CLOSE, LEAST_CONTEXT, LOWEST_CONFIDENCE, record_of
+from fedvisage.faces.cropping import CLOSE, LEAST_CONTEXT, LITTLE_CONTEXT, LOWEST_CONFIDENCE, record_of
 from fedvisage.faces.quality import BLURRED, NO_FACE, SEVERAL, SMALL, TILTED, TURNED
 
 # The content of `page.json`: the page's files, and every number by which the Python pipeline decides. The page has no
@@ -90,6 +90,8 @@ def settings_json(settings: Settings) -> Values:
         "upright": {"sure": SURE, "sure_turned": SURE_TURNED},
         "limits": {name: getattr(settings, name) for name in ("smallest", "sharpness", "turned", "tilted")},
         "least_context": LEAST_CONTEXT,
+        "strict": settings.strict,
+        "little_context": LITTLE_CONTEXT,
         "alignment": {"side": SIDE, "places": PLACES.tolist()},
         "running": {"window": settings.window, "same_place": SAME_PLACE},
         "reasons": {

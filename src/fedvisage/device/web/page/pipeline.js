@@ -56,17 +56,18 @@ export function place(image, { x, y, width, height }, margin, least) {
 }
 
 /** Return the verdict on a face; a face whose crop would have to be enlarged counts as too small. */
-async function judged(image, face, quality, pad, { least_context: least, reasons }) {
+async function judged(image, face, quality, pad, { least_context: least, strict, little_context: note, reasons }) {
   const places = pad.shapes.map(({ margin, size }) => ({ size, ...place(image, face.box, margin, least) }));
   const upscaled = places.some(({ side, size }) => side < size);
-  if (places.some(({ close }) => close)) quality.reasons.push(reasons.close);
+  const tight = places.some(({ close }) => close);
+  if (tight && strict) quality.reasons.push(reasons.close);
   if (upscaled && !quality.reasons.includes(reasons.small)) quality.reasons.push(reasons.small);
   const point = pad.threshold;
   const verdict = { threshold: probability(point.value), operating_point: operatingPoint(point) };
-  if (quality.reasons.length) return { ...verdict, decision: "no_decision", score: null, logit: null };
+  if (quality.reasons.length) return { ...verdict, decision: "no_decision", score: null, logit: null, notes: [] };
   const logit = await pad.score(places.map((where) => cropped(image, where)));
   const decision = logit >= point.value ? "bona_fide" : "attack";
-  return { ...verdict, decision, score: probability(logit), logit };
+  return { ...verdict, decision, score: probability(logit), logit, notes: tight ? [note] : [] };
 }
 
 function cropped(image, { left, top, side, size }) {

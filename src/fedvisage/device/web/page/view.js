@@ -43,7 +43,7 @@ export class View {
   /** Show the decision; its text changes, and is read aloud, only when the decision or its reasons change. */
   decision(checked, verdict) {
     const decision = verdict?.decision ?? checked.decision;
-    const why = checked.reasons.join(", ");
+    const why = [...checked.reasons, ...(checked.faces[0]?.pad?.notes ?? [])].join(", ");
     const text = `${TITLES[decision]}${why && `: ${why}`}`;
     this.at("verdict").dataset.decision = decision;
     this.at("mark").textContent = MARKS[decision];
