@@ -85,8 +85,13 @@ def test_training_loads_only_the_libraries_of_its_network(
     assert loaded == of_networks
 
 
-def test_report_with_features_loads_no_scikit_learn(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    loaded = loaded_after(WHOLE_RUN, write_recipe(tmp_path, sets, evaluation__features=20), str(tmp_path / "run"))
+@pytest.mark.parametrize("features", [0, 20])
+def test_only_a_report_with_features_loads_scikit_learn(
+    features: int, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    recipe = write_recipe(tmp_path, sets, evaluation__features=features)
+    loaded = loaded_after(WHOLE_RUN, recipe, str(tmp_path / "run"))
     assert "matplotlib" in loaded
-    assert "sklearn" not in loaded
-    assert "Features (t-SNE)" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert ("sklearn" in loaded) == bool(features)
+    report = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert ("Features (t-SNE)" in report) == bool(features)

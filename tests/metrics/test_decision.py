@@ -67,7 +67,7 @@ def test_impostors_within_and_across_groups_have_separate_rates() -> None:
     alike = np.array([group[a] == group[b] for a, b in combinations(range(len(faces)), 2)])
     inside = [within_counts(faces.take(group == one)) for one in range(3)]
     actual = tar_by_impostors(within_counts(faces), inside, [0.01, 1e-9])
-    for kind, chosen in (("within groups", alike & ~same), ("across groups", ~alike)):
+    for kind, chosen in (("within", alike & ~same), ("across", ~alike)):
         edge = next(edge for edge in SIMILARITIES if (similarity[chosen] >= edge).mean() <= 0.01)
         assert list(actual[kind]) == [0.01]  # there are fewer pairs than the other rate needs
         assert actual[kind][0.01] == pytest.approx((similarity[same] >= edge).mean(), abs=0.01)
