@@ -68,6 +68,16 @@ def test_watch_states_the_reason_for_each_unreadable_picture(pad: Path, face: np
         assert lines[number]["this_frame"]["reasons"][0].startswith(start)
 
 
+@pytest.mark.parametrize(("options", "frames"), [((), [1, 1, 1]), (("--window", "2"), [1, 2, 2])])
+def test_folder_is_averaged_only_on_request(
+    options: tuple[str, ...], frames: list[int], pad: Path, face: np.ndarray, tmp_path: Path
+) -> None:
+    for number in range(3):
+        Image.fromarray(face).resize((192, 192)).save(tmp_path / f"{number}.png")
+    result = CliRunner().invoke(app, ["watch", str(tmp_path), "--pad", str(pad), "--sharpness", "0", *options])
+    assert [json.loads(line)["frames"] for line in result.stdout.splitlines()] == frames
+
+
 def test_third_frame_option_takes_the_first_of_three() -> None:
     assert [int(np.asarray(frame).max()) for frame in keep_every(map(grey, range(7)), 3)] == [0, 3, 6]
 

@@ -170,7 +170,10 @@ def watch_source(
     ],
     pad: Annotated[Path | None, typer.Option(help="Exported model of attack detection.")] = None,
     recognition: Annotated[Path | None, typer.Option(help="Exported recognition model.")] = None,
-    window: Annotated[int, typer.Option(min=1, help="Frames of a face over which scores are averaged.")] = 10,
+    window: Annotated[
+        int | None,
+        typer.Option(min=1, help="Frames of a face over which scores are averaged; default: 10, or 1 for a folder."),
+    ] = None,
     every: Annotated[int, typer.Option(min=1, help="Process every Nth frame.")] = 1,
     threads: Annotated[int, typer.Option(min=1, help="Threads that compute.")] = 1,
     at: AtEach = None,
@@ -194,6 +197,8 @@ def watch_source(
         for directory in (pad, recognition)
     )
     models = at_points(pad_model, recognition_model, at or [])
+    # The pictures of a folder may show different people.
+    window = window or (1 if Path(source).is_dir() else Settings.window)
     pipeline = Pipeline(*models, settings=Settings(threads=threads, window=window, **asdict(quality)))
     for result in pipeline.watch(each(frames, every)):
         typer.echo(json_line(result.as_values()), nl=False)
