@@ -16,8 +16,11 @@ from PIL import Image
 from tests.device.exports import with_margin
 from tests.refusals import refused
 from tests.toy import make_set, run_toy, tree
+from typer.testing import CliRunner
 
 from fedvisage.base.files import json_key, write_tensors
+from fedvisage.cli import app
+from fedvisage.data.crops import RENDERED_ONLY, CropRecord
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.importing import import_dataset
 from fedvisage.datasets.options import ImportOptions
@@ -36,6 +39,7 @@ from fedvisage.faces.cropping import (
 )
 from fedvisage.faces.detection import Face
 from fedvisage.faces.quality import Settings
+from fedvisage.runs.export.export import export
 from fedvisage.tasks.finished_model import open_model
 
 MARGINS = (1.4, 2.7, 4.0)
@@ -184,6 +188,27 @@ def make_cropped_sets(root: Path, margin: float) -> Mapping[str, Path]:
 def test_model_records_the_margin_of_its_crops(tmp_path: Path) -> None:
     run_toy(tree(make_cropped_sets(tmp_path, 2.7), training__rounds=1), tmp_path / "run")
     assert open_model(tmp_path / "run").margin == 2.7
+
+
+def test_decisions_of_a_detector_of_rendered_faces_are_noted(scene: np.ndarray, tmp_path: Path) -> None:
+    sets = {name: make_set(tmp_path / name, name, seed) for seed, name in enumerate("ABCU")}
+    for path in sets.values():
+        settings = json.loads((path / "set.json").read_text())
+        crop = CropRecord(how="rendered", alignment="box").model_dump()
+        (path / "set.json").write_text(json.dumps(settings | {"crop": crop}))
+    run_toy(tree(sets, training__rounds=1), tmp_path / "run")
+    model = open_model(tmp_path / "run")
+    export(model, tmp_path / "export", data=str(sets["U"]), cache=tmp_path / "cache")
+    Image.fromarray(scene).save(tmp_path / "photo.png")
+    for directory in ("run", "export"):
+        result = CliRunner().invoke(app, ["predict", str(tmp_path / directory), str(tmp_path / "photo.png")])
+        assert result.exit_code == 0, result.output
+        assert "(trained on rendered faces only)" in result.stdout
+    settings = Settings(sharpness=0, enlarge=True)
+    verdict = Pipeline(tmp_path / "export", settings=settings).check(scene).faces[0].pad
+    assert verdict is not None
+    assert verdict.notes == (RENDERED_ONLY,)
+    assert "rendered faces only" in (tmp_path / "export" / "README.md").read_text()
 
 
 def test_start_with_another_margin_is_refused(tmp_path: Path) -> None:

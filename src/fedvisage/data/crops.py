@@ -7,6 +7,7 @@ about 2 % of a face.
 """
 
 import re
+from collections.abc import Iterable
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
@@ -89,6 +90,15 @@ class CropRecord(_Record):
         margin = f", {self.margin:g} times their box" if self.margin is not None else ""
         margin += ", padded" if self.padding == "replicate" else ""
         return f"{how}{margin}{', aligned by five points' if self.alignment == 'points' else ''}"
+
+
+RENDERED_ONLY = "trained on rendered faces only"
+"""The note on every decision of a detector that has seen no photograph."""
+
+
+def are_all_rendered(crops: Iterable[CropRecord]) -> bool:
+    """Return True if all crops are rendered faces; False if no crop is known."""
+    return {crop.how for crop in crops} == {"rendered"}
 
 
 def from_source(source: str) -> CropRecord | None:

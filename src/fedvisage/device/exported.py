@@ -34,7 +34,7 @@ from fedvisage.base.files import (
     write_json,
 )
 from fedvisage.base.onnx_graphs import CPU, LARGEST, open_session, parse_graph, runtime_errors, short
-from fedvisage.data.crops import CropRecord
+from fedvisage.data.crops import RENDERED_ONLY, CropRecord, are_all_rendered
 from fedvisage.data.prepared import SIZE_LIMIT, FileEntry
 from fedvisage.faces.cropping import MARGIN, record_of
 from fedvisage.metrics.operating_point import ErrorCurves, Task, choose_point
@@ -412,6 +412,11 @@ class Exported:
     def notices(self) -> tuple[str, ...]:
         """A notice about an export of an earlier version, whose graph does not state the digests of its description."""
         return () if self.description.is_bound else (f"{self.directory}: {UNBOUND}",)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes on every decision of the model."""
+        return (RENDERED_ONLY,) if are_all_rendered(self.description.trained_on) else ()
 
     @property
     def task(self) -> Task:

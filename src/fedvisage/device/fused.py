@@ -168,6 +168,11 @@ class Fused:
         return next(((f"{self.directory}: {UNBOUND}",) for member in self.members if member.notices), ())
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes on every decision of the model: those of its members."""
+        return tuple(dict.fromkeys(note for member in self.members for note in member.notes))
+
+    @property
     def arithmetic(self) -> Arithmetic:
         """The arithmetic of the members' graphs."""
         return self.members[0].arithmetic

@@ -318,7 +318,7 @@ class Pipeline:
             logit = float(self.pad.score([cropped.image[None] for cropped in crops])[0]) if quality.ok else None
             decision = NO_DECISION if logit is None else BONA_FIDE if logit >= point.value else ATTACK
             score = None if logit is None else probability(logit)
-            notes = (LITTLE_CONTEXT,) if close and logit is not None else ()
+            notes = () if logit is None else self.pad.notes + ((LITTLE_CONTEXT,) if close else ())
             verdict = PadVerdict(
                 decision, score, probability(point.value), logit, point.value, point.operating_point, notes
             )

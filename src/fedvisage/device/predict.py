@@ -133,9 +133,8 @@ def describe_notes(notes: Sequence[str], faces: int | None) -> str:
         SEVERAL: f"{faces} faces: the largest",
         UPSIDE_DOWN: "upside down: rotated first",
         GREY: "grey, like infrared: the model expects colour",
-        LITTLE_CONTEXT: LITTLE_CONTEXT,
     }
-    return f"  ({'; '.join(sentences[note] for note in notes)})" if notes else ""
+    return f"  ({'; '.join(sentences.get(note, note) for note in notes)})" if notes else ""
 
 
 def exit_code(decisions: Iterable[str], *, good: str, bad: str) -> int:
@@ -278,9 +277,14 @@ Score = Callable[[Sequence[NDArray[np.uint8]]], FloatArray]
 
 
 def score_pictures(
-    inputs: InputPictures, find_face: FindFace, score: Score, threshold: Threshold, steps: Steps
+    inputs: InputPictures,
+    find_face: FindFace,
+    score: Score,
+    threshold: Threshold,
+    steps: Steps,
+    notes: tuple[str, ...] = (),
 ) -> Predictions:
-    """Read pictures and crop their faces one at a time; score the crops in batches."""
+    """Read pictures and crop their faces one at a time; score the crops in batches. ``notes`` are on every decision."""
     results = list[Prediction]()
     for batch in read_in_batches(inputs.pictures, find_face, steps):
         faces = [(name, CroppedFace(reason=str(face)) if isinstance(face, BadFile) else face) for name, face in batch]
@@ -294,7 +298,13 @@ def score_pictures(
             if face.crops:
                 logit = next(logits)
                 decision = LIVE if logit >= threshold.value else ATTACK
-                result = replace(result, probability=probability(logit), logit=logit, decision=decision)
+                result = replace(
+                    result,
+                    probability=probability(logit),
+                    logit=logit,
+                    decision=decision,
+                    notes=(*face.notes, *notes),
+                )
             results.append(result)
     return Predictions(threshold, results, inputs.passed_over)
 
@@ -487,7 +497,8 @@ def predict(
     if model.threshold is None:
         raise UserError(str(model.directory), "has no threshold to predict with; export a run whose sites chose one")
 
-    return score_pictures(inputs, face_cropper(crop, model.shapes, strict=strict), model.score, model.threshold, steps)
+    find_face = face_cropper(crop, model.shapes, strict=strict)
+    return score_pictures(inputs, find_face, model.score, model.threshold, steps, model.notes)
 
 
 def compare_faces(

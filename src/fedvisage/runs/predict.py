@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.progress import Steps, discard_steps
+from fedvisage.data.crops import RENDERED_ONLY, are_all_rendered
 from fedvisage.device.exported import CropShape
 from fedvisage.device.predict import (
     TOO_FEW,
@@ -97,7 +98,8 @@ def predict(
     shape = CropShape(model.margin, model.recipe.input.size)
     find_face = face_cropper(crop, [shape], model.recipe.runtime.threads, strict=strict)
     score = score_with(model.scorer, weights)
-    return score_pictures(pictures, find_face, lambda crops: score(list(crops[0])), thresholds[member], steps)
+    notes = (RENDERED_ONLY,) if are_all_rendered(model.saved.crops) else ()
+    return score_pictures(pictures, find_face, lambda crops: score(list(crops[0])), thresholds[member], steps, notes)
 
 
 def score_with(scorer: Scorer, finished: Message) -> Callable[[Sequence[Image]], Logits]:

@@ -25,6 +25,7 @@ from fedvisage.base.files import (
     write_atomically,
 )
 from fedvisage.base.version import VERSION
+from fedvisage.data.crops import RENDERED_ONLY
 from fedvisage.device import Exported, Settings
 from fedvisage.device.exported import CONFIG, GRAPH, INT8_GRAPH, check_free
 from fedvisage.device.fused import Model, members_of, required_threshold
@@ -92,6 +93,7 @@ def settings_json(settings: Settings) -> Values:
         "least_context": LEAST_CONTEXT,
         "strict": settings.strict,
         "little_context": LITTLE_CONTEXT,
+        "rendered_only": RENDERED_ONLY,
         "alignment": {"side": SIDE, "places": PLACES.tolist()},
         "running": {"window": settings.window, "same_place": SAME_PLACE},
         "reasons": {

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedvisage.base.extensions import missing_extra
+from fedvisage.data.crops import are_all_rendered
 from fedvisage.device.exported import CARD, GRAPH, INT8_GRAPH, MEMBERS, Config, Description, OperatingPoint, read_config
 from fedvisage.device.fused import FusedConfig, folder_of
 from fedvisage.metrics.operating_point import ErrorCurves
@@ -91,6 +92,7 @@ def _text(model: FinishedModel, config: Config, notices: Sequence[str]) -> str:
         source = f"Converted from {origin['source']['name']} of {origin['source']['project']}, not trained further."
         source += f" Licence of the weights: {licence}."
     trained = "; ".join(map(str, description.trained_on)) or "unknown"
+    rendered = are_all_rendered(description.trained_on)
     lines = [
         f"# {method.title}",
         "",
@@ -119,6 +121,7 @@ def _text(model: FinishedModel, config: Config, notices: Sequence[str]) -> str:
         "- The sites' data are private and not described here. Error rates for groups of people are not known.",
         "- A decision is a probability, not proof. Do not refuse or admit anybody on it alone.",
         *([f"- {_SIMULATED}"] if description.task == "pad" else []),
+        *(["- Trained on rendered faces only: a decision on a photograph means nothing."] if rendered else []),
         *([f"- {notice}" for notice in notices]),
         "",
         "## Digests",

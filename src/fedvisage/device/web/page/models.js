@@ -60,7 +60,8 @@ async function openFused(ort, read, { folder, graph, config }, task, crop) {
     return sum;
   }
 
-  return { shapes, threshold, digest: config.model_sha256, score };
+  const rendered = members.some((member) => member.rendered);
+  return { shapes, threshold, digest: config.model_sha256, rendered, score };
 }
 
 /** Open the folder of one graph; `run` maps a crop's bytes to numbers, `score` the crops of a face to log-odds. */
@@ -93,7 +94,9 @@ async function openGraph(ort, read, { folder, graph, config }, task, expected) {
   }
 
   const score = async ([crop]) => (await run(crop))[0];
-  return { size, shapes: [{ margin, size }], threshold, digest, bound, fused, run, score };
+  const crops = description.trained_on ?? [];
+  const rendered = crops.length > 0 && crops.every(({ how }) => how === "rendered");
+  return { size, shapes: [{ margin, size }], threshold, digest, bound, fused, rendered, run, score };
 }
 
 /** Refuse a sum that differs from the one in its members' graphs; only graphs of earlier versions state none. */

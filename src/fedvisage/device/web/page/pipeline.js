@@ -56,7 +56,8 @@ export function place(image, { x, y, width, height }, margin, least) {
 }
 
 /** Return the verdict on a face; a face whose crop would have to be enlarged counts as too small. */
-async function judged(image, face, quality, pad, { least_context: least, strict, little_context: note, reasons }) {
+async function judged(image, face, quality, pad, settings) {
+  const { least_context: least, strict, reasons } = settings;
   const places = pad.shapes.map(({ margin, size }) => ({ size, ...place(image, face.box, margin, least) }));
   const upscaled = places.some(({ side, size }) => side < size);
   const tight = places.some(({ close }) => close);
@@ -65,9 +66,10 @@ async function judged(image, face, quality, pad, { least_context: least, strict,
   const point = pad.threshold;
   const verdict = { threshold: probability(point.value), operating_point: operatingPoint(point) };
   if (quality.reasons.length) return { ...verdict, decision: "no_decision", score: null, logit: null, notes: [] };
+  const notes = [...(pad.rendered ? [settings.rendered_only] : []), ...(tight ? [settings.little_context] : [])];
   const logit = await pad.score(places.map((where) => cropped(image, where)));
   const decision = logit >= point.value ? "bona_fide" : "attack";
-  return { ...verdict, decision, score: probability(logit), logit, notes: tight ? [note] : [] };
+  return { ...verdict, decision, score: probability(logit), logit, notes };
 }
 
 function cropped(image, { left, top, side, size }) {
