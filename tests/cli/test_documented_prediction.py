@@ -18,6 +18,7 @@ from tests.toy import run_toy, tree
 from typer.testing import CliRunner
 
 from fedvisage.cli import app
+from fedvisage.data.crops import RENDERED_ONLY
 from fedvisage.device.predict import SEVERAL, Prediction, Predictions, probability
 from fedvisage.faces.pictures import ENDINGS
 from fedvisage.metrics.threshold import Threshold
@@ -70,11 +71,11 @@ def logit(share: float) -> float:
 
 def test_documented_output_equals_printed_output() -> None:
     threshold = Threshold(rule="source-eer", value=logit(0.5204), far=0.125, frr=0.1238)
-    rows = [("photos/one.png", 0.8613, "live", ()), ("photos/two.png", 0.2187, "attack", (SEVERAL,))]
-    images = [
-        Prediction(name, probability(logit(score)), logit(score), decision, notes=notes, faces=1 + len(notes))
-        for name, score, decision, notes in rows
-    ]
+    rows = [("photos/one.png", 0.8613, "live", 1), ("photos/two.png", 0.2187, "attack", 2)]
+    images = []
+    for name, score, decision, faces in rows:
+        notes = (SEVERAL, RENDERED_ONLY)[2 - faces :]
+        images.append(Prediction(name, probability(logit(score)), logit(score), decision, notes=notes, faces=faces))
     images.append(Prediction("photos/wall.png", reason="no face found"))
     assert Predictions(threshold, images).lines() == blocks("")[0].splitlines()
 
