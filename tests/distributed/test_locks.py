@@ -62,7 +62,7 @@ def test_port_with_a_shared_listener_is_refused() -> None:
         pass
 
 
-def test_output_of_libraries_goes_to_the_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_library_output_is_written_to_the_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with output_to_log(tmp_path, verbose=False):
         os.write(1, b"noise\n")
         os.write(2, b"more noise\n")

@@ -80,7 +80,7 @@ def test_parts_are_found_by_their_prefix() -> None:
     assert Metrics({"tar@1e-3": 0.5, "tpir@1e-3": None}).rates("tar") == {"1e-3": 0.5}
 
 
-def test_number_is_none_where_it_was_not_measured() -> None:
+def test_missing_figure_is_none() -> None:
     metrics = Metrics({"hter": 0.3, "eer": None, "level": "frame"})
     assert [metrics.number(name) for name in ("hter", "eer", "auc")] == [0.3, None, None]
     with pytest.raises(TypeError, match="level must be a number"):

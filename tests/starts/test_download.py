@@ -29,7 +29,7 @@ def place_of(file: PublishedFile, folder: Path) -> Path:
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Answers by the path of the address, and records the ranges that it was asked for."""
+    """Answers by the path of the address, and records the requested ranges."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)

@@ -186,7 +186,7 @@ GROUPS = {
         ),
     ),
 }
-"""The methods by what the reader has and wants."""
+"""The methods, grouped by the reader's data and aim."""
 
 METHODS: dict[str, Method] = {method.name: method for group in GROUPS.values() for method in group.methods}
 

@@ -296,7 +296,7 @@ def train_over_transport(
         _load_start_weights(server, directory, reporter)
         if adopted is None:
             digest = recipe_digest(read_text(directory / RECIPE))
-            checkpoints = Checkpoints(out / CHECKPOINTS, digest, with_digests=True)
+            checkpoints = Checkpoints(out / CHECKPOINTS, digest)
             finished = TrainingLoop(method, server, checkpoints, ledger, rounds, reporter).train()
         else:
             finished = _adopt(adopted, setup, server)

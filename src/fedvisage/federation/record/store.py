@@ -85,18 +85,15 @@ class Progress:
     rounds: int = 0
     notes: Mapping[str, Any] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of the run's files by name; of ledger and rounds up to these lengths. An earlier version wrote none."""
+    """SHA-256 of the run's files by name; of ledger and rounds up to these lengths."""
 
 
 class Checkpoints:
     """The directory of a run's checkpoints."""
 
-    def __init__(self, directory: Path, recipe_digest: str, *, with_digests: bool = False) -> None:
-        """Take the directory, and the digest of the recipe.
-
-        ``with_digests`` says that this version began the run, so that a checkpoint without digests is not of this run.
-        """
-        self.directory, self.recipe_digest, self._with_digests = directory, recipe_digest, with_digests
+    def __init__(self, directory: Path, recipe_digest: str) -> None:
+        """Take the directory, and the digest of the recipe."""
+        self.directory, self.recipe_digest = directory, recipe_digest
 
     def write(self, tensors: Mapping[str, Tensor], progress: Progress) -> None:
         """Write the checkpoint of a round, then delete all but the last two."""
@@ -119,7 +116,7 @@ class Checkpoints:
         progress = Progress(**values)
         if path != self._path(progress.round):
             raise UserError(str(path), f"is the checkpoint of round {progress.round}; {advice}")
-        if self._with_digests and not progress.digests:
+        if not progress.digests:
             raise UserError(str(path), f"belongs to another run: it has no digests of this run's files; {advice}")
         return tensors, progress
 

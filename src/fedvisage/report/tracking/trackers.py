@@ -24,8 +24,8 @@ def tracker_named(name: str) -> Tracker:
     """Create a tracker; import errors of its package are passed on."""
     try:
         if name in TRACKERS:
-            made: Tracker = getattr(import_module(f"fedvisage.report.tracking.{name}"), TRACKERS[name])()
-            return made
+            tracker: Tracker = getattr(import_module(f"fedvisage.report.tracking.{name}"), TRACKERS[name])()
+            return tracker
         make: Callable[[], Tracker] = extensions.load("trackers", name)
         return make()
     except ModuleNotFoundError as error:
