@@ -36,7 +36,7 @@ class Conditions:
     def of(seed: int) -> Conditions:
         """Return the conditions of one of the runs."""
         processor = "avx2/AVX2/1" if seed % 10 == 7 else "native/native/1"
-        return Conditions(seed, workers=1 + seed % 4, busy=8 if seed % 10 == 4 else 0, processor=processor)
+        return Conditions(seed, workers=1 + seed % 4, busy=8 if seed % 10 == 3 else 0, processor=processor)
 
 
 @contextmanager
