@@ -58,10 +58,9 @@ def run_through(
 
 
 def comparable_files(out: Path) -> dict[str, bytes]:
-    """Return the deterministic files of a run, without a count over people that only a simulation knows."""
+    """Return the deterministic files of a run, without the counts of people that only a simulation knows."""
     files = deterministic_files(out)
-    metrics = json.loads(files["metrics"])
-    metrics.pop("counted", None)
+    metrics = {name: value for name, value in json.loads(files["metrics"]).items() if not name.startswith("counted.")}
     return files | {"metrics": json.dumps(metrics).encode()}
 
 
