@@ -38,10 +38,10 @@ from fedvisage.report.run_files import damaged_files_are_errors
 from fedvisage.report.tables import as_csv, as_latex
 from fedvisage.runs.directory import METRICS, RECIPE, REPORT
 from fedvisage.runs.evaluate import evaluate as evaluate_model
+from fedvisage.runs.evaluate import evaluate_export
 from fedvisage.runs.evaluate import recount as recount_run
 from fedvisage.runs.request import Request
 from fedvisage.runs.run import run as run_recipe
-from fedvisage.runs.score_set import evaluate_export
 from fedvisage.runs.workers import Wire
 from fedvisage.starts.published import locate_detector
 from fedvisage.studies.shipped import locate

@@ -78,7 +78,7 @@ def evaluate(
         raise UserError("--pairs", "applies to the set of --data; the lists of a benchmark are in its directory")
     from fedvisage.device.exported import is_export
     from fedvisage.runs.evaluate import evaluate as evaluate_model
-    from fedvisage.runs.score_set import evaluate_export
+    from fedvisage.runs.evaluate import evaluate_export
     from fedvisage.starts.published import locate_detector
     from fedvisage.tasks.catalogue import summary
     from fedvisage.tasks.finished_model import open_model
