@@ -8,8 +8,8 @@ import pytest
 from tests.refusals import refused
 from typer.testing import CliRunner
 
+from fedvisage.base.arguments import field_docstrings
 from fedvisage.base.errors import UserError
-from fedvisage.base.options import field_docstrings
 from fedvisage.cli import app
 from fedvisage.datasets.catalogue import IMPORTERS
 from fedvisage.datasets.importing import import_dataset, read_spec

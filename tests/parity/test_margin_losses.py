@@ -16,7 +16,7 @@ from fedvisage.nn.losses.arcface import arcface
 from fedvisage.nn.losses.cosface import cosface
 from fedvisage.nn.losses.cosines import cosines
 from fedvisage.nn.losses.margin_binary import NOBODY, margin_binary, stretch_cosine
-from fedvisage.nn.losses.sampled import sample_classes
+from fedvisage.nn.partial import sample_classes
 
 RNG = np.random.default_rng(0)
 FEATURES, CENTRES = 3 * RNG.normal(size=(6, 5)), RNG.normal(size=(4, 5))

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
+from fedvisage.base.arguments import Range
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import CACHE
-from fedvisage.base.options import Range
 from fedvisage.cli.options import (
     NOTHING,
     App,
