@@ -15,7 +15,7 @@ from fedvisage.methods.catalogue import (
     ALGORITHMS,
     METHODS,
     MODELS,
-    Listing,
+    Catalogue,
     advice_lines,
     all_methods,
     find,
@@ -30,7 +30,7 @@ __all__ = [
     "ALGORITHMS",
     "METHODS",
     "MODELS",
-    "Listing",
+    "Catalogue",
     "advice_lines",
     "all_methods",
     "find",
@@ -45,7 +45,7 @@ __all__ = [
 class _List(ModuleType):
     """A callable module, so that ``fedvisage.methods()`` lists the methods although a package has that name."""
 
-    def __call__(self) -> Listing[Method]:
+    def __call__(self) -> Catalogue[Method]:
         return listed_methods()
 
 
