@@ -8,9 +8,7 @@ from fedvisage.recipe.data import expand_sites as expand_sites
 from fedvisage.recipe.evaluation import ADAPTATIONS as ADAPTATIONS
 from fedvisage.recipe.evaluation import Adapt as Adapt
 from fedvisage.recipe.evaluation import Evaluation as Evaluation
-from fedvisage.recipe.evaluation import Recognition as Recognition
 from fedvisage.recipe.federation import Combine as Combine
-from fedvisage.recipe.federation import Dp as Dp
 from fedvisage.recipe.federation import Federation as Federation
 from fedvisage.recipe.federation import HostileSites as HostileSites
 from fedvisage.recipe.federation import Secure as Secure
@@ -25,16 +23,11 @@ from fedvisage.recipe.recipe import text_of as text_of
 from fedvisage.recipe.recipe import tree_of as tree_of
 from fedvisage.recipe.recipe import validate as validate
 from fedvisage.recipe.runtime import Privacy as Privacy
-from fedvisage.recipe.runtime import Report as Report
-from fedvisage.recipe.runtime import Runtime as Runtime
-from fedvisage.recipe.runtime import Tracking as Tracking
 from fedvisage.recipe.section import MethodOptions as MethodOptions
 from fedvisage.recipe.section import Section as Section
 from fedvisage.recipe.section import read_section as read_section
 from fedvisage.recipe.training import Augment as Augment
-from fedvisage.recipe.training import Batch as Batch
 from fedvisage.recipe.training import Change as Change
-from fedvisage.recipe.training import EarlyStop as EarlyStop
 from fedvisage.recipe.training import Local as Local
 from fedvisage.recipe.training import Optimizer as Optimizer
 from fedvisage.recipe.training import Pretrain as Pretrain
