@@ -26,8 +26,7 @@ from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Site
 from fedvisage.federation.site_worker import LocalTransport, SiteWorker, Workspace
-from fedvisage.federation.wire.message import Message, under
-from fedvisage.federation.wire.transport import Transport
+from fedvisage.federation.wire.message import Message, Transport, under
 from fedvisage.methods import METHODS
 from fedvisage.methods.pad import fedpad
 from fedvisage.nn.compute import resolve_compute

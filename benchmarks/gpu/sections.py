@@ -38,8 +38,7 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.method import Home
 from fedvisage.federation.record.store import SiteStore, StateCache
 from fedvisage.federation.site_worker import SiteWorker, Workspace
-from fedvisage.federation.wire.message import digest_of, state_of
-from fedvisage.federation.wire.transport import Order
+from fedvisage.federation.wire.message import Order, digest_of, state_of
 from fedvisage.methods import METHODS
 from fedvisage.nn.compute import Layout, report_nondeterminism
 from fedvisage.runs.directory import describe

@@ -23,9 +23,8 @@ from fedvisage.federation.method import Call
 from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.site import Site
 from fedvisage.federation.site_worker import SiteWorker, Workspace
-from fedvisage.federation.wire.message import Message
+from fedvisage.federation.wire.message import Message, Order
 from fedvisage.federation.wire.schema import RefusedMessage, Schema
-from fedvisage.federation.wire.transport import Order
 from fedvisage.methods import METHODS
 from fedvisage.tasks.catalogue import set_up, task_of
 

@@ -29,8 +29,7 @@ from tests.toy import SIZE, make_sets, remove_seal, run_toy, tree
 import fedvisage as fv
 from fedvisage.base.errors import RunFailed
 from fedvisage.federation.site_worker import LocalTransport, SiteWorker
-from fedvisage.federation.wire.message import digest_of
-from fedvisage.federation.wire.transport import Order, Reply
+from fedvisage.federation.wire.message import Order, Reply, digest_of
 from fedvisage.report.page import write_report
 from fedvisage.report.run_files import damaged_files_are_errors, read_run
 

@@ -24,9 +24,8 @@ from fedvisage.federation.secure.calls import CONSISTENCY, KEYS, SHARES, UNMASK,
 from fedvisage.federation.secure.total import TooFewSites, sum_uploads
 from fedvisage.federation.site import Site
 from fedvisage.federation.site_worker import LocalTransport, SiteWorker
-from fedvisage.federation.wire.message import Message
+from fedvisage.federation.wire.message import Message, Order, Reply
 from fedvisage.federation.wire.schema import SUMMED, schema_of
-from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import METHODS
 from fedvisage.tasks.catalogue import set_up, task_of
 

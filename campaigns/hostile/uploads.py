@@ -25,9 +25,8 @@ from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.privacy.accountant import BudgetSpent
 from fedvisage.federation.protections.combine import combination_of
 from fedvisage.federation.record.ledger import JsonLines, read_lines
-from fedvisage.federation.wire.message import MalformedMessage, Message, decode, encode
+from fedvisage.federation.wire.message import MalformedMessage, Message, Order, Reply, decode, encode
 from fedvisage.federation.wire.schema import SUMMED, Schema
-from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import METHODS
 from fedvisage.nvflare.transport import unpack_reply
 from fedvisage.recipe import Federation, Recipe

@@ -24,8 +24,8 @@ from nvflare.fuel.utils import fobs
 from nvflare.fuel.utils.fobs import dots, lobs
 from safetensors.torch import save
 
+from fedvisage.federation.wire.message import Order
 from fedvisage.federation.wire.schema import MessageLimits, RefusedMessage
-from fedvisage.federation.wire.transport import Order
 from fedvisage.nvflare import bounds, transport
 from fedvisage.nvflare.bounds import DEPTH, HEADER, OBJECTS, CountingConsumer, LimitExceeded
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from fedvisage.federation.record.ledger import LEDGER, REPEATED, ROUNDS, read_lines
 from fedvisage.federation.site_worker import LocalTransport, SiteWorker
-from fedvisage.federation.wire.transport import Order, Reply
+from fedvisage.federation.wire.message import Order, Reply
 
 CONTINUED = re.compile(r"continuing after round (\d+)")
 UNCOMMITTED = re.compile(r"(.+) did not commit round (\d+):")

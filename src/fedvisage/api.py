@@ -24,7 +24,7 @@ from fedvisage.device.fused import Fused, open_export
 from fedvisage.federation.method import Method
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS, read_lines
 from fedvisage.federation.site_worker import LocalTransport
-from fedvisage.methods import MODELS, Listing, find, listed_methods, model_named, read_method
+from fedvisage.methods import MODELS, Catalogue, find, listed_methods, model_named, read_method
 from fedvisage.methods.models.model import Model
 from fedvisage.methods.origin import check_name
 from fedvisage.metrics.recorded import Metrics, read_metrics
@@ -38,10 +38,10 @@ from fedvisage.report.run_files import damaged_files_are_errors
 from fedvisage.report.tables import as_csv, as_latex
 from fedvisage.runs.directory import METRICS, RECIPE, REPORT
 from fedvisage.runs.evaluate import evaluate as evaluate_model
+from fedvisage.runs.evaluate import evaluate_export
 from fedvisage.runs.evaluate import recount as recount_run
 from fedvisage.runs.request import Request
 from fedvisage.runs.run import run as run_recipe
-from fedvisage.runs.score_set import evaluate_export
 from fedvisage.runs.workers import Wire
 from fedvisage.starts.published import locate_detector
 from fedvisage.studies.shipped import locate
@@ -302,15 +302,15 @@ def _warn(line: str) -> None:
 
 
 @check_arguments()
-def methods() -> Listing[Method]:
+def methods() -> Catalogue[Method]:
     """Return all methods by name, including those of other packages."""
     return listed_methods()
 
 
 @check_arguments()
-def models() -> Listing[Model]:
+def models() -> Catalogue[Model]:
     """Return the models that algorithms can train, by name, including those of other packages."""
-    return Listing(MODELS | {name: model_named(name) for name in extensions.names("models")})
+    return Catalogue(MODELS | {name: model_named(name) for name in extensions.names("models")})
 
 
 Changes = Mapping[str, Any] | Sequence[str]

@@ -20,7 +20,7 @@ import fedvisage as fv
 from fedvisage.api import StudyResult
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.site_worker import LocalTransport
-from fedvisage.federation.wire.transport import Order, Reply
+from fedvisage.federation.wire.message import Order, Reply
 from fedvisage.methods import METHODS
 from fedvisage.methods.algorithms import fedavg
 from fedvisage.methods.algorithms.fedprox import fedprox

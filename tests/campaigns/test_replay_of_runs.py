@@ -12,7 +12,7 @@ from campaigns.soak.replay import RecordedExchange, ReplayTransport, RunRecord, 
 from tests.toy import deterministic_files, run_toy, tree, weights
 
 from fedvisage.federation.site_worker import LocalTransport, SiteWorker
-from fedvisage.federation.wire.transport import Order, Reply
+from fedvisage.federation.wire.message import Order, Reply
 
 SILENT = {("A", 2, "train"), ("C", 2, "train"), ("B", 3, "heldout")}
 UNCOMMITTED = {("A", 1), ("A", 2), ("C", 2), ("B", 3)}

@@ -16,8 +16,7 @@ from fedvisage.federation.method import Home
 from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.site import TrainingFailed
 from fedvisage.federation.site_worker import SiteWorker, Workspace
-from fedvisage.federation.wire.message import Message, state_of
-from fedvisage.federation.wire.transport import Order
+from fedvisage.federation.wire.message import Message, Order, state_of
 from fedvisage.methods import METHODS
 from fedvisage.nn.compute import Compute
 

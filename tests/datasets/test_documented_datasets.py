@@ -14,7 +14,7 @@ from fedvisage.cli import app
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import split_entry
 from fedvisage.datasets.catalogue import IMPORTERS, LAYOUTS, SCANNERS, describe_kinds
-from fedvisage.datasets.import_spec import read_spec
+from fedvisage.datasets.importing import read_spec
 from fedvisage.datasets.pad.scanner import Scanner
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS
 from fedvisage.datasets.small_copies import write_copy

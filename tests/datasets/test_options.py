@@ -8,12 +8,11 @@ import pytest
 from tests.refusals import refused
 from typer.testing import CliRunner
 
+from fedvisage.base.arguments import field_docstrings
 from fedvisage.base.errors import UserError
-from fedvisage.base.options import field_docstrings
 from fedvisage.cli import app
 from fedvisage.datasets.catalogue import IMPORTERS
-from fedvisage.datasets.import_spec import read_spec
-from fedvisage.datasets.importing import import_dataset
+from fedvisage.datasets.importing import import_dataset, read_spec
 from fedvisage.datasets.options import ImportOptions, PeopleOptions, SynthesisOptions
 from fedvisage.datasets.protocols.catalogue import PEOPLE, PROTOCOLS
 from fedvisage.datasets.report import ImportReport

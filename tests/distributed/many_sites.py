@@ -22,7 +22,7 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.utils import new_cell_message
 from tests.distributed.light import CHANNEL, LIMITS, TOPIC, cell_of
 
-from fedvisage.federation.wire.transport import Order
+from fedvisage.federation.wire.message import Order
 from fedvisage.nvflare import bounds
 from fedvisage.nvflare.admission import Admission, AdmissionListener, listen_with_admission
 from fedvisage.nvflare.authority import FederationFile

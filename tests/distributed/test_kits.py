@@ -17,8 +17,8 @@ from tests.refusals import failed, refused
 from tests.toy import recipe_of, tree
 
 from fedvisage.base.errors import UserError
+from fedvisage.federation.wire.message import Order
 from fedvisage.federation.wire.schema import RefusedMessage
-from fedvisage.federation.wire.transport import Order
 from fedvisage.nvflare import transport
 from fedvisage.nvflare.authority import FederationFile, read_federation
 from fedvisage.nvflare.job import Job, NotReady, read_job, weights_at_server, without_local_parts, write_job

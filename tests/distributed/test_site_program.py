@@ -22,7 +22,7 @@ from tests.toy import SITES, make_set, recipe_of, tree
 from fedvisage.base.errors import NoRoom
 from fedvisage.base.files import write_json
 from fedvisage.federation.record.store import SiteStore, write_sealed
-from fedvisage.federation.wire.transport import Order
+from fedvisage.federation.wire.message import Order
 from fedvisage.nvflare.job import Job, without_local_parts, write_job
 from fedvisage.nvflare.kits import OWN, Kit
 from fedvisage.nvflare.server_program import train_job

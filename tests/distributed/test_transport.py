@@ -8,7 +8,7 @@ import pytest
 from nvflare.apis.signal import Signal
 from nvflare.collab.api.exceptions import CollabCallError, RunAborted
 
-from fedvisage.federation.wire.transport import Order
+from fedvisage.federation.wire.message import Order
 from fedvisage.nvflare import transport
 from fedvisage.nvflare.transport import CollabTransport
 from fedvisage.recipe import Federation

@@ -18,9 +18,8 @@ from fedvisage.federation.record.store import SiteStore, StateCache
 from fedvisage.federation.secure.calls import layout_of, threshold_of
 from fedvisage.federation.secure.total import TooFewSites, sum_uploads
 from fedvisage.federation.site_worker import LocalTransport, SiteWorker
-from fedvisage.federation.wire.message import Message
+from fedvisage.federation.wire.message import Message, Order, Reply
 from fedvisage.federation.wire.schema import SUMMED, schema_of
-from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import METHODS
 from fedvisage.nvflare.authority import FederationFile
 from fedvisage.nvflare.certificates import credentials_in

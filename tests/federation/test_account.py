@@ -29,8 +29,7 @@ from fedvisage.federation.protections.combine import norm_of_update
 from fedvisage.federation.protections.compatible import check_protection
 from fedvisage.federation.protections.dp import account_of
 from fedvisage.federation.record.ledger import read_lines
-from fedvisage.federation.wire.message import Message, under
-from fedvisage.federation.wire.transport import Order
+from fedvisage.federation.wire.message import Message, Order, under
 from fedvisage.methods import METHODS
 from fedvisage.nn.inputs import prepare
 from fedvisage.report.page import render

@@ -19,9 +19,8 @@ from tests.toy import recipe_of, tree
 from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.protections.combine import Mean
 from fedvisage.federation.record.ledger import JsonLines
-from fedvisage.federation.wire.message import Message
+from fedvisage.federation.wire.message import Message, Order, Reply
 from fedvisage.federation.wire.schema import schema_of
-from fedvisage.federation.wire.transport import Order, Reply
 
 TRIALS = 10_000
 WAYS = ("spoilt", "spoilt", "spoilt", "spoilt", "spoilt", "spoilt", "stale", "again", "unasked")

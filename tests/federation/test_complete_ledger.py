@@ -12,7 +12,7 @@ from tests.toy import deterministic_files, run_toy, tree
 from fedvisage.base.errors import RunFailed
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.site_worker import LocalTransport, SiteWorker
-from fedvisage.federation.wire.transport import Order, Reply
+from fedvisage.federation.wire.message import Order, Reply
 
 Crossing = tuple[str, int, str, str]
 """Direction, round, call and site of a message."""

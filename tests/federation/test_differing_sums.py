@@ -23,9 +23,8 @@ from tests.toy import SITES, make_set, recipe_of, run_toy, tree
 from fedvisage.base.errors import RunFailed
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.secure.memory import RunMemory
-from fedvisage.federation.wire.message import Message
+from fedvisage.federation.wire.message import Message, Order, Reply
 from fedvisage.federation.wire.schema import SUMMED, RefusedMessage
-from fedvisage.federation.wire.transport import Order, Reply
 
 ELSEWHERE = {name: Path("sets") / name for name in (*SITES, "U")}
 IMAGES = {"A": 36, "B": 24, "C": 24}

@@ -14,9 +14,8 @@ from tests.toy import open_run_data, recipe_of, tree
 from fedvisage.federation.method import Home
 from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.site_worker import SiteWorker
-from fedvisage.federation.wire.message import Message, state_of
+from fedvisage.federation.wire.message import Message, Order, state_of
 from fedvisage.federation.wire.schema import RefusedMessage
-from fedvisage.federation.wire.transport import Order
 from fedvisage.methods import find
 from fedvisage.tasks.catalogue import set_up
 

@@ -19,8 +19,8 @@ from fedvisage.federation.method import Kind, Upload
 from fedvisage.federation.privacy.accountant import BudgetSpent
 from fedvisage.federation.record.ledger import JsonLines
 from fedvisage.federation.record.releases import Releases
+from fedvisage.federation.wire.message import Order, Reply
 from fedvisage.federation.wire.schema import Schema
-from fedvisage.federation.wire.transport import Order, Reply
 
 
 def test_ledger_states_the_cost_of_each_release_and_metrics_the_total(sets: Mapping[str, Path], tmp_path: Path) -> None:

@@ -21,8 +21,7 @@ from fedvisage.base.errors import RunFailed
 from fedvisage.federation.method import Method
 from fedvisage.federation.record.attendance import draw_offline
 from fedvisage.federation.site_worker import LocalTransport
-from fedvisage.federation.wire.message import Message
-from fedvisage.federation.wire.transport import Order, Reply
+from fedvisage.federation.wire.message import Message, Order, Reply
 from fedvisage.methods.pad import fedpad
 from fedvisage.recipe import Federation
 

@@ -27,9 +27,8 @@ from fedvisage.federation.secure.calls import CONSISTENCY, KEYS, SHARES, UNMASK
 from fedvisage.federation.secure.memory import PLAIN, RunMemory
 from fedvisage.federation.secure.protocol import Secrets
 from fedvisage.federation.site_worker import LocalTransport
-from fedvisage.federation.wire.message import Message
+from fedvisage.federation.wire.message import Message, Order, Reply
 from fedvisage.federation.wire.schema import RefusedMessage
-from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import METHODS
 from fedvisage.nvflare.commands import start_site
 from fedvisage.nvflare.kits import open_kit, own_settings

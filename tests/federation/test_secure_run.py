@@ -19,8 +19,7 @@ from fedvisage.federation.protections.compatible import check_protection
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.secure.calls import CONSISTENCY, KEYS, SHARES, UNMASK
 from fedvisage.federation.site_worker import LocalTransport, SiteWorker
-from fedvisage.federation.wire.message import Message
-from fedvisage.federation.wire.transport import Order, Reply
+from fedvisage.federation.wire.message import Message, Order, Reply
 from fedvisage.methods import METHODS
 
 DERIVED = {"entropy": "derived", "colluders": 0}

@@ -16,9 +16,8 @@ from fedvisage.federation.method import EXAMPLES, Call, Home, Method, Upload
 from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.site import Site, TrainingFailed
 from fedvisage.federation.site_worker import LocalTransport, SiteWorker, Workspace
-from fedvisage.federation.wire.message import Message
+from fedvisage.federation.wire.message import Message, Order
 from fedvisage.federation.wire.schema import RefusedMessage
-from fedvisage.federation.wire.transport import Order
 from fedvisage.nn.compute import resolve_compute
 from fedvisage.recipe import Recipe
 

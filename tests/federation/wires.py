@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from fedvisage.federation.site_worker import LocalTransport, SiteWorker
-from fedvisage.federation.wire.message import Message
-from fedvisage.federation.wire.transport import Order, Reply
+from fedvisage.federation.wire.message import Message, Order, Reply
 
 
 class Wire(LocalTransport):

@@ -16,7 +16,7 @@ from tests.toy import SITES, recipe_of, run_toy, tree
 
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.site_worker import LocalTransport
-from fedvisage.federation.wire.transport import Order, Reply
+from fedvisage.federation.wire.message import Order, Reply
 from fedvisage.methods.pad import fedma
 from fedvisage.nn.vgg import LAYERS
 from fedvisage.recipe import tree_of

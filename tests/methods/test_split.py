@@ -21,8 +21,7 @@ from fedvisage.federation.record.attendance import draw_offline, select_sites
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.site import Site, TrainingFailed
 from fedvisage.federation.site_worker import LocalTransport
-from fedvisage.federation.wire.message import Message
-from fedvisage.federation.wire.transport import Order, Reply
+from fedvisage.federation.wire.message import Message, Order, Reply
 from fedvisage.methods.pad import fedsis, split
 from fedvisage.nn.optimizers import max_distance
 from fedvisage.recipe import Federation, Local, Optimizer, Training

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,19 @@ from safetensors.torch import load_file
 from tests.toy import SIZE, run_toy, tree
 
 from fedvisage.federation.record.ledger import read_lines
-from fedvisage.federation.wire.precision import Form, bytes_of
+from fedvisage.federation.wire.precision import Form
 
 FORMS: tuple[Form, ...] = ("fp32", "bf16", "int8")
 IMAGES = 8
 WIDTH = 8
 TOKENS = (IMAGES, (SIZE // 16) ** 2, WIDTH)
 VECTORS = (IMAGES, WIDTH)
+
+
+def bytes_of(shape: tuple[int, ...], form: Form) -> int:
+    """Return the bytes of a value on the wire; int8 has a scale of four bytes per vector."""
+    count = math.prod(shape)
+    return {"fp32": 4 * count, "bf16": 2 * count, "int8": count + 4 * count // shape[-1]}[form]
 
 
 def recipe(sets: Mapping[str, Path], wire: Form, **changes: Any) -> dict[str, Any]:

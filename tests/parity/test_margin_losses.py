@@ -15,8 +15,8 @@ from torch import Tensor
 from fedvisage.nn.losses.arcface import arcface
 from fedvisage.nn.losses.cosface import cosface
 from fedvisage.nn.losses.cosines import cosines
-from fedvisage.nn.losses.margin_binary import NOBODY, margin_binary, stretch_cosine
-from fedvisage.nn.losses.sampled import sample_classes
+from fedvisage.nn.losses.margin_binary import margin_binary, stretch_cosine
+from fedvisage.nn.partial import sample_classes
 
 RNG = np.random.default_rng(0)
 FEATURES, CENTRES = 3 * RNG.normal(size=(6, 5)), RNG.normal(size=(4, 5))
@@ -107,7 +107,7 @@ def test_biases_of_margin_binary_learn_by_equation_6() -> None:
 
 
 def test_public_images_are_negatives_for_every_branch_and_one_bias_can_be_shared() -> None:
-    labels, shared = [0, NOBODY, 1, NOBODY, NOBODY, 2], np.full(4, 0.3)
+    labels, shared = [0, -1, 1, -1, -1, 2], np.full(4, 0.3)
     features, centres = torch.tensor(FEATURES), torch.tensor(CENTRES)
     value = margin_binary(features, centres, torch.tensor(0.3), torch.tensor(labels))
     assert value.item() == pytest.approx(expected_margin_binary(FEATURES, CENTRES, shared, labels), rel=1e-7)

@@ -8,7 +8,7 @@ from tests.refusals import refused
 import fedvisage as fv
 from fedvisage.methods import read_method
 from fedvisage.recipe import tree_of, validate
-from fedvisage.recipe.former import rename_places
+from fedvisage.recipe.recipe import rename_places
 
 FORMER: dict[str, Any] = {
     "method": "fedpad",

@@ -32,8 +32,7 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.method import Method
 from fedvisage.federation.site import Site
 from fedvisage.federation.site_worker import SiteWorker
-from fedvisage.federation.wire.message import Message
-from fedvisage.federation.wire.transport import Order, Reply
+from fedvisage.federation.wire.message import Message, Order, Reply
 from fedvisage.methods import METHODS
 from fedvisage.runs.engine import LocalEngine, Worker, WorkerLost, report_progress
 from fedvisage.runs.workers import (

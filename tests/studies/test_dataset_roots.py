@@ -22,7 +22,7 @@ from fedvisage.base.progress import Reporter
 from fedvisage.cli import app, data
 from fedvisage.data.prepared import PreparedSet, read_manifest
 from fedvisage.datasets.catalogue import write_small_copy
-from fedvisage.datasets.import_spec import read_spec
+from fedvisage.datasets.importing import read_spec
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS, describe_protocol
 from fedvisage.studies.conduct import run_study, shrink_for_smoke
 from fedvisage.studies.grid import cells_of, source_of

@@ -18,7 +18,7 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.method import Member
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS, read_lines
 from fedvisage.federation.site_worker import LocalTransport
-from fedvisage.federation.wire.transport import Order, Reply
+from fedvisage.federation.wire.message import Order, Reply
 from fedvisage.methods import METHODS
 from fedvisage.nn.batchnorm import batchnorms
 from fedvisage.nn.inputs import as_float, colour_channels

@@ -75,7 +75,7 @@ class Bound:
         return self.epsilon > self.claim
 
 
-def lower_bound(trial: ClaimTrial, releases: int, draws: Draws, confidence: float = CONFIDENCE) -> Bound:
+def lower_bound(trial: ClaimTrial, releases: int, draws: Draws) -> Bound:
     """Return a lower bound on ε from this number of releases of each data set."""
     half = releases // 2
     outputs = [
@@ -90,12 +90,12 @@ def lower_bound(trial: ClaimTrial, releases: int, draws: Draws, confidence: floa
 
     def epsilon(choice: OutputSet) -> float:
         inside, others_inside = choice.hits(first[:half], second[:half])
-        return epsilon_of(inside, others_inside, half, trial.claim.delta, confidence)
+        return epsilon_of(inside, others_inside, half, trial.claim.delta)
 
     # The set of outputs that separates the first halves best; the second halves are then counted in it.
     chosen = max((OutputSet(*variant) for variant in variants), key=epsilon)
     hits = chosen.hits(first[half:], second[half:])
-    return Bound(epsilon_of(hits[0], hits[1], half, trial.claim.delta, confidence), trial.claim.epsilon, hits, half)
+    return Bound(epsilon_of(hits[0], hits[1], half, trial.claim.delta), trial.claim.epsilon, hits, half)
 
 
 @dataclass(frozen=True)

@@ -64,12 +64,12 @@ def nearest(vectors: NDArray[np.float32], gallery: Faces, wanted: int) -> Matche
     return Matches(np.array(rows), np.array(faces))
 
 
-def hit_rate(looked: Matches, right: Sequence[frozenset[int]], gallery: Faces, tops: Sequence[int] = TOPS) -> HitRate:
+def hit_rate(looked: Matches, right: Sequence[frozenset[int]], gallery: Faces) -> HitRate:
     """Return the hit rates of vectors; ``right`` lists the identities that each vector represents."""
     hits = np.array([[int(name) in truth for name in row] for row, truth in zip(looked.identities, right, strict=True)])
     names = frozenset(np.unique(gallery.identity).tolist())
-    rates = {top: float(hits[:, :top].any(axis=1).mean()) for top in tops}
-    chance = {top: float(np.mean([by_chance(len(truth & names), len(names), top) for truth in right])) for top in tops}
+    rates = {top: float(hits[:, :top].any(axis=1).mean()) for top in TOPS}
+    chance = {top: float(np.mean([by_chance(len(truth & names), len(names), top) for truth in right])) for top in TOPS}
     return HitRate(rates, chance, len(right))
 
 

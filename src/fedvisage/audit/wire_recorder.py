@@ -20,8 +20,7 @@ from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
 from fedvisage.federation.site_worker import LocalTransport, SiteWorker, Workspace
-from fedvisage.federation.wire.message import Message
-from fedvisage.federation.wire.transport import Order, Reply
+from fedvisage.federation.wire.message import Message, Order, Reply
 
 
 @dataclass(frozen=True)

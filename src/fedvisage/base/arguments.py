@@ -1,11 +1,15 @@
-"""Checks of a Python function's arguments by their annotations: a wrong one is a ``UserError`` that names it."""
+"""Checks of a function's arguments by their annotations, and the descriptions of a dataclass's fields as options."""
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
+import textwrap
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import wraps
+from itertools import pairwise
 from types import FunctionType, ModuleType, NoneType, UnionType
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -116,3 +120,27 @@ def _types(annotation: Any) -> tuple[Any, ...]:
     if origin in (Union, UnionType):
         return tuple(kind for part in get_args(annotation) for kind in _types(part))
     return (NoneType if annotation is None else origin or annotation,)
+
+
+# Descriptions of a dataclass's fields that become options of a command.
+
+
+@dataclass(frozen=True)
+class Range:
+    """The smallest and the largest value of a number, for ``Annotated[int, Range(1)]``."""
+
+    least: float | None = None
+    most: float | None = None
+
+
+def field_docstrings(kind: type) -> dict[str, str]:
+    """Return the docstring below each field of a class; inherited fields are not part of its source."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(definition, ast.ClassDef)
+    docstrings = {}
+    for statement, following in pairwise(definition.body):
+        if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
+            continue
+        if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+            docstrings[statement.target.id] = inspect.cleandoc(str(following.value.value))
+    return docstrings

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedvisage.base.arguments import Range
 from fedvisage.base.errors import RunFailed, TerminationSignal, UserError, plain_line
-from fedvisage.base.options import Range
 from fedvisage.cli.options import (
     NOTHING,
     App,

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
+from fedvisage.base.arguments import Range
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import CACHE
-from fedvisage.base.options import Range
 from fedvisage.cli.options import (
     NOTHING,
     App,
@@ -78,7 +78,7 @@ def evaluate(
         raise UserError("--pairs", "applies to the set of --data; the lists of a benchmark are in its directory")
     from fedvisage.device.exported import is_export
     from fedvisage.runs.evaluate import evaluate as evaluate_model
-    from fedvisage.runs.score_set import evaluate_export
+    from fedvisage.runs.evaluate import evaluate_export
     from fedvisage.starts.published import locate_detector
     from fedvisage.tasks.catalogue import summary
     from fedvisage.tasks.finished_model import open_model

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedvisage.base.arguments import Range
 from fedvisage.base.errors import UserError, choice_hint
 from fedvisage.base.files import CACHE, read_plain
-from fedvisage.base.options import Range
 from fedvisage.cli.options import (
     NOTHING,
     App,

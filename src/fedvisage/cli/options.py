@@ -19,8 +19,8 @@ from typer import Context
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 from typer.models import ArgumentInfo, OptionInfo
 
+from fedvisage.base.arguments import Range, field_docstrings
 from fedvisage.base.errors import RunInterrupted, RunTerminated, TerminationSignal, UserError
-from fedvisage.base.options import Range, field_docstrings
 
 if TYPE_CHECKING:
     from rich.console import Console

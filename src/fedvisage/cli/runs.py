@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
+from fedvisage.base.arguments import Range
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import CACHE
 from fedvisage.base.imports import pause_garbage_collection
-from fedvisage.base.options import Range
 from fedvisage.base.processes import MOST_PROCESSES, cores
 from fedvisage.cli.options import (
     CONTINUES,
@@ -55,7 +55,7 @@ def demo(
     with interruptible(CONTINUES):
         import torch  # noqa: F401  # first: if it is missing, the error names the extra that brings all of the demo
 
-        from fedvisage.studies.demo import demonstrate
+        from fedvisage.studies.conduct import demonstrate
 
         demonstrate(out or Path("runs/demo"), cache, say, progress.reporter(), resume=resume)
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal
 
+from fedvisage.base.arguments import Range
 from fedvisage.base.errors import UserError
-from fedvisage.base.options import Range
 from fedvisage.base.processes import MOST_PROCESSES
 
 MOST_MARGINS = 4

@@ -12,10 +12,9 @@ from fedvisage.federation.protections.steps import admit
 from fedvisage.federation.record.attendance import NO_QUORUM, draw_offline, select_sites
 from fedvisage.federation.record.ledger import JsonLines, LedgerEntry
 from fedvisage.federation.record.releases import StatedCost
-from fedvisage.federation.wire.message import Message, digest_of, size_of
+from fedvisage.federation.wire.message import Message, Order, Reply, Transport, digest_of, size_of
 from fedvisage.federation.wire.precision import narrow_message, weights_in, widen_message
 from fedvisage.federation.wire.schema import RefusedMessage, Schema
-from fedvisage.federation.wire.transport import Order, Reply, Transport
 from fedvisage.recipe import Recipe
 
 LONGEST_REASON = 300

@@ -17,10 +17,9 @@ from torch import nn
 
 from fedvisage.base.errors import plain_line
 from fedvisage.federation.method import RESULT, START, Call
-from fedvisage.federation.wire.message import LastMessage, Message, is_plain
+from fedvisage.federation.wire.message import LastMessage, Message, Order, is_plain
 from fedvisage.federation.wire.precision import wide_type
 from fedvisage.federation.wire.schema import ExpectedTensor, MessageLimits, RefusedMessage, Upload, limits_of, schema_of
-from fedvisage.federation.wire.transport import Order
 from fedvisage.recipe import Recipe
 
 QUOTED = 60

@@ -32,6 +32,8 @@ from fedvisage.federation.site import Site, TrainingFailed
 from fedvisage.federation.wire.message import (
     Digests,
     Message,
+    Order,
+    Reply,
     decode,
     encode,
     load_parts,
@@ -42,7 +44,6 @@ from fedvisage.federation.wire.message import (
 )
 from fedvisage.federation.wire.precision import narrow_message, weights_in, widen_message
 from fedvisage.federation.wire.schema import RefusedMessage, Schema, check, schema_of
-from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.nn.batchnorm import hold_statistics
 from fedvisage.nn.compute import Compute, compile_blocks
 from fedvisage.recipe import Recipe

@@ -15,12 +15,11 @@ from fedvisage.methods.catalogue import (
     ALGORITHMS,
     METHODS,
     MODELS,
-    Listing,
+    Catalogue,
     advice_lines,
     all_methods,
     find,
     listed_methods,
-    method_named,
     model_named,
     on,
     read_method,
@@ -30,12 +29,11 @@ __all__ = [
     "ALGORITHMS",
     "METHODS",
     "MODELS",
-    "Listing",
+    "Catalogue",
     "advice_lines",
     "all_methods",
     "find",
     "listed_methods",
-    "method_named",
     "model_named",
     "on",
     "read_method",
@@ -45,7 +43,7 @@ __all__ = [
 class _List(ModuleType):
     """A callable module, so that ``fedvisage.methods()`` lists the methods although a package has that name."""
 
-    def __call__(self) -> Listing[Method]:
+    def __call__(self) -> Catalogue[Method]:
         return listed_methods()
 
 

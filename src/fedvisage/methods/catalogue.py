@@ -87,7 +87,7 @@ def all_methods() -> dict[str, Method]:
 Entry = TypeVar("Entry", Method, Model)
 
 
-class Listing(dict[str, Entry]):
+class Catalogue(dict[str, Entry]):
     """Methods or models by name; it prints their names, and an unknown name is a ``UserError``."""
 
     def __repr__(self) -> str:
@@ -103,9 +103,9 @@ class Listing(dict[str, Entry]):
         raise UserError(repr(name), f"is the name of no method or model in this list{choice_hint(str(name), self)}")
 
 
-def listed_methods() -> Listing[Method]:
+def listed_methods() -> Catalogue[Method]:
     """Return all methods by name, as Python callers receive them."""
-    return Listing(all_methods())
+    return Catalogue(all_methods())
 
 
 def model_named(name: str) -> Model:

@@ -1,10 +1,11 @@
-"""Training of selected rows of a large parameter per step: the centres of a softmax's sampled classes.
+"""Partial FC: a softmax over a sample of the classes, and training of the sampled rows of its centres only.
 
-Partial FC (An et al., "Killing Two Birds with One Stone: Efficient and Robust Training of Face Recognition CNNs by
-Partial FC", CVPR 2022) uses the classes of a batch and a random sample of the others. The gradient of an indexing
-operation is as large as the indexed tensor, and so are the moments that an optimizer updates. Here the optimizer only
-gets the rows of the step and their moments. The other rows and moments do not change, not even by weight decay or
-momentum. Time and memory of a step are proportional to the number of its rows.
+An et al., "Killing Two Birds with One Stone: Efficient and Robust Training of Face Recognition CNNs by Partial FC",
+CVPR 2022: all classes of a batch participate, and others are drawn uniformly up to a fixed number. Any loss of
+features, centres and labels works on the sample. The gradient of an indexing operation is as large as the indexed
+tensor, and so are the moments that an optimizer updates. Here the optimizer only gets the rows of the step and their
+moments. The other rows and moments do not change, not even by weight decay or momentum. Time and memory of a step are
+proportional to the number of its rows, whatever the number of identities.
 """
 
 from __future__ import annotations
@@ -17,7 +18,24 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fedvisage.nn.compute import to_device
-from fedvisage.nn.losses.sampled import sample_classes
+
+
+class ClassSample(NamedTuple):
+    """The participating classes, ascending, and the batch's labels as positions among them."""
+
+    classes: Tensor
+    labels: Tensor
+
+
+def sample_classes(labels: Tensor, classes: int, wanted: int, rng: np.random.Generator) -> ClassSample:
+    """Draw `wanted` classes including all of the batch's; the result is larger if the batch alone has more."""
+    present, position = torch.unique(labels, return_inverse=True)
+    # The random numbers are ranks: the absent class of rank k is k plus the number of present classes below it.
+    below, absent_count = present.cpu().numpy() - np.arange(len(present)), classes - len(present)
+    ranks = rng.choice(absent_count, size=max(0, min(wanted - len(present), absent_count)), replace=False)
+    additional = ranks + np.searchsorted(below, ranks, side="right")
+    chosen, order = torch.cat([present, torch.from_numpy(additional).to(labels)]).sort()
+    return ClassSample(chosen, torch.argsort(order)[position])
 
 
 class BatchClasses(NamedTuple):

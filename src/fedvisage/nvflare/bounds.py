@@ -90,7 +90,7 @@ def install() -> None:
     cells._is_server_job_cell = _always_false
 
 
-def check_body(body: bytes, objects: int = OBJECTS, depth: int = DEPTH) -> None:
+def check_body(body: bytes, objects: int = OBJECTS) -> None:
     """Refuse a msgpack body with too many or too deeply nested values, before any object is made of it."""
     # ``remaining`` is a stack: the number of values that each open list or map still has to read.
     remaining, position, count = [1], 0, 0
@@ -107,8 +107,8 @@ def check_body(body: bytes, objects: int = OBJECTS, depth: int = DEPTH) -> None:
         if count + inner > objects:
             raise LimitExceeded(f"a message has more than {objects} values")
         if inner:
-            if len(remaining) >= depth:
-                raise LimitExceeded(f"a message is nested more than {depth} deep")
+            if len(remaining) >= DEPTH:
+                raise LimitExceeded(f"a message is nested more than {DEPTH} deep")
             remaining.append(inner)
 
 

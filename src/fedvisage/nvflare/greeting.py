@@ -29,7 +29,7 @@ from fedvisage.nvflare.kits import ANEW, STARTUP, Kit
 logger = logging.getLogger("fedvisage.watch")
 
 SECONDS = 5.0
-"""Seconds that a handshake may take."""
+"""Seconds that a handshake or a request may take."""
 
 PAUSES = (1.0, 2.0, 5.0, 10.0)
 """Seconds between tries to reach a server; the last value applies to all further tries."""
@@ -129,7 +129,7 @@ def _await_first_byte(shaken: ssl.SSLSocket, where: Address) -> None:
         raise ConnectionClosed(f"the server at {where} closed the connection")
 
 
-def wait_for_greeting(kit: Kit, say: Say, *, until: float | None = None, seconds: float = SECONDS) -> None:
+def wait_for_greeting(kit: Kit, say: Say, *, until: float | None = None) -> None:
     """Try until the server greets, and report each reason for waiting once.
 
     After ``until`` (monotonic) the last reason is raised.
@@ -137,7 +137,7 @@ def wait_for_greeting(kit: Kit, say: Say, *, until: float | None = None, seconds
     last_reason, hang_ups, tries = "", 0, 0
     while True:
         try:
-            check_handshake(kit, seconds if until is None else min(seconds, max(0.5, until - time.monotonic())))
+            check_handshake(kit, SECONDS if until is None else min(SECONDS, max(0.5, until - time.monotonic())))
             return
         except Unreachable as reason:
             # A server that is ending hangs up, too; only a server that refuses this kit does so repeatedly.
@@ -203,12 +203,12 @@ class Admitted:
                 yield f"{name} runs {versions}, this machine {VERSIONS}; install the same ones on all machines"
 
 
-def request_admission(kit: Kit, seconds: float = SECONDS) -> Admitted:
+def request_admission(kit: Kit) -> Admitted:
     """Request admission once.
 
     Raises ``UserError`` if the server refuses the kit, ``Unreachable`` if it does not answer.
     """
-    reply = _call(kit, HELLO, VERSIONS, seconds)
+    reply = _call(kit, HELLO, VERSIONS)
     try:
         answer = parse_json(reply)
         until = {str(name): datetime.fromisoformat(end) for name, end in answer["until"].items()}
@@ -223,20 +223,20 @@ def request_admission(kit: Kit, seconds: float = SECONDS) -> Admitted:
         raise Unreachable(f"the server at {address_in(kit)} sent an invalid answer") from error
 
 
-def request_stop(kit: Kit, job: str, seconds: float = SECONDS) -> None:
+def request_stop(kit: Kit, job: str) -> None:
     """Have the server remember that this operator stops a job, for the command that follows it."""
-    _call(kit, STOP, job, seconds)
+    _call(kit, STOP, job)
 
 
-def announce_leave(kit: Kit, token: str, seconds: float = SECONDS) -> None:
+def announce_leave(kit: Kit, token: str) -> None:
     """Tell the server that this site's process ends, so that no round waits for it; a silent server waits instead."""
     try:
-        _call(kit, LEAVE, token, seconds)
+        _call(kit, LEAVE, token)
     except (Unreachable, UserError) as reason:
         logger.info("%s", reason)
 
 
-def _call(kit: Kit, what: str, request: str, seconds: float) -> bytes:
+def _call(kit: Kit, what: str, request: str) -> bytes:
     """Send the server a request of our own, beside NVFlare's, and return its reply."""
     address, credentials = address_in(kit), credentials_in(kit.path, at_server=False)
     tls = grpc.ssl_channel_credentials(
@@ -244,7 +244,7 @@ def _call(kit: Kit, what: str, request: str, seconds: float) -> bytes:
     )
     try:
         with grpc.secure_channel(str(address), tls) as channel:
-            return bytes(channel.unary_unary(f"/{SERVICE}/{what}")(request.encode(), timeout=seconds))
+            return bytes(channel.unary_unary(f"/{SERVICE}/{what}")(request.encode(), timeout=SECONDS))
     except grpc.RpcError as error:
         if error.code() == grpc.StatusCode.PERMISSION_DENIED:
             raise refusal_error(address, credentials.certificate, error.details()) from error

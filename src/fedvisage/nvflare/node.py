@@ -60,12 +60,12 @@ WAITING = ("SUBMITTED", "APPROVED", "DISPATCHED")
 """NVFlare's statuses of jobs that have not begun."""
 
 
-def remove_old_jobs(kit: Path, keep: int = KEPT) -> None:
+def remove_old_jobs(kit: Path) -> None:
     """Delete the folders of old jobs; call this while no process uses the kit."""
     for place in (kit, kit / STORE):
         paths = place.iterdir() if place.is_dir() else ()
         jobs = [path for path in paths if rules.is_job_id(path.name) and path.is_dir()]
-        for path in sorted(jobs, key=lambda job: job.stat().st_mtime, reverse=True)[keep:]:
+        for path in sorted(jobs, key=lambda job: job.stat().st_mtime, reverse=True)[KEPT:]:
             if not _is_waiting(path):
                 shutil.rmtree(path, ignore_errors=True)
 

@@ -50,7 +50,7 @@ from fedvisage.tasks.catalogue import set_up
 
 logger = logging.getLogger("fedvisage.server")
 
-PATIENCE = 60.0
+LOCK_PATIENCE = 60.0
 """Seconds to wait for a process of an earlier job that still holds the run."""
 
 SPENT = ("epsilon", "delta", "tight_epsilon", "site")
@@ -81,7 +81,7 @@ class ServerProgram:
             directory.mkdir(parents=True, exist_ok=True)
             answer = partial(progress, directory, job.recipe)
             context.get_engine().register_app_command(PROGRESS, answer)
-            with lock_directory(directory, PATIENCE):
+            with lock_directory(directory, LOCK_PATIENCE):
                 cell, left = context.get_engine().get_cell(), partial(left_sites, place)
                 proxies = list(call.clients)
                 for proxy in proxies:

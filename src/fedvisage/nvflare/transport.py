@@ -18,9 +18,8 @@ from nvflare.apis.signal import Signal
 from nvflare.collab.api.exceptions import CollabCallError, RunAborted
 
 from fedvisage.base.progress import Say
-from fedvisage.federation.wire.message import Message, is_plain
+from fedvisage.federation.wire.message import Message, Order, Reply, is_plain
 from fedvisage.federation.wire.schema import RefusedMessage
-from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.nvflare import bounds
 from fedvisage.recipe import Federation
 

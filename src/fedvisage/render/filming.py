@@ -33,9 +33,8 @@ from fedvisage.render.media import (
 from fedvisage.render.noise import Range, between, column, uniform_numbers
 from fedvisage.render.people import Conditions, add_movements, draw_conditions, draw_people
 from fedvisage.render.prints import Printer, cut_attack, disc_out_of_focus, fingers, mask_outline, print_attack
-from fedvisage.render.scene import DEPTH_SIZE, Scene, render, small_depth
+from fedvisage.render.scene import DEPTH_SIZE, Scene, make_backgrounds, render, small_depth
 from fedvisage.render.screens import Display, replay_attack
-from fedvisage.render.surroundings import make_backgrounds
 
 # Re-capture of flat media.
 

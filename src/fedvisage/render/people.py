@@ -172,12 +172,12 @@ def _direction(azimuth: float, elevation: float) -> list[float]:
     return [math.sin(azimuth) * math.cos(elevation), -math.sin(elevation), math.cos(azimuth) * math.cos(elevation)]
 
 
-def add_movements(conditions: Conditions, seeds: Sequence[int], amount: float = 1.0) -> Conditions:
+def add_movements(conditions: Conditions, seeds: Sequence[int]) -> Conditions:
     """Return the conditions of one frame per row: the video's own, with the small motion of a person holding still.
 
     ``seeds`` has one seed per frame. Light, clothes, glasses and background are those of the video.
     """
-    draws = np.stack([numpy_rng(seed, "motion").standard_normal(11) for seed in seeds]) * amount
+    draws = np.stack([numpy_rng(seed, "motion").standard_normal(11) for seed in seeds])
     step = torch.tensor(draws, dtype=torch.float32)
     blinking = (step[:, 7] > 1.8).float() * 0.9
     return replace(

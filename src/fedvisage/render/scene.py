@@ -1,4 +1,4 @@
-"""The scene: people under conditions, rendered as light at the camera, with exact depth and points."""
+"""The scene: people under conditions before their surroundings, as light at the camera, with exact depth and points."""
 
 from dataclasses import dataclass
 
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
+from fedvisage.base.streams import numpy_rng
 from fedvisage.render.head import (
     DISTANCE,
     Hair,
@@ -25,12 +26,25 @@ from fedvisage.render.head import (
     paint_glasses,
     paint_hair,
 )
-from fedvisage.render.light import make_lamps, shade
+from fedvisage.render.light import colour_of, make_lamps, shade
 from fedvisage.render.masks import MaskMaterial, mask_cover, wear
-from fedvisage.render.people import Conditions, PersonBatch
-from fedvisage.render.sheet import Sheet, find_visible_points, halve, look_up, make_sheet, project, rotation, step
+from fedvisage.render.noise import noise
+from fedvisage.render.people import CLUTTER, GRADIENT, OUTDOOR, PLAIN, ROOM, Conditions, PersonBatch
+from fedvisage.render.sheet import (
+    UNITS_PER_FRAME,
+    Sheet,
+    find_visible_points,
+    halve,
+    look_up,
+    make_sheet,
+    pixel_grid,
+    project,
+    rotation,
+    step,
+    tint,
+    units_per_frame,
+)
 from fedvisage.render.skin import make_skin, pores_of, skin_colour
-from fedvisage.render.surroundings import draw_body, make_backgrounds
 
 DEPTH_SIZE = 32
 DEPTH_RANGE = 1.7
@@ -129,3 +143,126 @@ def landmarks(people: PersonBatch, conditions: Conditions, height: Tensor, sheet
     v = torch.cat([p["eye_lift"] - tilt, p["eye_lift"] + tilt, p["nose_length"], corner, corner], 1)
     lifted = look_up(height[:, None], u[:, None], v[:, None])[:, 0, 0]
     return torch.stack([u, v, lifted], dim=-1)
+
+
+# The body behind the head: neck, shoulders and clothes.
+
+
+def draw_body(picture: Tensor, people: PersonBatch, conditions: Conditions) -> None:
+    """Draw neck and shoulders into the lower part of a picture (B×3×H×W), in place."""
+    size = picture.shape[-1]
+    x, y = pixel_grid(conditions, size)
+    y = y[:, size * 2 // 5 :]
+    edge = (units_per_frame(conditions) / size)[:, None, None]
+    clothes = torch.tensor(np.stack([_draw_clothes(seed) for seed in conditions.seeds]), dtype=torch.float32)
+    neck_half = people["neck_width"][..., None] + 0.25 * (y - 1.25).clamp(min=0.0)
+    neck = step(neck_half - x.abs(), edge) * step(y - 0.2, 0.1)
+    collar, opening = clothes[:, 3, None, None], clothes[:, 4, None, None]
+    # Shoulders slope down from the neck; the neckline dips in front.
+    shoulder = 1.18 + 0.42 * (x.abs() - 0.55).clamp(min=0.0)
+    neckline = collar + opening * (1.0 - (x / 0.8) ** 2).clamp(min=0.0)
+    fabric = step(y - torch.maximum(shoulder, neckline), edge)
+    skin = (0.92 * skin_colour(people))[:, :, None, None]
+    lit_neck = _irradiance(conditions, (x / neck_half).clamp(-0.98, 0.98))
+    # Share of light on the neck, B×H×1: small under the chin, largest at the collar.
+    lit_neck.mul_((0.30 + 0.60 * step(y - people["chin"][..., None] + 0.22, 0.42))[:, None])
+    lower = picture[:, :, -y.shape[1] :]
+    lower.lerp_(lit_neck.mul_(skin), neck[:, None])
+    upright = _irradiance(conditions, (x / 2.2).clamp(-0.9, 0.9))
+    # Shading by folds and weave in the lower rows of the picture, B×rows×columns.
+    rows = y.shape[1]
+    cell = UNITS_PER_FRAME / size
+    folds = noise("coarse", conditions.seeds, "folds", rows, size, cell)
+    weave = noise("fine", conditions.seeds, "weave", rows, size, cell)
+    cloth = tint(folds.mul_(0.14).add_(weave, alpha=0.06).add_(1.0).clamp_(min=0.2), clothes[:, :3]).mul_(upright)
+    lower.lerp_(cloth, fabric[:, None])
+
+
+def _irradiance(conditions: Conditions, across: Tensor) -> Tensor:
+    """Return the light on an upright cylinder, B×3×H×W, at a position across it (-1 left edge, 1 right edge)."""
+    c = conditions
+    forward = (1.0 - across * across).sqrt()
+    facing = (across * c.key[:, 0, None, None] + forward * c.key[:, 2, None, None] + 0.08).clamp_(min=0.0)
+    around = colour_of(c.ambient_kelvin) * (c.ambient_strength + 0.4 * c.fill_strength)[:, None]
+    light = tint(facing, colour_of(c.key_kelvin) * c.key_strength[:, None])
+    return light.add_(tint(forward.mul_(0.45).add_(0.55), around))
+
+
+def _draw_clothes(seed: int) -> np.ndarray:
+    """Draw colour (3), height of the collar and depth of the neckline."""
+    rng = numpy_rng(seed, "clothes")
+    brightness = np.exp(rng.uniform(np.log(0.02), np.log(0.6)))
+    colour = np.clip(brightness * np.exp(rng.normal(0.0, 0.35, 3)), 0.01, 0.85)
+    return np.concatenate([colour, [rng.uniform(1.05, 1.3), rng.uniform(0.0, 0.5)]])
+
+
+# Backgrounds: plain walls, rooms, clutter and the open air, out of focus, from a seed. A background is a gradient, a
+# number of soft rectangles (furniture, windows, distant people) and noise. Rectangles are products of a column and a
+# row, so one matrix product computes any number of them.
+
+RECTANGLES = 14
+MEADOW = np.array([-0.60, -0.48, -0.70])
+"""Ground and trees relative to a sky of mean 1: darker and greenish."""
+
+
+@dataclass(frozen=True)
+class BackgroundKind:
+    """The appearance of a kind of background: rectangles, contrasts, colourfulness, blur, noise and horizon."""
+
+    rectangles: int
+    contrast: float
+    gradient: float
+    colourful: float
+    blur: tuple[float, float]
+    coarse: float
+    fine: float
+    horizon: bool = False
+
+
+BACKGROUND_KINDS = {
+    PLAIN: BackgroundKind(0, 0.0, 0.10, 0.06, (0.1, 0.2), 0.015, 0.008),
+    GRADIENT: BackgroundKind(1, 0.2, 0.7, 0.12, (0.3, 0.6), 0.03, 0.008),
+    ROOM: BackgroundKind(7, 0.65, 0.35, 0.12, (0.01, 0.06), 0.02, 0.01),
+    CLUTTER: BackgroundKind(14, 0.75, 0.3, 0.25, (0.005, 0.03), 0.03, 0.03),
+    OUTDOOR: BackgroundKind(6, 0.35, 0.5, 0.12, (0.01, 0.06), 0.22, 0.16, horizon=True),
+}
+
+
+def make_backgrounds(conditions: Conditions, size: int) -> Tensor:
+    """Return the radiance of the surroundings, B×3×H×W."""
+    drawn = [
+        _draw(seed, int(kind)) for seed, kind in zip(conditions.seeds, conditions.background.tolist(), strict=True)
+    ]
+    base, slope, colours, boxes, softness, amounts = (
+        torch.tensor(np.stack([background[part] for background in drawn]), dtype=torch.float32) for part in range(6)
+    )
+    t = (torch.arange(size) + 0.5) / size
+    across = step(boxes[:, :, 2, None] - (t - boxes[:, :, 0, None]).abs(), softness[:, None, None])
+    down = step(boxes[:, :, 3, None] - (t - boxes[:, :, 1, None]).abs(), softness[:, None, None])
+    painted = torch.einsum("bkc,bkh,bkw->bchw", colours, down, across).contiguous()
+    painted.add_(base[:, :, None, None] + (t - 0.5)[None, None, :, None] * slope[:, :, None, None])
+    cell = UNITS_PER_FRAME / size
+    rough = amounts[:, 0, None, None] * noise("coarse", conditions.seeds, "background", size, size, cell)
+    rough.addcmul_(noise("medium", conditions.seeds, "background", size, size, cell), amounts[:, 1, None, None])
+    # The sky is smooth: in scenes with a horizon, only the part below it is rough.
+    rough.mul_((1.0 - amounts[:, 2, None] * (1.0 - down[:, 0]))[:, :, None])
+    painted.mul_((1.0 + rough)[:, None])
+    return painted.clamp_(min=0.02).mul_(conditions.background_level[:, None, None, None])
+
+
+def _draw(seed: int, kind: int) -> tuple[np.ndarray, ...]:
+    """Draw one background: base colour, vertical slope, colours and places of rectangles, softness, noise amounts."""
+    recipe, rng = BACKGROUND_KINDS[kind], numpy_rng(seed, "background")
+    base = np.clip(1.0 + recipe.colourful * rng.normal(0.0, 0.5, 3), 0.3, 1.8)
+    slope = -recipe.gradient * rng.uniform(-0.3, 1.2) * (1.0 + recipe.colourful * rng.normal(0.0, 1.0, 3))
+    used = (np.arange(RECTANGLES) < recipe.rectangles)[:, None]
+    tint = rng.normal(0.0, 0.55, (RECTANGLES, 1)) + recipe.colourful * rng.normal(0.0, 0.5, (RECTANGLES, 3))
+    colours = used * recipe.contrast * tint
+    boxes = np.concatenate(
+        [rng.uniform(0.0, 1.0, (RECTANGLES, 2)), np.exp(rng.uniform(np.log(0.03), np.log(0.45), (RECTANGLES, 2)))], 1
+    )
+    softness = np.array(rng.uniform(*recipe.blur))
+    if recipe.horizon:
+        colours[0] = MEADOW + rng.normal(0.0, 0.06, 3)
+        boxes[0] = (0.5, 1.0, 1.0, rng.uniform(0.25, 0.75))
+    return base, slope, colours, boxes, softness, np.array([recipe.coarse, recipe.fine, float(recipe.horizon)])

@@ -26,7 +26,7 @@ from fedvisage.data.overlap import PUBLIC, SITE, TARGET
 from fedvisage.data.selection import split_entry
 from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.metrics.scores import LARGEST
-from fedvisage.recipe.former import rename_in_recipe, rename_places
+from fedvisage.recipe.recipe import rename_in_recipe, rename_places
 from fedvisage.report.run_files import Row, damaged_files_are_errors, read_mapping
 from fedvisage.tasks.seal import check_seal
 

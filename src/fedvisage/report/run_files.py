@@ -17,7 +17,7 @@ from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.metrics.scores import Scores, read_scores
 from fedvisage.metrics.threshold import BINS
 from fedvisage.recipe import plain_yaml
-from fedvisage.recipe.former import rename_in_recipe, rename_places
+from fedvisage.recipe.recipe import rename_in_recipe, rename_places
 from fedvisage.tasks.heldout_counts import read_counts
 from fedvisage.tasks.seal import SEAL, chain_of, check_seal
 

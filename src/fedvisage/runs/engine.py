@@ -25,8 +25,7 @@ from safetensors.torch import load_file
 
 from fedvisage.base.parallel import LastingProcess, start_fork_server
 from fedvisage.base.processes import cores, use_threads
-from fedvisage.federation.wire.message import Message, encode, plain
-from fedvisage.federation.wire.transport import Reply
+from fedvisage.federation.wire.message import Message, Reply, encode, plain
 from fedvisage.runs import PRELOAD
 
 Result = TypeVar("Result")

@@ -1,33 +1,153 @@
-"""Evaluation of finished models on other data, and recounts of their BatchNorm statistics."""
+"""Evaluation of finished models, exports and fused detectors on other data, and recounts of BatchNorm statistics."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import write_json
 from fedvisage.base.progress import Reporter, Say, discard
+from fedvisage.base.streams import numpy_rng
 from fedvisage.data.batches import View
+from fedvisage.data.integrity import check_bytes
 from fedvisage.data.overlap import OVERLAP, PUBLIC, SITE, TARGET, find_overlap, refuse_overlap
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import select, split_entry, splits_of
-from fedvisage.datasets.sources import existing_set, without_part
+from fedvisage.datasets.sources import existing_set, resolve, without_part
+from fedvisage.device.exported import check_free
+from fedvisage.device.fused import Model, members_of
 from fedvisage.methods import read_method
+from fedvisage.metrics import pad
+from fedvisage.metrics.intervals import intervals
 from fedvisage.metrics.recorded import Metrics
+from fedvisage.metrics.scores import FloatArray, by_video, write_scores
 from fedvisage.nn.compute import report_nondeterminism
-from fedvisage.recipe import load
+from fedvisage.recipe import Evaluation, load
 from fedvisage.runs.directory import DATA, METRICS, RECIPE, RunDirectory, close_settings
 from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
-from fedvisage.runs.score_set import open_named
 from fedvisage.runs.train import adoption
 from fedvisage.tasks.checks import USUAL, Checks
 from fedvisage.tasks.finished_model import FinishedModel
-from fedvisage.tasks.opened import Benchmark, check_entry, check_for_model, verify_sets
+from fedvisage.tasks.opened import Benchmark, check_entry, check_for_model, notice_of_set, verify_sets
+from fedvisage.tasks.pad.evaluation import as_scores
+from fedvisage.tasks.pad.task import SCORES
 from fedvisage.tasks.recognition.benchmarks import PLACE, check_unseen, share_of
 from fedvisage.tasks.seal import write_sealed
+
+AT_ONCE = 256
+"""Images read at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class NamedSet:
+    """A prepared set by its entry, the selected images, and the digest of its data."""
+
+    entry: str
+    prepared: PreparedSet
+    view: View
+    digest: str
+
+
+def open_named(
+    entry: str,
+    cache: Path,
+    *,
+    model: FinishedModel | None = None,
+    place: str = "",
+    split: str | None = None,
+    checks: Checks = USUAL,
+    say: Say = discard,
+    course: Say = discard,
+) -> NamedSet:
+    """Open the set of a data entry, all of it or one split, and render it into the cache if necessary.
+
+    With ``model``, a finished run's, the crops have its margin, and the set must fit its recipe. Errors name ``place``,
+    by default the entry. ``say`` receives notes on the set, ``course`` the progress of rendering.
+    """
+    place, (name, part) = place or entry, without_part(entry.strip())
+    source, selection = split_entry(name)
+    path = resolve(source, cache, workers=1 if model is None else model.recipe.runtime.threads, say=course)
+    prepared = PreparedSet.open(path).at_margin(None if model is None else model.margin)
+    check_bytes(path, cache, whole=checks.verify, say=say)
+    if model is not None:
+        size = model.recipe.input.size
+        if prepared.size != size:
+            raise UserError(place, f"images are {prepared.size}×{prepared.size}, but the model expects {size}×{size}")
+        model.setup.task.check_set(prepared, model.recipe, place)
+    for line in notice_of_set(prepared.crop, entry):
+        say(line)
+    view = select(share_of(View.of(prepared, split), part), selection, place)
+    return NamedSet(entry, prepared, view, prepared.digest + (f" {part}" if part else ""))
+
+
+def check_set(model: Model, prepared: PreparedSet, place: str, *, allow_mixed_crops: bool = False) -> None:
+    """Refuse a set without the crops of a member: other sizes, margins or ways of cropping."""
+    for member in members_of(model):
+        if prepared.size != member.size:
+            raise UserError(
+                place,
+                f"images are {prepared.size}×{prepared.size}, but {member.directory} expects "
+                f"{member.size}×{member.size}; import them at this size",
+            )
+        description = member.description
+        trained = description.trained_on or (description.crop,)
+        check_for_model(trained, prepared.at_margin(member.margin).crop, place, allow_mixed_crops)
+
+
+def score_set(model: Model, view: View) -> FloatArray:
+    """Return the logits of a view of one set."""
+    (part,) = view.slices
+    by_shape = [part.set.at_margin(shape.margin).images for shape in model.shapes]
+    batches = [part.indices[start : start + AT_ONCE] for start in range(0, max(len(part.indices), 1), AT_ONCE)]
+    return np.concatenate([model.score([np.array(images[batch]) for images in by_shape]) for batch in batches])
+
+
+def evaluate_export(
+    model: Model, data: str, cache: Path, out: Path | None = None, *, checks: Checks = USUAL, say: Say = discard
+) -> Metrics:
+    """Evaluate an exported or fused detector on a prepared set; with ``out``, write metrics and scores there."""
+    if model.task != "pad" or model.threshold is None:
+        raise UserError(str(model.directory), "is no detector with a threshold; evaluate the run that it came from")
+    if out is not None:
+        check_free(out)
+    named = open_named(data, cache, checks=checks, say=say, course=say)
+    check_set(model, named.prepared, data, allow_mixed_crops=checks.allow_mixed_crops)
+    name, threshold = named.prepared.name, model.threshold
+    scores = as_scores(score_set(model, named.view), named.view, name, "")
+    scores_by_video = by_video(scores)
+    sections = {
+        "method": model.method,
+        "target": name,
+        "model_sha256": model.digest,
+        "threshold_rule": threshold.rule,
+        "threshold": threshold.value,
+        "threshold_source": {"far": threshold.far, "frr": threshold.frr},
+        "level": "frame",
+        **pad.evaluate(scores, threshold.value),
+        "video": pad.evaluate(scores_by_video, threshold.value),
+        "intervals": {
+            level: intervals(
+                scored, threshold.value, Evaluation().resamples, numpy_rng(0, "bootstrap", level)
+            ).as_json()
+            for level, scored in (("frame", scores), ("video", scores_by_video))
+        },
+    }
+    metrics = Metrics.of(sections)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        write_scores(out / SCORES, scores)
+        write_json(out / DATA, {TARGET: named.digest})
+        write_sealed(out, metrics)
+    return metrics
+
+
+# Finished models.
 
 EXACT = "training.statistics=exact"
 """The recipe change that a recount makes."""

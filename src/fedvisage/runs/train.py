@@ -33,11 +33,10 @@ from fedvisage.federation.record.store import (
 )
 from fedvisage.federation.server import NoQuorum, Server
 from fedvisage.federation.site_worker import LocalTransport, SiteWorker
-from fedvisage.federation.wire.message import Message, load_parts, plain, under
+from fedvisage.federation.wire.message import Message, Transport, load_parts, plain, under
 from fedvisage.federation.wire.schema import Schema
-from fedvisage.federation.wire.transport import Transport
 from fedvisage.methods import find, read_method
-from fedvisage.methods.models.frozen_backbone import constant_weights, load_constant
+from fedvisage.methods.models.model import constant_weights, load_constant
 from fedvisage.metrics.recorded import read_metrics
 from fedvisage.runs.directory import (
     METRICS,

@@ -28,8 +28,7 @@ from fedvisage.federation.batch import round_length
 from fedvisage.federation.method import Method
 from fedvisage.federation.record.store import SiteStore, StateCache
 from fedvisage.federation.site_worker import LocalTransport, SiteWorker
-from fedvisage.federation.wire.message import Message, plain
-from fedvisage.federation.wire.transport import Order, Reply, Transport
+from fedvisage.federation.wire.message import Message, Order, Reply, Transport, plain
 from fedvisage.methods import find, read_method
 from fedvisage.nn.compute import device_of_worker, gpus_of
 from fedvisage.recipe import Recipe

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import as_completed
 from dataclasses import replace
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from rich.console import Console
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import json_key, write_atomically, write_json
-from fedvisage.base.processes import block_signals, worker_processes
+from fedvisage.base.processes import block_signals, cores, worker_processes
 from fedvisage.base.progress import Reporter, Say, discard
+from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import ONLY, split_entry
+from fedvisage.datasets.show import contact_sheet
 from fedvisage.datasets.sources import SYNTHETIC, resolve, without_part
 from fedvisage.methods import find, read_method
 from fedvisage.metrics.recorded import Metrics
@@ -22,6 +25,7 @@ from fedvisage.recipe import tree_of as recipe_tree
 from fedvisage.recipe import validate
 from fedvisage.render.domains import DOMAINS
 from fedvisage.render.sets import Synthesis, parse_synthesis
+from fedvisage.report.page import write_report
 from fedvisage.report.tables import as_csv, as_latex
 from fedvisage.report.tables import markdown as as_markdown
 from fedvisage.runs.directory import METRICS, RunDirectory, close_settings
@@ -302,3 +306,48 @@ def _run_cell(cell: Cell, cache: Path, checks: Checks, say: Say = discard) -> Me
     name = f"{cell.row} target {cell.target} seed {cell.seed}"
     reporter = say.part(name) if isinstance(say, Reporter) else Reporter(Console(), quiet=True)
     return run(Request(recipe, cell.out, cache, resume=True, training=training, checks=checks), reporter)
+
+
+# The demonstration: FedPAD and FedFR with baselines at toy size, from rendered faces to a report.
+
+
+def demonstrate(out: Path, cache: Path, say: Say, course: Say, *, resume: bool = False) -> None:
+    """Run the packaged studies, then write every run's report and a contact sheet of every set.
+
+    ``say`` receives the results, ``course`` the progress in between. With two cores, the study of recognition runs in a
+    process of its own beside the study of attack detection; the results are the same.
+    """
+    if out.exists() and any(out.iterdir()) and not resume:
+        raise UserError(str(out), "is not empty; give another --out, or --resume to continue the demo in it")
+    course("Rendering faces and attacks, then training four methods on three sites.")
+    people = (out / "people", "people.yaml", cache)
+    if cores() == 1:
+        results = [_run_packaged(out, "study.yaml", cache, course)]
+        course("Rendering people, then training two recognition methods at three sites.")
+        results.append(_run_packaged(*people, course))
+    else:
+        course("At the same time, rendering people, and training two recognition methods at three sites.")
+        with worker_processes(1) as pool:
+            with block_signals():
+                beside = pool.submit(_run_packaged, *people)
+            results = [_run_packaged(out, "study.yaml", cache, course)]
+            results.append(beside.result())
+    for lines in results:
+        say("\n".join(lines))
+
+
+def _run_packaged(out: Path, study: str, cache: Path, course: Say = discard) -> list[str]:
+    """Run a packaged study; return its table, and the paths of its pictures and reports."""
+    with as_file(files("fedvisage.studies") / study) as path:
+        run_study(path, out, cache, course)
+        sets = load_study(path).sets
+    reports = [write_report(run, cache) for run in sorted((out / "cells").iterdir())]
+    (out / "pictures").mkdir(exist_ok=True)
+    for entry, name in {without_part(entry)[0]: name for name, entry in sets.items()}.items():
+        contact_sheet(PreparedSet.open(resolve(entry, cache))).save(out / "pictures" / f"{name}.png")
+    return [
+        (out / "table.md").read_text(encoding="utf-8"),
+        f"table:    {out / 'table.md'}",
+        f"pictures: {out / 'pictures'} (examples from each set)",
+        *(f"report:   {report}" for report in reports),
+    ]

@@ -25,8 +25,7 @@ from fedvisage.datasets.dataset import Item
 from fedvisage.datasets.finding import FolderContents, list_sets_below, scan_folders
 from fedvisage.datasets.frames import read_item
 from fedvisage.datasets.import_presentations import limit_items
-from fedvisage.datasets.import_spec import ImportSpec, read_spec
-from fedvisage.datasets.importing import import_dataset
+from fedvisage.datasets.importing import ImportSpec, import_dataset, read_spec
 from fedvisage.datasets.sources import SYNTHETIC
 from fedvisage.datasets.tree import walk
 from fedvisage.metrics.recorded import read_metrics

@@ -8,7 +8,7 @@ from typing import Any, cast, get_args
 
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
-from fedvisage.base.options import field_docstrings
+from fedvisage.base.arguments import field_docstrings
 from fedvisage.federation.method import Method
 from fedvisage.methods import ALGORITHMS, MODELS, on
 from fedvisage.methods.pad import fedma

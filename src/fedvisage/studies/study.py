@@ -19,7 +19,7 @@ from pydantic import Field, field_validator, model_validator
 from fedvisage import recipe as recipes
 from fedvisage.base.errors import UserError, choice_hint, suggestion
 from fedvisage.data.selection import split_entry
-from fedvisage.datasets.import_spec import read_spec
+from fedvisage.datasets.importing import read_spec
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS, locate_entry
 from fedvisage.metrics.recorded import Metrics
 from fedvisage.recipe import SITE_NAME, Section, expand_names, expand_sites, read_section

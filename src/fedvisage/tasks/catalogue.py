@@ -10,7 +10,7 @@ from typing import Any
 from fedvisage.base.processes import use_threads
 from fedvisage.federation.method import Method
 from fedvisage.federation.site_worker import Workspace
-from fedvisage.methods.models.frozen_backbone import load_constant
+from fedvisage.methods.models.model import load_constant
 from fedvisage.metrics.recorded import Metrics
 from fedvisage.nn.compute import Compute, Layout, choose_algorithms, resolve_compute
 from fedvisage.recipe import Recipe

@@ -19,7 +19,7 @@ from fedvisage.federation.method import RESULT, START, Method, TaskName
 from fedvisage.federation.server import members_of
 from fedvisage.federation.wire.message import Message, digest_of
 from fedvisage.methods import MODELS
-from fedvisage.methods.models.frozen_backbone import constant_weights
+from fedvisage.methods.models.model import constant_weights
 from fedvisage.metrics.operating_point import ErrorCurves, read_curves
 from fedvisage.metrics.threshold import FIXED, Threshold
 from fedvisage.recipe import Recipe

@@ -16,8 +16,7 @@ from tests.toy import recipe_of, run_toy, tree
 
 from fedvisage.federation.protections.combine import norm_of_update
 from fedvisage.federation.protections.steps import step_names
-from fedvisage.federation.wire.message import Message
-from fedvisage.federation.wire.transport import Order
+from fedvisage.federation.wire.message import Message, Order
 from fedvisage.recipe import Federation
 
 CLIP = 0.5

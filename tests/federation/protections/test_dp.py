@@ -26,8 +26,7 @@ from fedvisage.federation.protections.dp import noisy_mean, plan_of
 from fedvisage.federation.protections.steps import clip_after_rounding, clip_at_server
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.site_worker import LocalTransport
-from fedvisage.federation.wire.message import Message
-from fedvisage.federation.wire.transport import Order
+from fedvisage.federation.wire.message import Message, Order
 from fedvisage.methods import METHODS
 from fedvisage.recipe import Federation
 

@@ -20,8 +20,7 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.protections.combine import norm_of_update
 from fedvisage.federation.protections.compatible import check_real
 from fedvisage.federation.protections.steps import FlippedLabels
-from fedvisage.federation.wire.message import Message
-from fedvisage.federation.wire.transport import Order
+from fedvisage.federation.wire.message import Message, Order
 from fedvisage.methods import METHODS
 from fedvisage.tasks.catalogue import task_of
 

@@ -36,6 +36,9 @@ def draw_offline(names: Sequence[str], settings: Federation, seed: int, round_nu
     return frozenset([names[int(rng.integers(len(names)))]] if drop_one else [])
 
 
+LISTED_SITES = 12
+"""The largest number of sites that a summary names."""
+
 NO_QUORUM = "no quorum"
 """The name under which a round's failures record that nothing was combined."""
 
@@ -134,7 +137,7 @@ def absences(metrics: Mapping[str, Any]) -> list[str]:
     return notes + ([f"nothing was combined in {_rounds(lost)}"] if (lost := attendance["lost"]) else [])
 
 
-def training_summary(metrics: Mapping[str, Any], most: int = 12) -> str:
+def training_summary(metrics: Mapping[str, Any]) -> str:
     """Return a text about the training of a run's model: its sites, its number of rounds, and absences."""
     attendance, sites, rounds = metrics.get("attendance"), [str(name) for name in metrics.get("sites") or ()], ""
     if attendance and not attendance["rounds"]:
@@ -144,7 +147,7 @@ def training_summary(metrics: Mapping[str, Any], most: int = 12) -> str:
     if metrics.get("rounds") is not None:
         number = int(metrics["rounds"]) - len(attendance["lost"] if attendance else ())
         rounds = f" in {number} round{'' if number == 1 else 's'}"
-    names = f" ({', '.join(sites[:most])}{', …' if len(sites) > most else ''})" if sites else ""
+    names = f" ({', '.join(sites[:LISTED_SITES])}{', …' if len(sites) > LISTED_SITES else ''})" if sites else ""
     return "; ".join(
         [f"trained by {len(sites)} site{'' if len(sites) == 1 else 's'}{names}{rounds}", *absences(metrics)]
     )

@@ -1,7 +1,11 @@
-"""Messages: named tensors, their safetensors encoding, and the digest that the ledger records."""
+"""Messages: named tensors, their safetensors encoding and digest; and the interface of transports that carry them."""
+
+from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
 from weakref import ReferenceType, ref
 
 import torch
@@ -142,3 +146,49 @@ def digest_of(message: Message) -> str:
         values = tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
         total.update(values.numpy().reshape(-1).data)
     return total.hexdigest()
+
+
+# Transports carry orders to sites and replies back.
+
+
+@dataclass(frozen=True)
+class Order:
+    """An order of the server for a call, with its round and visit; the answer returns the ticket."""
+
+    call: str
+    round: int
+    message: Message
+    visit: int
+    ticket: str = ""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A site's answer, or the reason for its absence."""
+
+    site: str
+    message: Message | None
+    failure: str = ""
+    ticket: str = ""
+    spent: bool = False
+    """The failure is a spent budget for releases; the method decides about its consequences."""
+
+
+class Transport(Protocol):
+    """Carries orders to sites. Replies come one by one, in sorted order of sites; a lost site gives a failed reply."""
+
+    names: tuple[str, ...]
+    uncommitted: Mapping[str, str]
+    """The sites that took part and failed in the last commit, and the reasons; they go back to their generations."""
+
+    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+        """Let the sites execute their orders, and yield their replies."""
+        ...
+
+    def commit(self, generation: int) -> dict[str, int]:
+        """Make the sites' private state durable, and return the current generation of each site."""
+        ...
+
+    def restore(self, generations: Mapping[str, int]) -> None:
+        """Return the sites to the generations that a checkpoint names, one for each site."""
+        ...

@@ -12,9 +12,6 @@ from torch.nn.functional import softplus
 
 from fedvisage.nn.losses.cosines import cosines
 
-NOBODY = -1
-"""The label of an image that belongs to no branch's identity: a negative for all branches."""
-
 
 def stretch_cosine(cosine: Tensor, exponent: float) -> Tensor:
     """Return g(z) = 2((z+1)/2)^t − 1, which spreads the cosines that occur over more of [−1, 1]."""
@@ -34,7 +31,8 @@ def margin_binary(
 ) -> Tensor:
     """Return Eq. 6, summed over branches and averaged over the batch; `bias` has one number per branch, or one for all.
 
-    The equation's names are s', m', λ and t; the defaults are FedFR's.
+    An image whose label is no branch, such as −1, is a negative for all branches. The equation's names are s', m', λ
+    and t; the defaults are FedFR's.
     """
     score = stretch_cosine(cosines(features, centres), exponent)
     is_own = labels[:, None] == torch.arange(len(centres), device=labels.device)

@@ -7,20 +7,50 @@ and a tracker that was unavailable receives the missed rounds at the end.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from fedvisage import recipe as recipes
-from fedvisage.base.errors import UserError, plain_line
+from fedvisage.base import extensions
+from fedvisage.base.errors import UserError, choice_hint, plain_line
 from fedvisage.base.files import read_json, write_json
 from fedvisage.base.progress import Reporter
 from fedvisage.federation.record.ledger import ROUNDS, read_lines
 from fedvisage.metrics.recorded import Metrics
 from fedvisage.recipe import Recipe
 from fedvisage.report.tracking.tracker import End, TrackedRun, Tracker, round_scalars, settings_of, target_scalars
-from fedvisage.report.tracking.trackers import check_named, tracker_named
+
+# Trackers by name: the built-in ones, and those of other packages (entry point ``fedvisage.trackers``).
+
+TRACKERS = {"mlflow": "Mlflow", "tensorboard": "TensorBoard", "wandb": "WeightsAndBiases"}
+"""The built-in trackers: modules of this package, which are loaded when a run needs them, and their classes."""
+
+
+def check_named(name: str) -> None:
+    """Refuse the name of an unknown tracker."""
+    available = [*TRACKERS, *extensions.names("trackers")]
+    if name not in available:
+        raise UserError("recipe.tracking.to", f"unknown tracker {name!r}{choice_hint(name, available)}")
+
+
+def tracker_named(name: str) -> Tracker:
+    """Create a tracker; import errors of its package are passed on."""
+    try:
+        if name in TRACKERS:
+            tracker: Tracker = getattr(import_module(f"fedvisage.report.tracking.{name}"), TRACKERS[name])()
+            return tracker
+        make: Callable[[], Tracker] = extensions.load("trackers", name)
+        return make()
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            str(extensions.missing_extra(name, str(error.name)) if name in TRACKERS else error)
+        ) from error
+
+
+# The trackers of a run.
 
 FOLDER, NOTES, FIGURES = "tracking", "told.json", "figures.json"
 SAID = 300

@@ -50,9 +50,9 @@ from fedvisage.metrics.threshold import (
     histogram,
     threshold_from_histograms,
 )
+from fedvisage.runs.evaluate import NamedSet, check_set, open_named, score_set
 from fedvisage.runs.export.card import write_fused_card
 from fedvisage.runs.export.export import export
-from fedvisage.runs.score_set import NamedSet, check_set, open_named, score_set
 from fedvisage.tasks.finished_model import open_model
 from fedvisage.tasks.heldout_counts import read_counts
 

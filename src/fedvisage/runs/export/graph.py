@@ -28,7 +28,7 @@ from fedvisage.base.streams import torch_rng
 from fedvisage.device.exported import INPUT, OUTPUTS, FoldedNorm
 from fedvisage.federation.method import Member
 from fedvisage.federation.wire.message import Message, load_parts
-from fedvisage.methods.models.frozen_backbone import fold_adapters
+from fedvisage.methods.models.model import fold_adapters
 from fedvisage.nn.inputs import colour_channels
 from fedvisage.tasks.finished_model import FinishedModel
 from fedvisage.tasks.scoring import LIMIT

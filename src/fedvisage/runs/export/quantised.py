@@ -23,8 +23,8 @@ from fedvisage.metrics.generic import threshold_at_fmr, within_counts
 from fedvisage.metrics.similarity import Faces
 from fedvisage.metrics.threshold import ON_TRAINING, SOURCE_RULES, Threshold, histogram, threshold_from_histograms
 from fedvisage.recipe import Recipe
+from fedvisage.runs.evaluate import open_named
 from fedvisage.runs.export.graph import without_warnings
-from fedvisage.runs.score_set import open_named
 from fedvisage.starts.convert import make_pictures
 from fedvisage.tasks.finished_model import FinishedModel
 from fedvisage.tasks.opened import check_for_model
