@@ -1,7 +1,6 @@
 """Fixtures that tests of the core share, and how tests are spread over workers."""
 
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from tests.seeding import (
     shuffle_groups,
 )
 from tests.tiers import FEDERATED, LONG, SPREAD, WHOLE, is_left_to_test_all, long_tests
-from tests.toy import SITES, THREADS, make_sets, run_toy_once, tree
+from tests.toy import SITES, THREADS, Sets, make_sets, run_toy_once, tree
 from typer.testing import CliRunner
 from xdist.scheduler import LoadScopeScheduling
 
@@ -46,7 +45,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def sets(shared: Path) -> Mapping[str, Path]:
+def sets(shared: Path) -> Sets:
     """Three sites and a target, for attack detection and for recognition; the first worker that needs them writes them.
 
     All workers use the same paths, and therefore share the runs of ``run_toy_once``, too.
@@ -57,7 +56,7 @@ def sets(shared: Path) -> Mapping[str, Path]:
 
 
 @pytest.fixture(scope="session")
-def pad_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pad_run(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of attack detection, of one round."""
     out = tmp_path_factory.mktemp("device") / "pad-run"
     run_toy_once(tree(sets, training__rounds=1), out)
@@ -87,7 +86,7 @@ def strict_pad(pad_run: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def recognition_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recognition_run(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of centralised recognition."""
     out = tmp_path_factory.mktemp("device") / "recognition-run"
     run_toy_once(tree(sets, "pretrained", evaluation__recognition={"fmr": 0.1}), out)

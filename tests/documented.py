@@ -1,7 +1,5 @@
 """The code blocks of the documentation, and the examples of the pages on extending fedvisage as importable modules."""
 
-from __future__ import annotations
-
 import re
 import sys
 import types

@@ -1,7 +1,5 @@
 """Sets with the lists of benchmarks: pairs of two groups, and templates."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

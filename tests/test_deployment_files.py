@@ -1,7 +1,5 @@
 """The files in deploy/, without a container runtime, a cluster or a running systemd."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import socket

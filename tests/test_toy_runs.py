@@ -1,14 +1,12 @@
 """A copied toy run equals a real one, file by file, and only runs of the same recipe are copied."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.toy import deterministic_files, make_sets, run_toy, run_toy_once, tree, weights
+from tests.toy import Sets, deterministic_files, make_sets, run_toy, run_toy_once, tree, weights
 
 CHECKPOINT = "checkpoints/000001.safetensors"
 TIMED = {"metrics.json", "rounds.jsonl", "environment.json", "seal.json", CHECKPOINT}
@@ -25,7 +23,7 @@ def files_of(out: Path) -> dict[str, bytes]:
     return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
 
 
-def test_copied_run_has_the_files_of_a_trained_one(own_sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_copied_run_has_the_files_of_a_trained_one(own_sets: Sets, tmp_path: Path) -> None:
     content = tree(own_sets, training__rounds=1)
     first, copied, real = (tmp_path / name for name in ("first", "copied", "real"))
     run_toy_once(content, first)
@@ -43,7 +41,7 @@ def test_copied_run_has_the_files_of_a_trained_one(own_sets: Mapping[str, Path],
 
 @pytest.mark.parametrize(("key", "values"), [("runtime__seed", (0, 1)), ("method__mu", (0.0, 1.0))])
 def test_different_recipes_are_trained_separately(
-    key: str, values: tuple[float, float], own_sets: Mapping[str, Path], tmp_path: Path
+    key: str, values: tuple[float, float], own_sets: Sets, tmp_path: Path
 ) -> None:
     for value in values:
         run_toy_once(tree(own_sets, "fedprox", training__rounds=1, **{key: value}), tmp_path / f"{value}")

@@ -8,8 +8,6 @@ and bad input is refused. It runs every test of less than 0.7 seconds, and of th
 ``python -m tests.tiers LOG --add`` keeps what the list has, for a log of the tests of `make test` alone.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Runs small enough for tests: sets of noise with a weak sign of the class, narrow networks, few rounds."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io
@@ -50,6 +48,9 @@ ARCHITECTURES = {"fedstackfpad": "test_vit"}
 
 NEEDS: Mapping[str, Mapping[str, Any]] = {"fednova": {"name": "sgd", "lr": 0.05}}
 """The sites' optimizer, for methods that require one kind."""
+
+Sets = Mapping[str, Path]
+"""The fixture ``sets``: paths of sets by the names of sites and of the target."""
 
 DETERMINISTIC_FILES = ("model.safetensors", "model.json", "ledger.jsonl", "scores.csv", "recipe.yaml")
 """The files of a run in which every byte follows from the recipe."""

@@ -1,17 +1,14 @@
 """Inference of labels from the gradients of plain split learning."""
 
-from __future__ import annotations
-
 import html
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from tests.refusals import refused
-from tests.toy import discard, run_toy, tree
+from tests.toy import Sets, discard, run_toy, tree
 
 from fedvisage.audit import label_inference
 from fedvisage.audit.audit import audit_run
@@ -44,7 +41,7 @@ def test_noise_hides_labels() -> None:
 
 
 @pytest.fixture(scope="module")
-def split_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def split_run(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("audited") / "run"
     run_toy(tree(sets, "fedsis", training__rounds=1), out)
     return out
@@ -72,7 +69,7 @@ def test_audit_into_another_directory_keeps_the_run(split_run: Path, tmp_path: P
     assert {path: path.read_bytes() for path in split_run.rglob("*") if path.is_file()} == files
 
 
-def test_inapplicable_audit_states_the_reason(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_inapplicable_audit_states_the_reason(sets: Sets, tmp_path: Path) -> None:
     run_toy(tree(sets, "fedpad", training__rounds=1), tmp_path / "run")
     records = {record["name"]: record for record in audit_run(tmp_path / "run", None, tmp_path / "cache", discard)}
     assert not records["label-inference"]["applies"]

@@ -1,7 +1,5 @@
 """A graph that names other files, runs other operators or declares absurd sizes is refused before a session exists."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

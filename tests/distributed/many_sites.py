@@ -5,15 +5,13 @@ NVFlare keeps the cells of a process in a table, so a process with a server cann
 federation.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from nvflare.collab.api.exceptions import CollabCallError
@@ -42,7 +40,7 @@ class Proxy:
     def __init__(self, name: str, cell: Cell) -> None:
         self.name, self.cell, self.timeout = name, cell, 0.0
 
-    def __call__(self, timeout: float) -> Proxy:
+    def __call__(self, timeout: float) -> Self:
         self.timeout = timeout
         return self
 

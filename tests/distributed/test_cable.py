@@ -1,7 +1,5 @@
 """The cable between a site and its server: open, slow, jammed or cut."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -1,7 +1,5 @@
 """The commands of docs/deploy.md and docs/membership.md, executed on this machine in their order."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -10,12 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.refusals import check_output
-from tests.toy import SITES
+from tests.toy import SITES, Sets
 
 from fedvisage.nvflare.node import end
 from fedvisage.nvflare.rehearsal import free_port
@@ -49,9 +47,7 @@ def wait_for_line(beginning: str, log: Path) -> list[str]:
     return lines
 
 
-def test_commands_of_the_deployment_pages_work(
-    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_of_the_deployment_pages_work(sets: Sets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text, port, running = "".join(page.read_text() for page in PAGES), free_port(), dict[str, subprocess.Popen[bytes]]()
     Path("sets").mkdir()

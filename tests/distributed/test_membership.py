@@ -1,13 +1,11 @@
 """Later provisioning: new members get kits, existing kits stay, certificates are renewed and revoked."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import socket
 import stat
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +22,7 @@ from nvflare.fuel.f3.drivers.grpc.qq import QQ
 from nvflare.fuel.f3.drivers.grpc.streamer_pb2_grpc import StreamerStub
 from tests.distributed.federations import LineReporter, make_kits
 from tests.refusals import failed, refused
-from tests.toy import recipe_of, tree
+from tests.toy import Sets, recipe_of, tree
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.base.files import write_json
@@ -531,7 +529,7 @@ def test_no_certificate_outlives_the_root(tmp_path: Path) -> None:
     assert any("root ends" in note for note in notes)
 
 
-def test_servers_sites_and_runs_warn_of_expiry_at_their_start(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_servers_sites_and_runs_warn_of_expiry_at_their_start(sets: Sets, tmp_path: Path) -> None:
     port, lines = free_port(), list[str]()
     provision(federation_file(server={"host": "localhost", "port": port}), tmp_path / "kits", root_days=10)
     terminal, kits = Terminal(lines.append, lines.append), tmp_path / "kits"

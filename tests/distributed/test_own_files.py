@@ -1,9 +1,6 @@
 """Files of one machine in runs through a federation: releases of sites, and weights at the server."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,7 @@ from tests.distributed.faults import Scene, Witness
 from tests.distributed.federations import comparable_files, run_through
 from tests.methods.combining import TRANSFORMER, combined
 from tests.refusals import failed
-from tests.toy import run_toy, tree
+from tests.toy import Sets, run_toy, tree
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.base.files import write_json
@@ -28,7 +25,7 @@ ROUND = 6.0
 
 
 def test_run_with_a_spent_budget_ends_with_its_last_model(
-    people_federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+    people_federation: Rehearsal, sets: Sets, tmp_path: Path
 ) -> None:
     content = tree(sets, "privacyface", training__rounds=4, method__epsilon=ROUND)
     content["privacy"] |= {"epsilon": 2 * ROUND}
@@ -38,9 +35,7 @@ def test_run_with_a_spent_budget_ends_with_its_last_model(
     assert comparable_files(tmp_path / "through-nvflare") == comparable_files(tmp_path / "here")
 
 
-def test_resubmitted_run_sends_stored_releases_again(
-    people_federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_resubmitted_run_sends_stored_releases_again(people_federation: Rehearsal, sets: Sets, tmp_path: Path) -> None:
     """The job is killed before the first checkpoint, so all rounds are repeated."""
     content = tree(sets, "privacyface", training__rounds=12, method__epsilon=ROUND, runtime__checkpoint_every=12)
     content |= {"privacy": content["privacy"] | {"noise": "system"}, "evaluation": {"resamples": 0}}
@@ -70,7 +65,7 @@ def release_directory(kit: Kit, out: Path) -> Path:
 
 
 def test_training_starts_from_the_servers_own_copy_of_a_file_of_weights(
-    federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+    federation: Rehearsal, sets: Sets, tmp_path: Path
 ) -> None:
     run_toy(tree(sets, training__rounds=1), tmp_path / "before")
     start = tmp_path / "before" / "model.safetensors"
@@ -90,7 +85,7 @@ def test_training_starts_from_the_servers_own_copy_of_a_file_of_weights(
 
 
 def test_frozen_weights_are_read_at_every_machine_and_never_sent(
-    federation: Rehearsal, sets: Mapping[str, Path], published: Path, tmp_path: Path
+    federation: Rehearsal, sets: Sets, published: Path, tmp_path: Path
 ) -> None:
     named = {"method__network__weights": str(published), "input__colour": "rgb", "training__rounds": 1}
     content = combined(sets, "fedavg", "adapters", **named)

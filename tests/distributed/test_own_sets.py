@@ -1,14 +1,11 @@
 """A site checks its own sets before it starts, and sends no result of the check."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from tests.refusals import refused
-from tests.toy import SIZE, make_set
+from tests.toy import SIZE, Sets, make_set
 
 from fedvisage.data.prepared import IMAGES, PreparedSet
 from fedvisage.data.writer import Writer
@@ -40,7 +37,7 @@ def write_set_with_repeated_images(path: Path, source: Path, count: int) -> Path
     return path
 
 
-def test_held_out_pictures_that_also_train_are_refused_unless_allowed(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_held_out_pictures_that_also_train_are_refused_unless_allowed(sets: Sets, tmp_path: Path) -> None:
     own, lines = write_set_with_repeated_images(tmp_path / "own", sets["A"], 4), list[str]()
     with refused("--data (held-out subjects)", "4 of 16", "--allow-overlap") as caught:
         check_own_sets(kit(tmp_path), own, None, None, lines.append)
@@ -50,7 +47,7 @@ def test_held_out_pictures_that_also_train_are_refused_unless_allowed(sets: Mapp
     assert "4 of 16" in lines[0]
 
 
-def test_people_shared_with_the_public_set_are_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_people_shared_with_the_public_set_are_refused(sets: Sets, tmp_path: Path) -> None:
     own = sets["A"].with_name("people-A")
     with refused("--data", "public", "--allow-overlap"):
         check_own_sets(kit(tmp_path), own, None, Path(shutil.copytree(own, tmp_path / "public")), print)

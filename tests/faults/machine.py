@@ -5,8 +5,6 @@ of its own, for each run. A child can be told to kill itself at its n-th operati
 moments such as "the new checkpoint is written but not yet renamed" repeatable, or to allow itself only small files.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource
@@ -19,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 FINISHED, KILLED, FAILED, REFUSED = "finished", "killed", "run failed", "refused"
 OPERATIONS = {"open", "os.rename", "os.remove", "os.truncate", "os.mkdir"}
@@ -36,7 +34,7 @@ class End:
 class Machine:
     """The side of the tests: starts runs, kills them, and returns their outcomes."""
 
-    def __enter__(self) -> Machine:
+    def __enter__(self) -> Self:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.machine"],

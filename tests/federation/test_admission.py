@@ -1,7 +1,5 @@
 """Ten thousand hostile answers, none of which is admitted: each is put down by site, field and reason."""
 
-from __future__ import annotations
-
 import json
 import weakref
 from collections import Counter

@@ -1,7 +1,5 @@
 """Absent, failing and malicious sites do not change the round of the others."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +13,7 @@ import torch
 from tests.contract.examples import split, two_exchanges
 from tests.federation.wires import Wire
 from tests.refusals import failed
-from tests.toy import ROUNDS, run_toy, tree, weights
+from tests.toy import ROUNDS, Sets, run_toy, tree, weights
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.federation.method import Method
@@ -32,14 +30,14 @@ def rounds_of(out: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def without_b(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def without_b(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run without site B."""
     out = tmp_path_factory.mktemp("without") / "run"
     run_toy(recipe_without(sets, "B"), out)
     return out
 
 
-def recipe_without(sets: Mapping[str, Path], *names: str, **changes: Any) -> dict[str, Any]:
+def recipe_without(sets: Sets, *names: str, **changes: Any) -> dict[str, Any]:
     return tree(sets, data__sites={name: str(sets[name]) for name in "ABC" if name not in names}, **changes)
 
 
@@ -61,7 +59,7 @@ def claim_examples(order: Order, message: Message) -> Message:
 
 @pytest.mark.parametrize("up", [spoil, drop_a_field, keep_one_row, claim_examples])
 def test_malformed_upload_is_refused_by_site_name_and_left_out(
-    up: Any, sets: Mapping[str, Path], without_b: Path, tmp_path: Path
+    up: Any, sets: Sets, without_b: Path, tmp_path: Path
 ) -> None:
     run_toy(tree(sets), tmp_path / "run", wire=partial(Wire, up=up))
     assert weights(tmp_path / "run") == weights(without_b)
@@ -81,7 +79,7 @@ class Repeating(LocalTransport):
                 yield replace(reply, site="D")
 
 
-def test_answer_counts_once_and_only_if_requested(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_answer_counts_once_and_only_if_requested(sets: Sets, tmp_path: Path) -> None:
     run_toy(tree(sets), tmp_path / "honest")
     run_toy(tree(sets), tmp_path / "repeated", wire=Repeating)
     assert weights(tmp_path / "repeated") == weights(tmp_path / "honest")
@@ -104,7 +102,7 @@ class Replaying(LocalTransport):
                 yield reply
 
 
-def test_an_answer_to_an_earlier_round_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_an_answer_to_an_earlier_round_is_refused(sets: Sets, tmp_path: Path) -> None:
     run_toy(tree(sets, evaluation__every=0), tmp_path / "run", wire=Replaying)
     first, *later = rounds_of(tmp_path / "run")
     assert first["replied"] == ["A", "B", "C"]
@@ -114,9 +112,7 @@ def test_an_answer_to_an_earlier_round_is_refused(sets: Mapping[str, Path], tmp_
         assert "answers 'round 1, train" in row["failed"]["B (stale)"]
 
 
-def test_failing_disk_of_a_site_does_not_stop_the_others(
-    sets: Mapping[str, Path], without_b: Path, tmp_path: Path
-) -> None:
+def test_failing_disk_of_a_site_does_not_stop_the_others(sets: Sets, without_b: Path, tmp_path: Path) -> None:
     class Broken(LocalTransport):
         def __init__(self, site_workers: Any, **others: Any) -> None:
             super().__init__(site_workers, **others)
@@ -130,7 +126,7 @@ def test_failing_disk_of_a_site_does_not_stop_the_others(
     assert "Input/output error" in rounds_of(tmp_path / "run")[0]["failed"]["B"]
 
 
-def test_a_site_whose_loss_is_not_finite_fails_alone(sets: Mapping[str, Path], without_b: Path, tmp_path: Path) -> None:
+def test_a_site_whose_loss_is_not_finite_fails_alone(sets: Sets, without_b: Path, tmp_path: Path) -> None:
     def down(order: Order) -> Order:
         broken = {
             name: torch.full_like(value, math.nan) for name, value in order.message.items() if value.is_floating_point()
@@ -144,7 +140,7 @@ def test_a_site_whose_loss_is_not_finite_fails_alone(sets: Mapping[str, Path], w
     assert "not finite" in first["failed"]["B"]
 
 
-def test_a_round_without_a_site_equals_the_round_of_the_survivors(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_round_without_a_site_equals_the_round_of_the_survivors(sets: Sets, tmp_path: Path) -> None:
     settings = {"offline": 0.4}
     seed = next(s for s in range(100) if draw_offline("ABC", Federation(**settings), s, 1) == {"B"})
     common: dict[str, Any] = {"runtime__seed": seed, "training__rounds": 1}
@@ -154,7 +150,7 @@ def test_a_round_without_a_site_equals_the_round_of_the_survivors(sets: Mapping[
     assert rounds_of(tmp_path / "away")[0]["failed"] == {"B": "offline"}
 
 
-def test_unsampled_sites_get_no_message(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_unsampled_sites_get_no_message(sets: Sets, tmp_path: Path) -> None:
     run_toy(tree(sets, federation={"participation": 0.34}, evaluation__every=0), tmp_path / "run")
     ledger = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
     for row in rounds_of(tmp_path / "run"):
@@ -163,7 +159,7 @@ def test_unsampled_sites_get_no_message(sets: Mapping[str, Path], tmp_path: Path
         assert len(receivers) == 1
 
 
-def test_without_a_quorum_the_model_stays_as_it_was(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_without_a_quorum_the_model_stays_as_it_was(sets: Sets, tmp_path: Path) -> None:
     settings = {"offline": 0.4, "quorum": 3}
     drawn = Federation(**settings)
     seed = next(s for s in range(100) if [bool(draw_offline("ABC", drawn, s, r)) for r in (1, 2)] == [False, True])
@@ -175,14 +171,14 @@ def test_without_a_quorum_the_model_stays_as_it_was(sets: Mapping[str, Path], tm
 
 
 @pytest.mark.parametrize("method", [fedpad.METHOD, fedpad.SINGLE, two_exchanges.METHOD, split.METHOD])
-def test_too_many_rounds_without_a_quorum_end_the_run(method: Method, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_too_many_rounds_without_a_quorum_end_the_run(method: Method, sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, method, federation={"offline": 1.0, "give_up_after": 2}, training__rounds=9)
     with failed(RunFailed, "2 rounds", "quorum"):
         run_toy(content, tmp_path / "run", method=method)
     assert len(rounds_of(tmp_path / "run")) == 1, "the second of the rounds was the last straw"
 
 
-def test_failure_at_all_sites_ends_the_run_with_the_reason(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_failure_at_all_sites_ends_the_run_with_the_reason(sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, training__optimizer={"lr": 1e30}, federation={"give_up_after": 2})
     with pytest.raises(RunFailed, match=r"quorum.* 0 of 3 .*\(A: .*(finite|reaches).*; B: .*; C: .*\)"):
         run_toy(content, tmp_path / "run")
@@ -202,7 +198,7 @@ def lost_at(call: str, number: int) -> Callable[[Order, Message], Message | None
 
 @pytest.mark.parametrize(("call", "number"), [("tokens", 1), ("tokens", 2), ("head", 1), ("finish", 1)])
 def test_site_lost_during_an_exchange_does_not_stop_the_round(
-    call: str, number: int, sets: Mapping[str, Path], tmp_path: Path
+    call: str, number: int, sets: Sets, tmp_path: Path
 ) -> None:
     content, wire = tree(sets, split.METHOD, training__optimizer__state="kept"), partial(Wire, up=lost_at(call, number))
     metrics = run_toy(content, tmp_path / "run", method=split.METHOD, wire=wire)
@@ -212,9 +208,7 @@ def test_site_lost_during_an_exchange_does_not_stop_the_round(
     assert math.isfinite(metrics["eer"])
 
 
-def test_gradient_of_another_shape_is_refused_and_the_server_continues(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_gradient_of_another_shape_is_refused_and_the_server_continues(sets: Sets, tmp_path: Path) -> None:
     def up(order: Order, message: Message) -> Message:
         return {"gradient": message["gradient"][:3]} if order.call == "head" else message
 

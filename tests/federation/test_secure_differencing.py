@@ -4,8 +4,6 @@ The sites' ends are those of a real federation, with kits and memories, on a tra
 ``test_differing_sums.py`` has sums over the same members that differ in something else.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -18,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 from tests.federation.kit_sites import KitTransport, open_trust, provision_kits, uploads_of
 from tests.refusals import failed, refused
-from tests.toy import SITES, recipe_of, run_toy, tree, weights
+from tests.toy import SITES, Sets, recipe_of, run_toy, tree, weights
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.federation.protections.compatible import check_protection, check_real
@@ -53,7 +51,7 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
 ELSEWHERE = dict.fromkeys((*SITES, "U"), Path("target"))
 
 
-def secure_recipe(sets: Mapping[str, Path], sites: Sequence[str] = SITES, colluders: int = 0, **changes: Any) -> Any:
+def secure_recipe(sets: Sets, sites: Sequence[str] = SITES, colluders: int = 0, **changes: Any) -> Any:
     changes = {"training__rounds": 1, "evaluation__every": 0, "federation__give_up_after": 1, **changes}
     own = {name: str(sets[name]) for name in sites}
     return tree(sets, data__sites=own, federation__secure={"colluders": colluders}, **changes)
@@ -62,7 +60,7 @@ def secure_recipe(sets: Mapping[str, Path], sites: Sequence[str] = SITES, collud
 # An operator who follows the protocol, and starts runs with and without a site.
 
 
-def test_two_sums_that_differ_by_one_site_show_its_upload(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_two_sums_that_differ_by_one_site_show_its_upload(sets: Sets, tmp_path: Path) -> None:
     run_toy(secure_recipe(sets), tmp_path / "with")
     run_toy(secure_recipe(sets, "AB"), tmp_path / "without")
     seen: dict[str, Message] = {}
@@ -84,7 +82,7 @@ def test_two_sums_that_differ_by_one_site_show_its_upload(sets: Mapping[str, Pat
     assert max(errors) < 2e-6 < moved / 1000, "simulations remember nothing; docs/protections.md has the figure"
 
 
-def test_a_second_run_without_a_site_is_refused(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_second_run_without_a_site_is_refused(kits: Path, sets: Sets, tmp_path: Path) -> None:
     wire = partial(KitTransport, kits=kits, memory=tmp_path)
     run_toy(secure_recipe(sets), tmp_path / "with", wire=wire)
     with failed(RunFailed, "run 'first'", "without C", "--allow-roster A,B"):
@@ -93,7 +91,7 @@ def test_a_second_run_without_a_site_is_refused(kits: Path, sets: Mapping[str, P
     assert uploads_of(tmp_path / "without", "public") == [], "not even a key left the sites"
 
 
-def test_a_second_run_with_one_more_site_is_refused(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_second_run_with_one_more_site_is_refused(kits: Path, sets: Sets, tmp_path: Path) -> None:
     wire = partial(KitTransport, kits=kits, memory=tmp_path)
     run_toy(secure_recipe(sets, "AB"), tmp_path / "without", wire=wire)
     with failed(RunFailed, "run 'first'", "with C"):
@@ -101,16 +99,14 @@ def test_a_second_run_with_one_more_site_is_refused(kits: Path, sets: Mapping[st
     assert uploads_of(tmp_path / "with", "public") == ["C"], "C has taken part in no sum yet"
 
 
-def test_the_same_members_may_run_again(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_the_same_members_may_run_again(kits: Path, sets: Sets, tmp_path: Path) -> None:
     wire = partial(KitTransport, kits=kits, memory=tmp_path)
     run_toy(secure_recipe(sets), tmp_path / "one", wire=wire)
     run_toy(secure_recipe(sets), tmp_path / "two", wire=partial(wire, run="second"))
     assert weights(tmp_path / "one") == weights(tmp_path / "two")
 
 
-def test_each_sites_administrator_can_allow_another_roster(
-    kits: Path, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_each_sites_administrator_can_allow_another_roster(kits: Path, sets: Sets, tmp_path: Path) -> None:
     wire = partial(KitTransport, kits=kits, memory=tmp_path)
     run_toy(secure_recipe(sets), tmp_path / "with", wire=wire)
     run_toy(
@@ -119,7 +115,7 @@ def test_each_sites_administrator_can_allow_another_roster(
     assert uploads_of(tmp_path / "without", "masked") == ["A", "B"]
 
 
-def test_a_round_repeated_with_fewer_sites_is_refused(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_round_repeated_with_fewer_sites_is_refused(kits: Path, sets: Sets, tmp_path: Path) -> None:
     wire = partial(KitTransport, kits=kits, memory=tmp_path)
     run_toy(secure_recipe(sets), tmp_path / "one", wire=wire)
     with failed(RunFailed, "run 'first'", "round 1", "without B"):
@@ -137,7 +133,7 @@ class Dying(KitTransport):
 
 
 def test_after_a_restart_a_round_can_only_be_summed_over_the_same_survivors(
-    kits: Path, sets: Mapping[str, Path], tmp_path: Path
+    kits: Path, sets: Sets, tmp_path: Path
 ) -> None:
     run_toy(secure_recipe(sets), tmp_path / "whole")
     killed, wire = tmp_path / "killed", partial(KitTransport, kits=kits, memory=tmp_path)
@@ -179,7 +175,7 @@ def substitute_keys(message: Message) -> None:
     message["roster"] = roster
 
 
-def test_substituted_keys_are_refused(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_substituted_keys_are_refused(kits: Path, sets: Sets, tmp_path: Path) -> None:
     run_toy(
         secure_recipe(sets),
         tmp_path / "run",
@@ -189,9 +185,7 @@ def test_substituted_keys_are_refused(kits: Path, sets: Mapping[str, Path], tmp_
     assert uploads_of(tmp_path / "run", "masked") == ["B", "C"]
 
 
-def test_keys_with_credentials_of_another_site_are_refused(
-    kits: Path, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_keys_with_credentials_of_another_site_are_refused(kits: Path, sets: Sets, tmp_path: Path) -> None:
     def swap_credentials(message: Message) -> None:
         message["roster"], message["signatures"] = (message[key][[0, 2, 1]] for key in ("roster", "signatures"))
 
@@ -203,9 +197,7 @@ def test_keys_with_credentials_of_another_site_are_refused(
     assert "message of site B is not signed" in failure_reason(tmp_path / "run")
 
 
-def test_list_of_survivors_without_signatures_reveals_nothing(
-    kits: Path, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_list_of_survivors_without_signatures_reveals_nothing(kits: Path, sets: Sets, tmp_path: Path) -> None:
     class TwoLists(KitTransport):
         """Names A and B to A, and all three to the others, with the signatures that it got."""
 
@@ -225,7 +217,7 @@ def test_list_of_survivors_without_signatures_reveals_nothing(
 
 
 @pytest.mark.parametrize("call", ["train", CONSISTENCY, SHARES])
-def test_each_step_of_a_sum_runs_once(call: str, kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_each_step_of_a_sum_runs_once(call: str, kits: Path, sets: Sets, tmp_path: Path) -> None:
     answers: list[str] = []
 
     class Twice(KitTransport):
@@ -241,7 +233,7 @@ def test_each_step_of_a_sum_runs_once(call: str, kits: Path, sets: Mapping[str, 
     assert answers == [f"order: requests '{call}' again in round 1"] * 3
 
 
-def test_a_round_has_one_sum(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_round_has_one_sum(sets: Sets, tmp_path: Path) -> None:
     answers: list[str] = []
 
     class Again(LocalTransport):
@@ -257,9 +249,7 @@ def test_a_round_has_one_sum(sets: Mapping[str, Path], tmp_path: Path) -> None:
     assert answers == [f"order: requests '{KEYS}' again in round 1"] * 3
 
 
-def test_one_colluder_among_three_sites_prevents_sums_of_two(
-    kits: Path, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_one_colluder_among_three_sites_prevents_sums_of_two(kits: Path, sets: Sets, tmp_path: Path) -> None:
     content = secure_recipe(sets, colluders=1)
     with failed(RunFailed, "2 sites", "3 needed", "B"):
         run_toy(content, tmp_path / "run", wire=partial(KitTransport, kits=kits, memory=tmp_path, lost="train"))
@@ -350,7 +340,7 @@ def test_any_two_groups_that_could_unmask_share_more_sites_than_collude(sites: i
         ({"secure": {"colluders": 3}}, "recipe.federation.secure.colluders"),
     ],
 )
-def test_recipes_with_separable_sums_are_refused(changes: dict[str, Any], place: str, sets: Mapping[str, Path]) -> None:
+def test_recipes_with_separable_sums_are_refused(changes: dict[str, Any], place: str, sets: Sets) -> None:
     recipe = recipe_of(tree(sets, federation={"secure": True, **changes}))
     with refused(place):
         check_protection(recipe, METHODS["fedpad"])
@@ -359,7 +349,7 @@ def test_recipes_with_separable_sums_are_refused(changes: dict[str, Any], place:
 
 
 @pytest.mark.parametrize(("key", "value"), [("joins", {"C": 2}), ("offline", 0.5)])
-def test_federation_recipe_cannot_leave_a_site_out_of_a_sum(key: str, value: Any, sets: Mapping[str, Path]) -> None:
+def test_federation_recipe_cannot_leave_a_site_out_of_a_sum(key: str, value: Any, sets: Sets) -> None:
     recipe = recipe_of(tree(sets, federation={"secure": True, key: value}))
     check_protection(recipe, METHODS["fedpad"])
     with refused(f"recipe.federation.{key}", "federation.secure"):
@@ -373,13 +363,13 @@ def test_allowed_roster_has_at_least_two_sites(roster: str) -> None:
         as_setting([roster])
 
 
-def test_permission_for_plain_runs_excludes_their_refusal(kits: Path, sets: Mapping[str, Path]) -> None:
+def test_permission_for_plain_runs_excludes_their_refusal(kits: Path, sets: Sets) -> None:
     terminal, kit = Terminal(print, print), kits / "sites" / "A"
     with refused("--require-secure", "--allow-roster plain"):
         start_site(kit, sets["A"], None, None, terminal, verbose=False, rosters=["plain"], require_secure=True)
 
 
-def test_allowed_roster_ends_with_the_next_start(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_allowed_roster_ends_with_the_next_start(kits: Path, sets: Sets, tmp_path: Path) -> None:
     kit = open_kit(Path(shutil.copytree(kits / "sites" / "A", tmp_path / "kit")), "site")
     prepare_site(kit, str(sets["A"]), rosters=["A,B", "A,C"], require_secure=True)
     assert (own_settings(kit.path)[ROSTERS], own_settings(kit.path)[REQUIRE_SECURE]) == ("A,B A,C", "yes")

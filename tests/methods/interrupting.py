@@ -1,7 +1,5 @@
 """Methods whose runs are interrupted after a round."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -1,8 +1,5 @@
 """Federated fine-tuning by adapters: messages, the finished model, protections, and refused settings."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +10,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 from tests.methods.combining import TRANSFORMER, combined
 from tests.refusals import refused
-from tests.toy import deterministic_files, recipe_of, run_toy, tree
+from tests.toy import Sets, deterministic_files, recipe_of, run_toy, tree
 
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.methods import ALGORITHMS
@@ -35,13 +32,13 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def content(sets: Mapping[str, Path], published: Path, **changes: Any) -> dict[str, Any]:
+def content(sets: Sets, published: Path, **changes: Any) -> dict[str, Any]:
     named = {"method__network__weights": str(published), "input__colour": "rgb"}
     return combined(sets, "fedavg", "adapters", **named, **changes)
 
 
 def test_only_adapters_and_head_cross_the_wire_and_the_frozen_network_is_in_the_model(
-    sets: Mapping[str, Path], published: Path, tmp_path: Path
+    sets: Sets, published: Path, tmp_path: Path
 ) -> None:
     run_toy(content(sets, published), tmp_path / "run")
     actual, given = load_file(tmp_path / "run" / "model.safetensors"), load_file(published)
@@ -58,7 +55,7 @@ def test_only_adapters_and_head_cross_the_wire_and_the_frozen_network_is_in_the_
     assert all(bool(actual[name].any()) for name in learned)
 
 
-def test_a_finished_model_needs_no_other_file(sets: Mapping[str, Path], published: Path, tmp_path: Path) -> None:
+def test_a_finished_model_needs_no_other_file(sets: Sets, published: Path, tmp_path: Path) -> None:
     copied = tmp_path / "copy.safetensors"
     copied.write_bytes(published.read_bytes())
     run_toy(content(sets, copied), tmp_path / "run")
@@ -67,9 +64,7 @@ def test_a_finished_model_needs_no_other_file(sets: Mapping[str, Path], publishe
     assert open_model(tmp_path / "run").score(faces).shape == (2,)
 
 
-def test_rank_zero_is_a_linear_probe_of_frozen_features(
-    sets: Mapping[str, Path], published: Path, tmp_path: Path
-) -> None:
+def test_rank_zero_is_a_linear_probe_of_frozen_features(sets: Sets, published: Path, tmp_path: Path) -> None:
     """One site, full batches, plain SGD: logistic regression on features, step by step."""
     from fedvisage.data.batches import View
     from fedvisage.data.prepared import PreparedSet
@@ -118,7 +113,7 @@ def open_initial(asked: dict[str, Any]) -> dict[str, torch.Tensor]:
     ],
 )
 def test_protections_treat_adapters_like_any_upload(
-    protection: dict[str, Any], sets: Mapping[str, Path], published: Path, tmp_path: Path
+    protection: dict[str, Any], sets: Sets, published: Path, tmp_path: Path
 ) -> None:
     run_toy(content(sets, published, **protection), tmp_path / "run")
     actual = load_file(tmp_path / "run" / "model.safetensors")
@@ -126,7 +121,7 @@ def test_protections_treat_adapters_like_any_upload(
     assert any(bool(value.any()) for name, value in actual.items() if name.endswith(".b"))
 
 
-def test_resumed_run_ends_in_the_same_bytes(sets: Mapping[str, Path], published: Path, tmp_path: Path) -> None:
+def test_resumed_run_ends_in_the_same_bytes(sets: Sets, published: Path, tmp_path: Path) -> None:
     asked = content(sets, published, runtime__checkpoint_every=1)
     run_toy(asked, tmp_path / "whole")
     run_toy(asked, tmp_path / "again")
@@ -135,13 +130,13 @@ def test_resumed_run_ends_in_the_same_bytes(sets: Mapping[str, Path], published:
     assert held < published.stat().st_size, "no checkpoint holds the frozen network"
 
 
-def test_missing_file_is_refused_before_any_output(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_missing_file_is_refused_before_any_output(sets: Sets, tmp_path: Path) -> None:
     with refused("recipe.method.network.weights", "nowhere.safetensors"):
         run_toy(content(sets, tmp_path / "nowhere.safetensors"), tmp_path / "run")
 
 
 @pytest.mark.parametrize("name", ["fedlora", "fedstackfpad", "fedlora-faces"])
-def test_the_shipped_demos_run_shrunk(name: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_the_shipped_demos_run_shrunk(name: str, sets: Sets, tmp_path: Path) -> None:
     """With the recipe's own method and training, on sets and a network small enough for a test."""
     shown = yaml.safe_load(locate(f"demo/{name}").read_text())
     small = tree(sets, "fedavg" if name == "fedlora-faces" else "fedpad")
@@ -157,7 +152,7 @@ def test_the_shipped_demos_run_shrunk(name: str, sets: Mapping[str, Path], tmp_p
 
 
 @pytest.mark.slow
-def test_an_export_has_the_adapters_in_its_weights(sets: Mapping[str, Path], published: Path, tmp_path: Path) -> None:
+def test_an_export_has_the_adapters_in_its_weights(sets: Sets, published: Path, tmp_path: Path) -> None:
     """The graph has as many layers as the plain network's, and says the same as torch does."""
     import onnx
 
@@ -187,13 +182,13 @@ def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def face_content(sets: Mapping[str, Path], backbone: Path, algorithm: str = "fedavg", **changes: Any) -> dict[str, Any]:
+def face_content(sets: Sets, backbone: Path, algorithm: str = "fedavg", **changes: Any) -> dict[str, Any]:
     adapters = {"method__network__adapters": {"rank": 2}, "method__network__weights": str(backbone)}
     return combined(sets, algorithm, "iresnet18", **adapters, **changes)
 
 
 def test_only_adapters_of_a_face_network_cross_the_wire_and_the_model_needs_no_other_file(
-    sets: Mapping[str, Path], backbone: Path, tmp_path: Path
+    sets: Sets, backbone: Path, tmp_path: Path
 ) -> None:
     own = tmp_path / "own.safetensors"
     own.write_bytes(backbone.read_bytes())
@@ -221,17 +216,13 @@ def test_only_adapters_of_a_face_network_cross_the_wire_and_the_model_needs_no_o
         if name not in ("fedavg", "fedbn")
     ],
 )
-def test_other_algorithms_train_adapters_too(
-    algorithm: str, sets: Mapping[str, Path], backbone: Path, tmp_path: Path
-) -> None:
+def test_other_algorithms_train_adapters_too(algorithm: str, sets: Sets, backbone: Path, tmp_path: Path) -> None:
     metrics = run_toy(face_content(sets, backbone, algorithm), tmp_path / "run")
     assert (metrics["method"], metrics["task"]) == (algorithm, "recognition")
     assert all(torch.isfinite(value).all() for value in load_file(tmp_path / "run" / "model.safetensors").values())
 
 
-def test_adapters_of_a_finished_run_repeat_their_bytes(
-    sets: Mapping[str, Path], backbone: Path, tmp_path: Path
-) -> None:
+def test_adapters_of_a_finished_run_repeat_their_bytes(sets: Sets, backbone: Path, tmp_path: Path) -> None:
     """A plain run's model is a start like any other."""
     plain = combined(sets, "fedavg", "iresnet18", training__rounds=1)
     run_toy(plain, tmp_path / "plain")
@@ -249,7 +240,7 @@ def test_adapters_of_a_finished_run_repeat_their_bytes(
     ],
 )
 def test_impossible_settings_of_face_adapters_are_refused_by_place(
-    method: str, changes: dict[str, Any], place: str, sets: Mapping[str, Path], tmp_path: Path
+    method: str, changes: dict[str, Any], place: str, sets: Sets, tmp_path: Path
 ) -> None:
     asked = tree(sets, method)
     network = {"name": "iresnet18", "width": 8, "embedding": 16, "adapters": {"rank": 2}}

@@ -1,7 +1,5 @@
 """The choice between start and result for recognition, compared at the sites on held-out people."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from contextlib import closing
@@ -14,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.refusals import refused
-from tests.toy import SITES, SIZE, deterministic_files, make_people, run_toy, tree, weights
+from tests.toy import SITES, SIZE, Sets, deterministic_files, make_people, run_toy, tree, weights
 
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
@@ -35,7 +33,7 @@ HELD_OUT = 3
 
 
 @pytest.fixture(scope="module")
-def people(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def people(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Sets of sites with held-out people; site C has none."""
     root = tmp_path_factory.mktemp("people")
     return {
@@ -47,7 +45,7 @@ def people(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture(scope="module")
-def runs(sets: Mapping[str, Path], people: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(sets: Sets, people: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A start, and runs from it that keep the average, the result and the start, and one without a choice."""
     root = tmp_path_factory.mktemp("runs")
     run_toy(content(sets, people, training__rounds=1), root / "first")
@@ -58,7 +56,7 @@ def runs(sets: Mapping[str, Path], people: dict[str, str], tmp_path_factory: pyt
     return root
 
 
-def content(sets: Mapping[str, Path], people: Mapping[str, str], **changes: Any) -> dict[str, Any]:
+def content(sets: Sets, people: Mapping[str, str], **changes: Any) -> dict[str, Any]:
     fixed = {"training__rounds": 1, "training__pretrain": None, "data__sites": dict(people)}
     return tree(sets, "fedavg", **{**fixed, **changes})
 
@@ -110,7 +108,7 @@ def test_sites_compare_start_and_result_on_held_out_people(runs: Path, people: M
 
 
 def test_worker_processes_give_the_same_comparison(
-    sets: Mapping[str, Path], people: Mapping[str, str], runs: Path, tmp_path: Path
+    sets: Sets, people: Mapping[str, str], runs: Path, tmp_path: Path
 ) -> None:
     start = str(runs / "first" / "model.safetensors")
     with closing(LocalEngine(tmp_path / SCRATCH)) as engine:
@@ -127,8 +125,6 @@ def test_federation_result_contains_the_comparison(runs: Path, tmp_path: Path) -
     assert read_trained(run).kept == kept
 
 
-def test_margins_are_refused_for_aligned_faces(
-    sets: Mapping[str, Path], people: Mapping[str, str], tmp_path: Path
-) -> None:
+def test_margins_are_refused_for_aligned_faces(sets: Sets, people: Mapping[str, str], tmp_path: Path) -> None:
     with refused("recipe.input.margin", "aligned"):
         run_toy(content(sets, people, input__margin=2.7), tmp_path / "run")

@@ -1,7 +1,5 @@
 """Adapters in the convolutions of an iResNet: LoRA against weights written by hand, and merging."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

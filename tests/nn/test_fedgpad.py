@@ -1,7 +1,5 @@
 """FedGPAD's networks: the paper's Table II, also at other sizes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

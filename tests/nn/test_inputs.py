@@ -1,7 +1,5 @@
 """Network inputs: hue, saturation and value against kornia and the standard library."""
 
-from __future__ import annotations
-
 import colorsys
 import math
 

@@ -1,7 +1,5 @@
 """Transformers: their parts compose to timm's networks, which provide weights, and have the sizes of the papers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

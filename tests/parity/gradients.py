@@ -1,7 +1,5 @@
 """Gradients of losses, by torch and by central differences."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,14 +1,11 @@
 """Depth only: what the score says of an estimated map."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
 from tests.refusals import refused
-from tests.toy import run_toy, tree
+from tests.toy import Sets, run_toy, tree
 from torch import Tensor
 
 from fedvisage.data.prepared import PreparedSet
@@ -35,7 +32,7 @@ def test_a_deeper_map_scores_higher_and_a_flat_one_lowest_and_finite() -> None:
     assert len(set(actual)) == 6
 
 
-def test_a_site_without_depth_maps_is_named(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_site_without_depth_maps_is_named(sets: Sets, tmp_path: Path) -> None:
     whole = PreparedSet.open(sets["A"])
     rows = whole.rows
     with Writer(tmp_path / "bare", name="A", size=whole.size, source="without depth") as out:

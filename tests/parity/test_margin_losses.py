@@ -1,7 +1,5 @@
 """CosFace, ArcFace and FedFR's Eq. 6 against a few lines of NumPy, values and gradients, in float64."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

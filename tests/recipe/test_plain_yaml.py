@@ -1,7 +1,5 @@
 """The strict YAML reader: core schema of YAML 1.2, no duplicate keys, no unbounded or hidden content."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Mistakes in recipes are reported with their place before a run starts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args

@@ -1,16 +1,14 @@
 """``--resume`` refuses exchanged, shortened and edited files of an interrupted run by name."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from tests.refusals import refused
-from tests.toy import deterministic_files, quiet_reporter, run_toy, tree
+from tests.toy import Sets, deterministic_files, quiet_reporter, run_toy, tree
 
 from fedvisage.base.progress import Reporter
 from fedvisage.federation.record.store import read_sealed, write_sealed
@@ -37,12 +35,12 @@ class Interrupting(Reporter):
             raise KeyboardInterrupt
 
 
-def content_of(sets: Mapping[str, Path], seed: int = 0, workers: int | None = None) -> dict[str, object]:
+def content_of(sets: Sets, seed: int = 0, workers: int | None = None) -> dict[str, object]:
     return tree(sets, "fedbn", evaluation__snapshots=1, runtime__seed=seed, runtime__workers=workers)
 
 
 @pytest.fixture(scope="module")
-def interrupted(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Runs:
+def interrupted(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     place = tmp_path_factory.mktemp("interrupted")
     runs = Runs(*(place / name for name in Runs._fields))
     for run, seed in zip(runs, (0, 1, 0), strict=True):
@@ -168,7 +166,7 @@ ATTACKS: dict[str, tuple[Callable[[Runs], None], str, str]] = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_resume_names_a_changed_file_and_writes_nothing(attack: str, runs: Runs, sets: Mapping[str, Path]) -> None:
+def test_resume_names_a_changed_file_and_writes_nothing(attack: str, runs: Runs, sets: Sets) -> None:
     change, place, keyword = ATTACKS[attack]
     change(runs)
     before = content_below(runs.own)
@@ -181,7 +179,7 @@ def content_below(run: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
 
 
-def test_workers_refuse_the_state_of_another_site(runs: Runs, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_workers_refuse_the_state_of_another_site(runs: Runs, sets: Sets, tmp_path: Path) -> None:
     content = content_of(sets, workers=2)
     run_toy(content_of(sets), tmp_path / "whole")
     run_toy(content, runs.twin, resume=True)
@@ -191,7 +189,7 @@ def test_workers_refuse_the_state_of_another_site(runs: Runs, sets: Mapping[str,
         run_toy(content, runs.own, resume=True)
 
 
-def test_run_without_a_checkpoint_records_its_environment_again(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_run_without_a_checkpoint_records_its_environment_again(sets: Sets, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_toy(tree(sets, runtime__checkpoint_every=5), tmp_path / "run", reporter=Interrupting())
     path = tmp_path / "run" / "environment.json"

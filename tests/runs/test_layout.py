@@ -1,7 +1,5 @@
 """The memory layout and number format of a run: chosen by a rule, recorded in its recipe, and kept by a resume."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -15,7 +13,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 from tests.refusals import refused
-from tests.toy import SITES, make_set, quiet_reporter, recipe_of, run_toy, tree, weights
+from tests.toy import SITES, Sets, make_set, quiet_reporter, recipe_of, run_toy, tree, weights
 
 from fedvisage.base.files import cache_directory
 from fedvisage.methods import find
@@ -76,14 +74,14 @@ def large_sets(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def chosen_run(large_sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def chosen_run(large_sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run whose recipe left layout and number format open."""
     out = tmp_path_factory.mktemp("chosen") / "run"
     run_toy(open_recipe(large_sets), out)
     return out
 
 
-def open_recipe(sets: Mapping[str, Path]) -> dict[str, Any]:
+def open_recipe(sets: Sets) -> dict[str, Any]:
     content = tree(sets, input__size=32)
     del content["runtime"]["precision"]
     return content
@@ -145,9 +143,7 @@ def test_resolved_recipe_gives_the_same_bytes(chosen_run: Path, tmp_path: Path) 
     assert weights(tmp_path / "again") == weights(chosen_run)
 
 
-def test_resume_accepts_an_open_layout_and_refuses_another_one(
-    chosen_run: Path, large_sets: Mapping[str, Path]
-) -> None:
+def test_resume_accepts_an_open_layout_and_refuses_another_one(chosen_run: Path, large_sets: Sets) -> None:
     text = (chosen_run / "recipe.yaml").read_text()
     assert run_toy(open_recipe(large_sets), chosen_run, resume=True)
     assert (chosen_run / "recipe.yaml").read_text() == text
@@ -176,7 +172,7 @@ def test_narrow_network_trains_without_a_segmentation_fault(tmp_path: Path) -> N
     assert (child.returncode, child.stderr) == (0, "")
 
 
-def test_layouts_train_the_same_weights_up_to_rounding(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_layouts_train_the_same_weights_up_to_rounding(sets: Sets, tmp_path: Path) -> None:
     for layout in ("first", "last"):
         content = tree(sets, "fedgpad", runtime__layout=layout, input__size=32, training__rounds=1)
         content["training"]["optimizer"] = {"name": "sgd", "lr": 0.001}  # Adam's first step is a sign
@@ -186,14 +182,14 @@ def test_layouts_train_the_same_weights_up_to_rounding(sets: Mapping[str, Path],
         torch.testing.assert_close(first[name], value, rtol=1e-3, atol=1e-4)
 
 
-def test_layout_first_makes_kernels_contiguous(sets: Mapping[str, Path]) -> None:
+def test_layout_first_makes_kernels_contiguous(sets: Sets) -> None:
     setup = set_up_recipe(tree(sets, runtime__layout="first"))
     kernels = [p for p in setup.workspace().net.parameters() if p.dim() == 4 and min(p.shape[1:]) > 1]
     assert all(kernel.is_contiguous() for kernel in kernels)
     assert not any(kernel.is_contiguous(memory_format=torch.channels_last) for kernel in kernels)
 
 
-def test_federation_job_contains_the_layout(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_federation_job_contains_the_layout(sets: Sets, tmp_path: Path) -> None:
     recipe = without_local_parts(
         with_chosen_settings(set_up_recipe(tree(sets, runtime__precision="bf16", input__size=32)))
     )

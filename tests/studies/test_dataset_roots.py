@@ -1,7 +1,5 @@
 """Studies on a folder of datasets: imports, missing datasets, and the papers' studies."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

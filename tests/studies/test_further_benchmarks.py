@@ -1,7 +1,5 @@
 """Further benchmarks of a study: evaluation of every cell, and columns of the table."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +9,7 @@ import pytest
 import yaml
 from tests.listed import write_listed, write_templates
 from tests.refusals import refused
-from tests.toy import discard, tree
+from tests.toy import Sets, discard, tree
 
 from fedvisage.metrics.recorded import Metrics
 from fedvisage.studies.conduct import run_study, shrink_for_smoke
@@ -21,7 +19,7 @@ PAPER = {"source": "A paper", "columns": ["pairs.south.accuracy"], "rows": {"Fed
 
 
 @pytest.fixture(scope="module")
-def study(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def study(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     root = tmp_path_factory.mktemp("benchmarks")
     whole = tree(sets, "fedavg", training__rounds=1, training__pretrain=None, evaluation__every=0)
     people = {name: str(sets[name].with_name(f"people-{name}")) for name in ("A", "B", "U")}

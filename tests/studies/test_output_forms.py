@@ -1,7 +1,5 @@
 """The table of a study as CSV, LaTeX and a page, and drawings of its rows."""
 
-from __future__ import annotations
-
 import csv
 import html
 import io
@@ -14,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.toy import discard, tree
+from tests.toy import Sets, discard, tree
 from typer.testing import CliRunner
 
 from fedvisage.cli import app
@@ -62,7 +60,7 @@ def test_latex_notes_follow_the_table() -> None:
 
 
 @pytest.fixture(scope="module")
-def output(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def output(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the output of a study whose rows set one number and whose title contains HTML."""
     root = tmp_path_factory.mktemp("forms")
     recipe: dict[str, Any] = {key: value for key, value in tree(sets).items() if key != "data"}
@@ -245,7 +243,7 @@ def test_held_out_figures_have_no_interval(output: Path) -> None:
     assert "the same sites train for several targets" in shown.note
 
 
-def test_study_of_recognition_has_all_forms(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_study_of_recognition_has_all_forms(sets: Sets, tmp_path: Path) -> None:
     recipe = tree(sets, "fedavg", training__rounds=1, training__local={"batches": 1})
     people = recipe.pop("data")
     study = {

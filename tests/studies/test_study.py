@@ -1,7 +1,5 @@
 """Studies: the grid, the table, and reuse of finished cells."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 from tests.refusals import refused
-from tests.toy import discard, scores_of, tree
+from tests.toy import Sets, discard, scores_of, tree
 
 from fedvisage.studies.conduct import run_study, shrink_for_smoke
 from fedvisage.studies.grid import Cell, cells_of, groups_of
@@ -30,7 +28,7 @@ PAPER = {
 
 
 @pytest.fixture(scope="module")
-def grid(sets: Mapping[str, Path]) -> dict[str, Any]:
+def grid(sets: Sets) -> dict[str, Any]:
     recipe = {key: value for key, value in tree(sets).items() if key != "data"}
     recipe["training"]["rounds"] = 1
     return {
@@ -127,16 +125,14 @@ def test_model_of_each_site_has_a_line_beside_its_printed_one(toy_study: tuple[P
     assert shown == pytest.approx([np.mean(values), np.std(values, ddof=1)], abs=0.006)
 
 
-def test_row_can_quote_another_printed_name(grid: dict[str, Any], tmp_path: Path, sets: Mapping[str, Path]) -> None:
+def test_row_can_quote_another_printed_name(grid: dict[str, Any], tmp_path: Path, sets: Sets) -> None:
     rows = {"Averaging": {"quotes": "FedPAD"}}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, "rows": rows, "seeds": [0], "targets": ["A"]}))
     run_study(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", discard)
     assert lines_of(tmp_path)[2][-2:] == ["40.00", "70.00"]
 
 
-def test_costs_have_their_own_units_and_no_printed_column(
-    grid: dict[str, Any], tmp_path: Path, sets: Mapping[str, Path]
-) -> None:
+def test_costs_have_their_own_units_and_no_printed_column(grid: dict[str, Any], tmp_path: Path, sets: Sets) -> None:
     """Compare the bytes with the ledger."""
     small = {**grid, "rows": {"FedPAD": {}}, "seeds": [0], "targets": ["A"], "figures": ["eer", "megabytes_up"]}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(small))
@@ -150,7 +146,7 @@ def test_costs_have_their_own_units_and_no_printed_column(
 
 
 def test_own_published_and_printed_figures_have_separate_columns(
-    grid: dict[str, Any], tmp_path: Path, sets: Mapping[str, Path]
+    grid: dict[str, Any], tmp_path: Path, sets: Sets
 ) -> None:
     """Printed figures appear only under their own rule; members also have published figures."""
     printed = {**PAPER, "columns": ["published.hter_target_eer", "auc"]}
@@ -177,9 +173,7 @@ def test_own_published_and_printed_figures_have_separate_columns(
     assert float(of_b[4]) == pytest.approx(100 * member, abs=0.006)
 
 
-def test_site_can_train_on_a_part_of_the_set_of_a_target(
-    grid: dict[str, Any], tmp_path: Path, sets: Mapping[str, Path]
-) -> None:
+def test_site_can_train_on_a_part_of_the_set_of_a_target(grid: dict[str, Any], tmp_path: Path, sets: Sets) -> None:
     trains = {name: f"{path} only: frames=1" for name, path in sets.items()}
     data = cells({**grid, "trains": trains, "targets": ["A"], "rows": {"FedPAD": {}}}, tmp_path)["FedPAD"].recipe.data
     assert data.target == str(sets["A"])

@@ -1,7 +1,5 @@
 """Exact BatchNorm statistics over all training images, requested per layer, also for finished runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tests.refusals import refused
-from tests.toy import SITES, deterministic_files, make_set, quiet_reporter, recipe_of, run_toy, tree, weights
+from tests.toy import SITES, Sets, deterministic_files, make_set, quiet_reporter, recipe_of, run_toy, tree, weights
 from torch import Tensor, nn
 
 import fedvisage as fv
@@ -210,7 +208,7 @@ def test_reply_with_other_channels_does_not_count(uneven: Mapping[str, Path], tm
     ],
 )
 def test_unsuitable_recipes_are_refused_before_training(
-    sets: Mapping[str, Path], tmp_path: Path, method: str, changes: Mapping[str, Any], keyword: str
+    sets: Sets, tmp_path: Path, method: str, changes: Mapping[str, Any], keyword: str
 ) -> None:
     content = tree(sets, method, **EXACT, **changes)
     with refused("recipe.training.statistics", keyword):

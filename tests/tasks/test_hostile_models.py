@@ -1,10 +1,8 @@
 """Model files from untrusted sources: inconsistent ones are refused in one line that names the file."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.refusals import refused
-from tests.toy import remove_seal, run_toy, tree
+from tests.toy import Sets, remove_seal, run_toy, tree
 
 import fedvisage as fv
 from fedvisage.base.errors import RunFailed
@@ -25,7 +23,7 @@ Settings = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def whole(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run."""
     out = tmp_path_factory.mktemp("hostile") / "run"
     run_toy(tree(sets, training__rounds=1), out)
@@ -156,9 +154,7 @@ def test_overflowed_model_is_not_written(copy: Path) -> None:
     assert list((copy / "new").iterdir()) == []
 
 
-def test_finite_weights_with_nonfinite_scores_end_in_one_line(
-    whole: Path, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_finite_weights_with_nonfinite_scores_end_in_one_line(whole: Path, sets: Sets, tmp_path: Path) -> None:
     """All weights are finite, but the scores overflow."""
     remove_seal(shutil.copytree(whole, tmp_path / "run"))
     with_weights(

@@ -1,7 +1,5 @@
 """Sets with different crops are refused in runs, studies and evaluations."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys
@@ -11,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.refusals import refused
-from tests.toy import make_set, quiet_reporter, recipe_of, remove_seal, run_toy, tree
+from tests.toy import Sets, make_set, quiet_reporter, recipe_of, remove_seal, run_toy, tree
 
 import fedvisage as fv
 from fedvisage import cli
@@ -45,28 +43,28 @@ def write_crop_record(path: Path, crop: CropRecord) -> None:
 
 
 @pytest.fixture(scope="module")
-def finished_run(cropped_sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_run(cropped_sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("finished") / "run"
     run_toy(tree(cropped_sets, training__rounds=1), out)
     return out
 
 
-def with_target(cropped_sets: Mapping[str, Path], name: str) -> dict[str, object]:
+def with_target(cropped_sets: Sets, name: str) -> dict[str, object]:
     return tree({**cropped_sets, "U": cropped_sets[name]}, training__rounds=1)
 
 
-def test_target_with_other_crops_is_refused_before_training(cropped_sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_target_with_other_crops_is_refused_before_training(cropped_sets: Sets, tmp_path: Path) -> None:
     with refused("data.target", "data.sites.A", "--allow-mixed-crops"):
         run_toy(with_target(cropped_sets, "W"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_site_with_other_crops_is_refused_by_name(cropped_sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_site_with_other_crops_is_refused_by_name(cropped_sets: Sets, tmp_path: Path) -> None:
     with refused("data.sites.B", "data.sites.A", "--allow-mixed-crops"):
         run_toy(tree({**cropped_sets, "B": cropped_sets["W"]}), tmp_path / "run")
 
 
-def test_public_people_with_other_crops_are_refused_by_name(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_public_people_with_other_crops_are_refused_by_name(sets: Sets, tmp_path: Path) -> None:
     root = sets["A"].parent
     places = {name: Path(shutil.copytree(root / f"people-{name}", tmp_path / f"people-{name}")) for name in "ABCUP"}
     aligned = record_of("face", aligned=True)
@@ -77,7 +75,7 @@ def test_public_people_with_other_crops_are_refused_by_name(sets: Mapping[str, P
         run_toy(tree({name: tmp_path / name for name in "ABCU"}, "fedfr"), tmp_path / "run")
 
 
-def test_allowed_mixture_gives_the_same_bytes(cropped_sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_allowed_mixture_gives_the_same_bytes(cropped_sets: Sets, tmp_path: Path) -> None:
     recipe = recipe_of(with_target(cropped_sets, "W"))
     run(Request(recipe, tmp_path / "mixed", tmp_path, checks=Checks(allow_mixed_crops=True)), quiet_reporter())
     settings = json.loads((cropped_sets["W"] / "set.json").read_text())
@@ -99,7 +97,7 @@ def test_model_records_its_training_crops(finished_run: Path) -> None:
 
 
 def test_model_is_evaluated_on_other_crops_only_if_allowed(
-    cropped_sets: Mapping[str, Path], finished_run: Path, tmp_path: Path
+    cropped_sets: Sets, finished_run: Path, tmp_path: Path
 ) -> None:
     model = open_model(finished_run)
     with refused(cropped_sets["W"], "model", "--allow-mixed-crops"):
@@ -108,7 +106,7 @@ def test_model_is_evaluated_on_other_crops_only_if_allowed(
 
 
 def test_command_line_has_the_option_and_prints_notes(
-    cropped_sets: Mapping[str, Path],
+    cropped_sets: Sets,
     finished_run: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -129,7 +127,7 @@ def test_command_line_has_the_option_and_prints_notes(
     assert str(cropped_sets["V"]) in err
 
 
-def test_runs_and_studies_have_the_option(cropped_sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_runs_and_studies_have_the_option(cropped_sets: Sets, tmp_path: Path) -> None:
     content = with_target(cropped_sets, "W")
     with refused("data.target", "data.sites.A"):
         fv.run(content, out=tmp_path / "refused", quiet=True)
@@ -155,7 +153,7 @@ def test_runs_and_studies_have_the_option(cropped_sets: Mapping[str, Path], tmp_
 
 
 def test_set_of_the_earlier_detector_causes_a_notice(
-    cropped_sets: Mapping[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cropped_sets: Sets, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fv.run(with_target(cropped_sets, "V"), out=tmp_path / "run", allow_mixed_crops=True)
     (line,) = [line for line in capsys.readouterr().out.replace("\n", " ").split("data.target: ") if "earlier" in line]
@@ -178,7 +176,7 @@ def recipe_says(path: Path, sites: Mapping[str, object]) -> None:
     (path / "model.json").write_text(json.dumps(settings))
 
 
-def test_model_of_outdated_crops_causes_a_notice(cropped_sets: Mapping[str, Path], without_record: Path) -> None:
+def test_model_of_outdated_crops_causes_a_notice(cropped_sets: Sets, without_record: Path) -> None:
     recipe_says(without_record, {"A": cropped_sets["A"], "V": cropped_sets["V"]})
     with pytest.warns(UserWarning, match="crops"):
         fv.open(without_record)

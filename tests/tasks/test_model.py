@@ -1,7 +1,5 @@
 """Finished models are read completely or refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

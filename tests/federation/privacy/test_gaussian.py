@@ -1,7 +1,5 @@
 """The Gaussian mechanism: its σ against a second way to compute it, and the distribution of its noise."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Releases under differential privacy: charged before they are drawn, stored before they are sent, drawn once."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The schema refuses every upload that differs from its declaration, with field and reason."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,13 +1,10 @@
 """Scores and scatter of held-out images come from one pass through a finished model."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from tests.toy import open_run_data, recipe_of, run_toy, tree
+from tests.toy import Sets, open_run_data, recipe_of, run_toy, tree
 from torch import Tensor
 
 from fedvisage.federation.method import Member, Prediction
@@ -18,7 +15,7 @@ from fedvisage.tasks.saved_model import load
 from fedvisage.tasks.scoring import Scorer
 
 
-def test_run_scores_held_out_images_once_per_evaluated_round(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_run_scores_held_out_images_once_per_evaluated_round(sets: Sets, tmp_path: Path) -> None:
     passed: list[int] = []
 
     def predict(member: Member) -> Tensor:
@@ -33,7 +30,7 @@ def test_run_scores_held_out_images_once_per_evaluated_round(sets: Mapping[str, 
     assert sum(passed) == 2 * held_out + len(data.target)
 
 
-def test_one_pass_gives_the_scores_and_the_scatter_of_two(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_one_pass_gives_the_scores_and_the_scatter_of_two(sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, training__rounds=1)
     run_toy(content, tmp_path / "run")
     finished, recipe = load(tmp_path / "run").finished, recipe_of(content)
@@ -49,7 +46,7 @@ def test_one_pass_gives_the_scores_and_the_scatter_of_two(sets: Mapping[str, Pat
     assert histogram(logits, labels).sum() == histogram(apart, labels).sum() == len(view)
 
 
-def test_one_pass_averages_the_scores_of_members(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_one_pass_averages_the_scores_of_members(sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, "fused", training__rounds=1)
     run_toy(content, tmp_path / "run")
     finished, recipe = load(tmp_path / "run").finished, recipe_of(content)

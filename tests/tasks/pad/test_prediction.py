@@ -1,7 +1,5 @@
 """Lines about pictures: one unbroken line per picture, with consistent decision, score and threshold."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from typing import Any

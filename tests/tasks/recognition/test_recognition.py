@@ -1,7 +1,5 @@
 """Recognition runs from the first model to the report, evaluation on other people, and comparison of two faces."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping
@@ -14,7 +12,7 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load_file
 from tests.refusals import failed, refused
-from tests.toy import SIZE, make_people, quiet_reporter, recipe_of, run_toy, tree
+from tests.toy import SIZE, Sets, make_people, quiet_reporter, recipe_of, run_toy, tree
 
 from fedvisage.data.writer import Writer
 from fedvisage.device.predict import InputPictures, list_input_pictures, picture_at
@@ -35,13 +33,13 @@ from fedvisage.tasks.finished_model import open_model
 
 
 @pytest.fixture(scope="module")
-def finished_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_run(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("recognition") / "run"
     run_toy(tree(sets, "fedfr", training__rounds=2, evaluation__recognition={"fmr": 0.05}), out)
     return out
 
 
-def test_pre_training_happens_once_per_combination_of_settings(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_pre_training_happens_once_per_combination_of_settings(sets: Sets, tmp_path: Path) -> None:
     def cached() -> set[str]:
         return {path.name for path in (tmp_path / "cache").glob("pretrained-*")}
 
@@ -58,7 +56,7 @@ def test_pre_training_happens_once_per_combination_of_settings(sets: Mapping[str
     assert kept["centres.weight"].shape == (4, 16)
 
 
-def test_first_model_may_be_from_the_middle_of_a_schedule(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_first_model_may_be_from_the_middle_of_a_schedule(sets: Sets, tmp_path: Path) -> None:
     """With rates by epoch, two of three epochs equal two epochs; a cosine schedule differs."""
 
     def first(schedule: Mapping[str, Any], **epochs: int) -> bytes:
@@ -76,14 +74,14 @@ def test_first_model_may_be_from_the_middle_of_a_schedule(sets: Mapping[str, Pat
         first(cosine, epochs=3, stop=4)
 
 
-def test_pre_training_needs_public_people(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_pre_training_needs_public_people(sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, "fedavg")
     content["data"] |= {"public": None, "public_identities": None}
     with refused("recipe.training.pretrain", "data.public"):
         run_toy(content, tmp_path / "run")
 
 
-def test_run_without_public_people_has_no_personal_figures(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_run_without_public_people_has_no_personal_figures(sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, "fedavg", training__rounds=1, training__pretrain=None)
     content["data"] |= {"public": None, "public_identities": None}
     metrics = run_toy(content, tmp_path / "run")
@@ -116,9 +114,7 @@ def test_page_shows_the_measured_figures(finished_run: Path) -> None:
     assert "HTER" not in page
 
 
-def test_finished_model_is_evaluated_on_other_people(
-    finished_run: Path, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_finished_model_is_evaluated_on_other_people(finished_run: Path, sets: Sets, tmp_path: Path) -> None:
     recorded = read_metrics(finished_run / "metrics.json").part("generic")
     again = evaluate(open_model(finished_run), None, tmp_path, tmp_path / "again")
     assert again.part("generic") == recorded
@@ -133,7 +129,7 @@ def test_finished_model_is_evaluated_on_other_people(
 
 
 def test_finished_run_is_evaluated_by_other_rules_with_its_sites_own_models(
-    finished_run: Path, sets: Mapping[str, Path], tmp_path: Path
+    finished_run: Path, sets: Sets, tmp_path: Path
 ) -> None:
     def evaluate_run(out: Path, how: dict[str, Any], training: Training | None = None) -> Metrics:
         recipe = recipe_of(tree(sets, "fedfr", training__rounds=2, evaluation__recognition=how))
@@ -152,7 +148,7 @@ def test_finished_run_is_evaluated_by_other_rules_with_its_sites_own_models(
         evaluate_run(tmp_path / "no", other, adoption(tmp_path / "without"))
 
 
-def test_evaluation_uses_the_sites_own_parameters(finished_run: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_evaluation_uses_the_sites_own_parameters(finished_run: Path, sets: Sets, tmp_path: Path) -> None:
     """If the sites' own transformations erase all faces, no site replies."""
     shutil.copytree(finished_run, tmp_path / "blinded")
     for site in (tmp_path / "blinded" / "sites").iterdir():
@@ -289,13 +285,13 @@ def test_threshold_is_read_as_a_similarity(finished_run: Path) -> None:
     assert "similarity" in json.loads((finished_run / "model.json").read_text())["thresholds"][""]
 
 
-def test_attack_detector_compares_no_faces(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_attack_detector_compares_no_faces(sets: Sets, tmp_path: Path) -> None:
     run_toy(tree(sets, training__rounds=1), tmp_path / "run")
     with refused("--against", "--against"):
         compare_faces(open_model(tmp_path / "run"), picture_at(tmp_path), InputPictures([]), crop="none")
 
 
-def test_merged_people_are_evaluated_per_site(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_merged_people_are_evaluated_per_site(sets: Sets, tmp_path: Path) -> None:
     metrics = run_toy(tree(sets, "centralised", training__rounds=1), tmp_path / "run")
     assert list(metrics.parts("personal.sites")) == ["A", "B", "C"]
     assert metrics["personal.model"] == "generic"

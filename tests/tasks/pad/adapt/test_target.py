@@ -1,8 +1,5 @@
 """Adaptation of a finished model to the target, from the files of a run."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +9,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 from tests.refusals import refused
 from tests.tasks.pad.adapt.examples import FORMS, PAPER
-from tests.toy import make_set, run_toy, scores_of, tree
+from tests.toy import Sets, make_set, run_toy, scores_of, tree
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedvisage.base.streams import numpy_rng
@@ -36,7 +33,7 @@ ANYWHERE = AdaptationSource(threshold=0.0, scatter=0.0)
 
 
 @pytest.fixture(scope="module")
-def run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("adapt") / "run"
     run_toy(tree(sets), out)
     return out
@@ -50,7 +47,7 @@ def scorer(run: Path) -> Scorer:
 
 
 @pytest.fixture
-def target(sets: Mapping[str, Path]) -> View:
+def target(sets: Sets) -> View:
     return View.of(PreparedSet.open(sets["U"]))
 
 
@@ -141,9 +138,7 @@ def test_small_target_keeps_the_source_scores(scorer: Scorer, balanced: Adaptati
         np.testing.assert_allclose(logits, scorer.logits(some), atol=1e-6)
 
 
-def test_scatter_is_that_of_mixed_batches_of_held_out_images(
-    run: Path, scorer: Scorer, sets: Mapping[str, Path]
-) -> None:
+def test_scatter_is_that_of_mixed_batches_of_held_out_images(run: Path, scorer: Scorer, sets: Sets) -> None:
     saved = open_model(run).saved
     for name, found in saved.scatter.items():
         view = View.of(PreparedSet.open(sets[name]), "heldout")
@@ -174,7 +169,7 @@ def test_units_of_every_loop_hold_each_image_once(target: View) -> None:
 
 
 @pytest.mark.parametrize("name", ["single", "fused", "fedgpad", "fedbn"])
-def test_every_member_is_adapted_separately(name: str, sets: Mapping[str, Path], target: View, tmp_path: Path) -> None:
+def test_every_member_is_adapted_separately(name: str, sets: Sets, target: View, tmp_path: Path) -> None:
     run_toy(tree(sets, name, training__rounds=1), tmp_path / "run")
     found = open_model(tmp_path / "run")
     sources = dict.fromkeys(("", "A", "B", "C"), ANYWHERE)
@@ -184,7 +179,7 @@ def test_every_member_is_adapted_separately(name: str, sets: Mapping[str, Path],
     assert all(outcome.adapted == len(target) for outcome in outcomes.values())
 
 
-def test_model_without_normalisation_layers_is_refused_by_name(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_model_without_normalisation_layers_is_refused_by_name(sets: Sets, tmp_path: Path) -> None:
     run_toy(tree(sets, "fedma", training__rounds=1), tmp_path / "run")
     found = open_model(tmp_path / "run")
     view = View.of(PreparedSet.open(sets["U"]))
@@ -206,7 +201,7 @@ def test_requested_layernorms_are_selected() -> None:
     assert [tuple(parameter.shape) for parameter in affine(net, "layernorm")] == [(4,), (4,), (3,), (3,)]
 
 
-def test_recipe_adapts_and_records_the_outcome(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_recipe_adapts_and_records_the_outcome(sets: Sets, tmp_path: Path) -> None:
     metrics = run_toy(tree(sets, evaluation__adapt="paper"), tmp_path / "run")
     assert metrics.part("adaptation") == {"model.adapted": 36}
     plain = run_toy(tree(sets), tmp_path / "plain")
