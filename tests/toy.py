@@ -20,6 +20,7 @@ from fedvisage.data.writer import Writer
 from fedvisage.faces.align import PLACES
 from fedvisage.faces.align import SIDE as SIDE_OF_PLACES
 from fedvisage.federation.method import Method
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.record.store import CHECKPOINTS, read_sealed, write_sealed
 from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.methods import METHODS, read_method
@@ -286,7 +287,7 @@ def deterministic_files(out: Path, *, names: tuple[str, ...] = DETERMINISTIC_FIL
     metrics = json.loads((out / "metrics.json").read_text())
     for direction in ("bytes_up", "bytes_down"):
         metrics[direction] -= metrics.pop(f"repeated.{direction}", 0)
-    rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+    rounds = read_lines(out / "rounds.jsonl")
     for row in (metrics, *rounds):
         row.pop("seconds")
     metrics.pop("peak_rss_mb")

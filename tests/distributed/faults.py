@@ -23,6 +23,7 @@ from tests.distributed.cable import Cable
 from tests.distributed.federations import LineReporter, run_through
 from tests.toy import SITES, Sets, deterministic_files, make_set, run_toy, tree
 
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.nvflare.node import end
 from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
 
@@ -170,7 +171,7 @@ def try_fault(fault: Fault, place: Scene, content: Mapping[str, Any], whole: dic
     witness = Witness(lambda: fault.act(place), repair=lambda: fault.repair(place))
     run_through(place.members, content, out, reporter=witness)
     assert witness.has_acted, "the fault did not occur"
-    rows = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+    rows = read_lines(out / "rounds.jsonl")
     without: dict[str, list[int]] = {}
     for row in rows:
         for name in set(row["asked"]) - set(row["replied"]):

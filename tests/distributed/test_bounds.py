@@ -1,6 +1,5 @@
 """Limits on messages of other organisations, with NVFlare's own coder and decoder."""
 
-import json
 import os
 import uuid
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from safetensors.torch import save
 from tests.distributed.federations import run_through
 from tests.toy import SITES, Sets, tree
 
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.wire.schema import MessageLimits
 from fedvisage.nvflare import bounds
 from fedvisage.nvflare.bounds import BoundedTensors, CountingConsumer, LimitExceeded, check_body
@@ -207,7 +207,7 @@ def test_site_that_sends_too_much_is_refused_and_the_others_continue(
 ) -> None:
     content = tree(sets, "fedpad", training__rounds=5, federation__deadline=120.0)
     run_through(federation, content, tmp_path / "run")
-    rows = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
+    rows = read_lines(tmp_path / "run" / "rounds.jsonl")
     assert [row["counted"] for row in rows] == [["A", "C"]] * 4 + [["A", "B", "C"]]
     for number, what in enumerate(("bytes", "tensors")):
         assert "refused: a message has more than" in rows[number]["failed"]["B"]

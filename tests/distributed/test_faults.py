@@ -1,6 +1,5 @@
 """Faults between machines do not end a run, and change its bytes only if a site missed a round."""
 
-import json
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ from tests.refusals import failed
 from tests.toy import Sets, deterministic_files, run_toy
 
 from fedvisage.base.errors import RunFailed
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.nvflare import operator
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
@@ -85,7 +85,7 @@ def test_site_that_dies_repeatedly_is_left_out(
     witness = Stubborn(lambda: place.kill_job("B"), strike)
     content = content_of(sets, {"training__local": {"batches": 12}})
     run_through(place.members, content, tmp_path / "run", reporter=witness)
-    rows = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
+    rows = read_lines(tmp_path / "run" / "rounds.jsonl")
     assert len(rows) == content["training"]["rounds"]
     assert rows[-1]["replied"] == ["A", "C"]
     assert sum("submitting the run again" in text for text in witness.lines) == operator.DEATHS

@@ -21,6 +21,7 @@ from tests.refusals import failed, refused
 from tests.toy import SITES, Sets, recipe_of, tree
 
 from fedvisage.base.errors import RunFailed
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.nvflare import operator
 from fedvisage.nvflare.job import write_job
 from fedvisage.nvflare.kits import Kit, own_settings
@@ -84,7 +85,7 @@ def read_records(kit: Kit, run: str) -> list[dict[str, Any]]:
     """Return the two entries of a run in a site's record; a site notices the end of its process within seconds."""
     path = Path(own_settings(kit.path)["state"]) / "runs.jsonl"
     while True:
-        entries = [json.loads(line) for line in path.read_text().splitlines()]
+        entries = read_lines(path)
         entries = [entry for entry in entries if entry["run"] == run]
         if len(entries) == 2:
             return entries
@@ -204,7 +205,7 @@ def test_site_stopped_during_an_order_does_not_delay_the_round(
     observer = Stopper(federation.operator.path)
     content = tree(sets, training__rounds=ROUNDS, federation={"quorum": 2, "deadline": 86_400.0})
     run_through(federation, content, tmp_path / "left", reporter=observer)
-    rows = [json.loads(line) for line in (tmp_path / "left/rounds.jsonl").read_text().splitlines()]
+    rows = read_lines(tmp_path / "left/rounds.jsonl")
     assert len(rows) == ROUNDS
     assert "was stopped at the site" in {row["failed"].get("B") for row in rows}
     assert all(row["counted"] in (["A", "C"], ["A", "B", "C"]) for row in rows)

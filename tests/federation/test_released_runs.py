@@ -1,6 +1,5 @@
 """Runs with releases: their costs in the ledger and the metrics, and the stop at a budget."""
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing, nullcontext
 from pathlib import Path
@@ -15,7 +14,7 @@ from tests.toy import Sets, recipe_of, run_toy, tree
 from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.method import Kind, Upload
 from fedvisage.federation.privacy.accountant import BudgetSpent
-from fedvisage.federation.record.ledger import JsonLines
+from fedvisage.federation.record.ledger import JsonLines, read_lines
 from fedvisage.federation.record.releases import Releases
 from fedvisage.federation.wire.schema import Schema
 from fedvisage.federation.wire.transport import Order, Reply
@@ -23,7 +22,7 @@ from fedvisage.federation.wire.transport import Order, Reply
 
 def test_ledger_states_the_cost_of_each_release_and_metrics_the_total(sets: Sets, tmp_path: Path) -> None:
     metrics = run_toy(tree(sets, released.METHOD), tmp_path / "run", method=released.METHOD)
-    lines = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
+    lines = read_lines(tmp_path / "run" / "ledger.jsonl")
     releases = [line for line in lines if line["kind"] == "dp"]
     assert len(releases) == 9, "three sites, three rounds"
     for line in releases:
@@ -92,11 +91,6 @@ def test_spent_budget_fails_its_site_and_ends_the_run_without_a_quorum(
     assert exchange.record.failed["B"] == "no more"
 
 
-def test_a_release_without_a_budget_is_refused(sets: Sets, tmp_path: Path) -> None:
-    with refused("recipe.privacy", "budget"):
-        run_toy(tree(sets, released.METHOD, privacy={}), tmp_path / "run", method=released.METHOD)
-
-
 def test_a_budget_for_a_method_that_releases_nothing_is_refused(sets: Sets, tmp_path: Path) -> None:
     with refused("recipe.privacy", "fedpad"):
         run_toy(tree(sets, "fedpad", privacy={"epsilon": 1.0, "delta": 1e-5}), tmp_path / "run")
@@ -105,6 +99,7 @@ def test_a_budget_for_a_method_that_releases_nothing_is_refused(sets: Sets, tmp_
 @pytest.mark.parametrize(
     ("privacy", "place", "keyword"),
     [
+        ({}, "recipe.privacy", "budget"),
         ({"epsilon": 0.0, "delta": 0.1}, "recipe.privacy.epsilon", "0.0"),
         ({"epsilon": 1.0, "delta": 1.0}, "recipe.privacy.delta", "1.0"),
         ({"epsilon": 1.0}, "recipe.privacy", "delta"),

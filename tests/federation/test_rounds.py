@@ -1,8 +1,7 @@
 """Absent, failing and malicious sites do not change the round of the others."""
 
-import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,15 +17,12 @@ from tests.toy import ROUNDS, Sets, run_toy, tree, weights
 from fedvisage.base.errors import RunFailed
 from fedvisage.federation.method import Method
 from fedvisage.federation.record.attendance import draw_offline
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.message import Message
-from fedvisage.federation.wire.transport import Order, Reply
+from fedvisage.federation.wire.transport import Order
 from fedvisage.methods.pad import fedpad
 from fedvisage.recipe import Federation
-
-
-def rounds_of(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -63,53 +59,9 @@ def test_malformed_upload_is_refused_by_site_name_and_left_out(
 ) -> None:
     run_toy(tree(sets), tmp_path / "run", wire=partial(Wire, up=up))
     assert weights(tmp_path / "run") == weights(without_b)
-    for row in rounds_of(tmp_path / "run"):
+    for row in read_lines(tmp_path / "run" / "rounds.jsonl"):
         assert row["replied"] == ["A", "C"]
         assert row["failed"]["B"].startswith("refused: ")
-
-
-class Repeating(LocalTransport):
-    """A wire that brings every answer of B twice, and one of a site that does not exist."""
-
-    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
-        for reply in super().call(orders):
-            yield reply
-            if reply.site == "B":
-                yield reply
-                yield replace(reply, site="D")
-
-
-def test_answer_counts_once_and_only_if_requested(sets: Sets, tmp_path: Path) -> None:
-    run_toy(tree(sets), tmp_path / "honest")
-    run_toy(tree(sets), tmp_path / "repeated", wire=Repeating)
-    assert weights(tmp_path / "repeated") == weights(tmp_path / "honest")
-    for row in rounds_of(tmp_path / "repeated"):
-        assert row["replied"] == ["A", "B", "C"]
-        assert row["failed"] == {"B (again)": "refused: answered again", "D (unasked)": "refused: answered unasked"}
-
-
-class Replaying(LocalTransport):
-    """A wire that answers for B, from the second round on, with what B said in the first."""
-
-    first: Reply | None = None
-
-    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
-        for reply in super().call(orders):
-            if reply.site == "B" and orders["B"].call == "train":
-                self.first = self.first or reply
-                yield self.first
-            else:
-                yield reply
-
-
-def test_an_answer_to_an_earlier_round_is_refused(sets: Sets, tmp_path: Path) -> None:
-    run_toy(tree(sets, evaluation__every=0), tmp_path / "run", wire=Replaying)
-    first, *later = rounds_of(tmp_path / "run")
-    assert first["replied"] == ["A", "B", "C"]
-    for row in later:
-        assert row["replied"] == ["A", "C"]
-        assert row["failed"]["B"] == "did not answer"
-        assert "answers 'round 1, train" in row["failed"]["B (stale)"]
 
 
 def test_failing_disk_of_a_site_does_not_stop_the_others(sets: Sets, without_b: Path, tmp_path: Path) -> None:
@@ -123,7 +75,7 @@ def test_failing_disk_of_a_site_does_not_stop_the_others(sets: Sets, without_b: 
 
     run_toy(tree(sets), tmp_path / "run", wire=Broken)
     assert weights(tmp_path / "run") == weights(without_b)
-    assert "Input/output error" in rounds_of(tmp_path / "run")[0]["failed"]["B"]
+    assert "Input/output error" in read_lines(tmp_path / "run" / "rounds.jsonl")[0]["failed"]["B"]
 
 
 def test_a_site_whose_loss_is_not_finite_fails_alone(sets: Sets, without_b: Path, tmp_path: Path) -> None:
@@ -135,7 +87,7 @@ def test_a_site_whose_loss_is_not_finite_fails_alone(sets: Sets, without_b: Path
 
     run_toy(tree(sets), tmp_path / "run", wire=partial(Wire, down=down))
     assert weights(tmp_path / "run") == weights(without_b)
-    first = rounds_of(tmp_path / "run")[0]
+    first = read_lines(tmp_path / "run" / "rounds.jsonl")[0]
     assert first["replied"] == ["A", "C"]
     assert "not finite" in first["failed"]["B"]
 
@@ -147,13 +99,13 @@ def test_a_round_without_a_site_equals_the_round_of_the_survivors(sets: Sets, tm
     run_toy(tree(sets, federation=settings, **common), tmp_path / "away")
     run_toy(recipe_without(sets, "B", **common), tmp_path / "without")
     assert weights(tmp_path / "away") == weights(tmp_path / "without")
-    assert rounds_of(tmp_path / "away")[0]["failed"] == {"B": "offline"}
+    assert read_lines(tmp_path / "away" / "rounds.jsonl")[0]["failed"] == {"B": "offline"}
 
 
 def test_unsampled_sites_get_no_message(sets: Sets, tmp_path: Path) -> None:
     run_toy(tree(sets, federation={"participation": 0.34}, evaluation__every=0), tmp_path / "run")
-    ledger = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
-    for row in rounds_of(tmp_path / "run"):
+    ledger = read_lines(tmp_path / "run" / "ledger.jsonl")
+    for row in read_lines(tmp_path / "run" / "rounds.jsonl"):
         receivers = {line["site"] for line in ledger if line["round"] == row["round"] and line["call"] == "train"}
         assert receivers == set(row["asked"])
         assert len(receivers) == 1
@@ -167,7 +119,7 @@ def test_without_a_quorum_the_model_stays_as_it_was(sets: Sets, tmp_path: Path) 
     run_toy(tree(sets, federation=settings, training__rounds=1, **common), tmp_path / "one")
     run_toy(tree(sets, federation=settings, training__rounds=2, **common), tmp_path / "two")
     assert weights(tmp_path / "one") == weights(tmp_path / "two")
-    assert "3 needed" in rounds_of(tmp_path / "two")[1]["failed"]["no quorum"]
+    assert "3 needed" in read_lines(tmp_path / "two" / "rounds.jsonl")[1]["failed"]["no quorum"]
 
 
 @pytest.mark.parametrize("method", [fedpad.METHOD, fedpad.SINGLE, two_exchanges.METHOD, split.METHOD])
@@ -175,7 +127,7 @@ def test_too_many_rounds_without_a_quorum_end_the_run(method: Method, sets: Sets
     content = tree(sets, method, federation={"offline": 1.0, "give_up_after": 2}, training__rounds=9)
     with failed(RunFailed, "2 rounds", "quorum"):
         run_toy(content, tmp_path / "run", method=method)
-    assert len(rounds_of(tmp_path / "run")) == 1, "the second of the rounds was the last straw"
+    assert len(read_lines(tmp_path / "run" / "rounds.jsonl")) == 1, "the second of the rounds was the last straw"
 
 
 def test_failure_at_all_sites_ends_the_run_with_the_reason(sets: Sets, tmp_path: Path) -> None:
@@ -202,7 +154,7 @@ def test_site_lost_during_an_exchange_does_not_stop_the_round(
 ) -> None:
     content, wire = tree(sets, split.METHOD, training__optimizer__state="kept"), partial(Wire, up=lost_at(call, number))
     metrics = run_toy(content, tmp_path / "run", method=split.METHOD, wire=wire)
-    rows = rounds_of(tmp_path / "run")
+    rows = read_lines(tmp_path / "run" / "rounds.jsonl")
     assert len(rows) == ROUNDS
     assert [row["failed"] for row in rows] == [{}, {"B": "lost"}, {}]
     assert math.isfinite(metrics["eer"])
@@ -213,4 +165,6 @@ def test_gradient_of_another_shape_is_refused_and_the_server_continues(sets: Set
         return {"gradient": message["gradient"][:3]} if order.call == "head" else message
 
     run_toy(tree(sets, split.METHOD), tmp_path / "run", method=split.METHOD, wire=partial(Wire, up=up))
-    assert all("gradient: has shape (3, 16)" in row["failed"]["B"] for row in rounds_of(tmp_path / "run"))
+    assert all(
+        "gradient: has shape (3, 16)" in row["failed"]["B"] for row in read_lines(tmp_path / "run" / "rounds.jsonl")
+    )

@@ -1,6 +1,7 @@
 """Secure sums in a run: the mean within rounding, survivors only, and no upload that shows a site's weights."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from fedvisage.base.errors import RunFailed
 from fedvisage.federation.protections.compatible import check_protection
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.secure.calls import CONSISTENCY, KEYS, SHARES, UNMASK
-from fedvisage.federation.site_worker import LocalTransport, SiteWorker
+from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import METHODS
@@ -145,17 +146,13 @@ def fewer_rows(message: Message) -> Message:
     return {name: value[:-1] for name, value in message.items()}
 
 
-def double_masked(message: Message) -> Message:
-    return {name: value.double() for name, value in message.items()}
-
-
 @pytest.mark.parametrize(
     ("call", "change", "reason"),
     [
         (KEYS, fewer_rows, "refused: public: has shape (2, 32)"),
         (SHARES, fewer_rows, "refused: sealed: has 2 rows"),
         ("train", fewer_rows, "refused: masked: has shape"),
-        ("train", double_masked, "refused: masked: has type torch.float64"),
+        ("train", lambda message: {"masked": message["masked"].double()}, "refused: masked: has type torch.float64"),
     ],
 )
 def test_malformed_part_of_a_sum_is_refused_by_field_and_reason(
@@ -165,28 +162,29 @@ def test_malformed_part_of_a_sum_is_refused_by_field_and_reason(
     assert read_lines(tmp_path / "run" / "rounds.jsonl")[0]["failed"]["B"].startswith(reason)
 
 
-def test_wrong_share_ends_the_round_without_a_sum(sets: Sets, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("call", "change", "keywords"),
+    [
+        (UNMASK, lambda message: {"shares": message["shares"] ^ 1}, ("site 1", "opened")),
+        ("train", lambda message: {"masked": message["masked"] + 2**61}, ("A, B, C", "count")),
+    ],
+    ids=["a wrong share", "implausible masked numbers"],
+)
+def test_round_with_wrong_uploads_ends_without_a_sum(
+    call: str, change: Callable[[Message], Message], keywords: Sequence[str], sets: Sets, tmp_path: Path
+) -> None:
     content = secure_recipe(sets, federation={"secure": DERIVED, "give_up_after": 1})
-    with failed(RunFailed, "site 1", "opened"):
-        run_toy(content, tmp_path / "run", wire=spoiling_transport(UNMASK, lambda m: {"shares": m["shares"] ^ 1}))
+    with failed(RunFailed, *keywords):
+        run_toy(content, tmp_path / "run", wire=spoiling_transport(call, change))
 
 
-def test_implausible_masked_numbers_end_the_round_without_a_sum(sets: Sets, tmp_path: Path) -> None:
-    content = secure_recipe(sets, federation={"secure": DERIVED, "give_up_after": 1})
-    with failed(RunFailed, "A, B, C", "count"):
-        run_toy(content, tmp_path / "run", wire=spoiling_transport("train", lambda m: {"masked": m["masked"] + 2**61}))
+def refusal_of_b(sets: Sets, tmp_path: Path, call: str, change: Callable[[Message], Message]) -> str:
+    """Run with a server that sends B wrong tensors with one call, and return the reason of B's refusal."""
 
+    def down(order: Order) -> Order:
+        return replace(order, message=order.message | change(order.message)) if order.call == call else order
 
-def refusal_of_b(sets: Sets, tmp_path: Path, call: str, change: Any) -> str:
-    """Run with a server that sends B a wrong message, and return the reason of B's refusal."""
-
-    class Lying(LocalTransport):
-        def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
-            if "B" in orders and orders["B"].call == call:
-                change(orders["B"].message)
-            return super().call(orders)
-
-    run_toy(secure_recipe(sets), tmp_path / "run", wire=Lying)
+    run_toy(secure_recipe(sets), tmp_path / "run", wire=partial(Wire, down=down))
     failed: Mapping[str, str] = read_lines(tmp_path / "run" / "rounds.jsonl")[0]["failed"]
     return next(reason for name, reason in failed.items() if name.startswith("B"))
 
@@ -220,36 +218,17 @@ def test_site_refuses_malformed_steps_of_a_sum(
     sets: Sets,
     tmp_path: Path,
 ) -> None:
-    actual = refusal_of_b(sets, tmp_path, call, lambda message: message.update({field: value}))
+    actual = refusal_of_b(sets, tmp_path, call, lambda message: {field: value})
     assert actual.startswith(reason)
 
 
 def test_key_of_low_order_is_refused(sets: Sets, tmp_path: Path) -> None:
-    def change(message: Message) -> None:
+    def change(message: Message) -> Message:
         roster = message["roster"].clone()
         roster[0, 0] = 0
-        message["roster"] = roster
+        return {"roster": roster}
 
     assert refusal_of_b(sets, tmp_path, SHARES, change).startswith("roster: contains an unusable key")
-
-
-class Twice(LocalTransport):
-    """A server that asks for shares again, to get the other halves."""
-
-    def __init__(self, site_workers: Sequence[SiteWorker], answers: list[str]) -> None:
-        super().__init__(site_workers)
-        self.answers = answers
-
-    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
-        yield from super().call(orders)
-        if any(order.call == UNMASK for order in orders.values()):
-            self.answers += [reply.failure for reply in super().call(orders)]
-
-
-def test_a_site_reveals_shares_once(sets: Sets, tmp_path: Path) -> None:
-    answers = list[str]()
-    run_toy(secure_recipe(sets), tmp_path / "run", wire=partial(Twice, answers=answers))
-    assert answers == ["order: requests 'secure-unmask' again in round 1"] * 3
 
 
 @pytest.mark.parametrize("name", ["single", "fused", "afl", "fedma", "fedsis", "festa"])

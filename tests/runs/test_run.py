@@ -29,6 +29,7 @@ from tests.toy import (
 
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.progress import Reporter
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.record.store import CHECKPOINTS, read_sealed, write_sealed
 from fedvisage.methods import METHODS
 from fedvisage.nn.compute import resolve_compute
@@ -47,7 +48,7 @@ def finished_run(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rows(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+    return read_lines(out / "rounds.jsonl")
 
 
 def test_finished_run_is_recognised_although_its_recipe_lacks_newer_keys(
@@ -93,7 +94,7 @@ def test_rounds_record_losses_sites_and_bytes(finished_run: Path) -> None:
     for row in rounds:
         assert set(row["loss"]) == {"A", "B", "C"}
         assert row["asked"] == row["replied"] == ["A", "B", "C"]
-    lines = [json.loads(line) for line in (finished_run / "ledger.jsonl").read_text().splitlines()]
+    lines = read_lines(finished_run / "ledger.jsonl")
     last = lines[-18:]  # per site: one histogram, and scatter with counts by type and people; and the model twice
     rest = sum(line["bytes"] for line in last if line["direction"] == "up")
     assert sum(row["bytes_up"] for row in rounds) + rest == metrics["bytes_up"]

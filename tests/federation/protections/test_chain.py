@@ -60,8 +60,8 @@ def test_server_clips_poisoned_uploads_again(sets: Sets, tmp_path: Path) -> None
     content = tree(sets, training__rounds=1, federation={"dp": DP, "poisoned": HOSTILE})
     run_toy(content, tmp_path / "run", wire=recording_transport(sent))
     actual = lengths(sent)
-    assert actual["A"] <= CLIP
-    assert actual["C"] <= CLIP
+    assert 0.8 * CLIP < actual["A"] <= CLIP
+    assert 0.8 * CLIP < actual["C"] <= CLIP
     assert actual["B"] > 10 * CLIP
     model, lent = load_file(tmp_path / "run" / "model.safetensors"), next(iter(sent.values()))[0]
     assert norm_of_update(model, {name: lent[name] for name in model}) <= CLIP * (1 + 1e-6)
