@@ -71,7 +71,7 @@ def connected_sites(members: Rehearsal) -> set[str]:
 
 def sites_by_round(out: Path) -> list[set[str]]:
     """Return the sites that replied in each round."""
-    return [set(json.loads(line)["replied"]) for line in (out / "rounds.jsonl").read_text().splitlines()]
+    return [set(row["replied"]) for row in read_lines(out / "rounds.jsonl")]
 
 
 @pytest.mark.slow

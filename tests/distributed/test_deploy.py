@@ -74,8 +74,8 @@ def test_commands_of_the_deployment_pages_work(sets: Sets, tmp_path: Path, monke
         assert (metrics["rounds"], metrics["sites"]) == (2, ["bank", "border", "phone"])
         assert all(name in output["status"] for name in metrics["sites"])
         assert "round 2/2" in output["run"]
-        run_log = next(Path("kits/server/runs").glob("first-*/log.jsonl")).read_text().splitlines()
-        assert [json.loads(line)["round"] for line in run_log] == [1, 2]
+        run_log = read_lines(next(Path("kits/server/runs").glob("first-*/log.jsonl")))
+        assert [line["round"] for line in run_log] == [1, 2]
         assert str(sets[SITES[0]].resolve()) not in Path("runs/first/recipe.yaml").read_text()
         for number, command in enumerate(running):
             expected = "listening" if command.startswith("server") else f"connected to localhost:{port}"

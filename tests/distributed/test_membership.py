@@ -142,7 +142,7 @@ def test_revoked_member_is_refused_until_renewed(kits: Path) -> None:
     changes = provision(federation_file(), kits, revoke=["bank"])
     assert list(changes.updates) == [kits / "updates/server"]
     assert set(content(kits / "updates/server")) == {"startup/revoked.pem"}
-    shutil.copytree(kits / "updates/server", kits / "server", dirs_exist_ok=True)
+    copy_update(kits / "updates/server/startup/revoked.pem", kits)
     at_server.follow()
     for _ in range(2):
         assert "revoked" in str(at_server.refusal(lost))
@@ -154,7 +154,7 @@ def test_revoked_member_is_refused_until_renewed(kits: Path) -> None:
     again = certificate(kits / "updates/bank")
     provision(federation_file(), kits, revoke=["border"])
     assert not (kits / "updates/border").exists()
-    shutil.copytree(kits / "updates/server", kits / "server", dirs_exist_ok=True)
+    copy_update(kits / "updates/server/startup/revoked.pem", kits)
     at_server.follow()
     assert [bool(at_server.refusal(one)) for one in (lost, again, border)] == [True, False, True]
 
@@ -216,7 +216,9 @@ def test_kit_without_a_numbered_list_works_with_a_note(kits: Path) -> None:
     path.write_bytes(unnumbered(kits, "bank"))
     at_server.follow()
     assert "has no number" in lines[-1]
+    assert at_server.revoked() == {}
     assert at_server.refusal(certificate(kits / "sites/bank"))
+    assert set(at_server.revoked()) == {"bank"}, "after its attempt to connect"
     provision(federation_file(), kits, revoke=["border"])
     assert number_in(kits / "updates/server/startup/revoked.pem") == 1
     path.write_bytes((kits / "updates/server/startup/revoked.pem").read_bytes())
@@ -408,26 +410,13 @@ def test_server_names_revoked_members_until_they_connect_with_a_renewed_certific
     assert set(server.revoked()) == {"bank", FIRST}, "revoked again"
 
 
-def test_list_does_not_name_a_member_that_is_renewed_at_once(kits: Path) -> None:
-    provision(federation_file(), kits, revoke=["bank"], renew=["bank"])
-    copy_update(kits / "updates/server/startup/revoked.pem", kits)
-    assert admission(kits, []).revoked() == {}
-
-
-def test_list_of_an_earlier_version_names_the_members_that_were_refused(kits: Path) -> None:
-    (kits / "server/startup/revoked.pem").write_bytes(unnumbered(kits, "bank"))
-    server = admission(kits, [])
-    assert server.revoked() == {}
-    assert server.refusal(certificate(kits / "sites/bank"))
-    assert set(server.revoked()) == {"bank"}
-
-
 def test_stolen_kit_is_revoked_and_renewed_at_once(kits: Path) -> None:
     lost = certificate(kits / "sites/bank")
     provision(federation_file(), kits, revoke=["bank"], renew=["bank"])
-    shutil.copytree(kits / "updates/server", kits / "server", dirs_exist_ok=True)
+    copy_update(kits / "updates/server/startup/revoked.pem", kits)
     at_server = admission(kits, [])
     update = kits / "updates/bank"
+    assert at_server.revoked() == {}, "the list does not name it"
     assert at_server.refusal(lost)
     assert at_server.refusal(certificate(update)) is None
     assert certificate(update).public_key() != lost.public_key()
@@ -439,10 +428,10 @@ def test_stolen_kit_is_revoked_and_renewed_at_once(kits: Path) -> None:
 def test_list_with_a_foreign_signature_is_refused_and_the_list_in_force_stays(kits: Path, own_kits: Path) -> None:
     lines: list[str] = []
     provision(federation_file(), kits, revoke=["bank"])
-    shutil.copytree(kits / "updates/server", kits / "server", dirs_exist_ok=True)
+    copy_update(kits / "updates/server/startup/revoked.pem", kits)
     at_server, lost = admission(kits, lines), certificate(kits / "sites/bank")
     foreign = make_kits(kits.parent / "foreign")
-    port = int(open_port(foreign))
+    port = address_in(open_kit(foreign / "operator", "operator")).port
     file = federation_file(server={"host": "localhost", "port": port})
     provision(file, foreign, revoke=["bank"])
     path = kits / "server/startup/revoked.pem"
@@ -457,12 +446,6 @@ def test_list_with_a_foreign_signature_is_refused_and_the_list_in_force_stays(ki
         assert at_server.refusal(lost), "the list before it stays in force"
         with refused(path, word):
             admission(kits, [])
-
-
-def open_port(kits: Path) -> str:
-    """Return the port that a federation was made for."""
-    target = (kits / "sites/bank/startup/fed_client.json").read_text().partition("localhost:")[2]
-    return target.partition('"')[0]
 
 
 @pytest.mark.parametrize(
@@ -612,7 +595,7 @@ def test_answer_to_admission_depends_on_the_certificate(listener: tuple[Path, in
     assert request_until_answered(bank).until == {}, "sites learn nothing of others"
     assert request_until_answered(operator).until["bank"] == certificate(bank.path).not_valid_after_utc
     provision(federation_file(), kits, revoke=["bank", FIRST])
-    shutil.copytree(kits / "updates/server", kits / "server", dirs_exist_ok=True)
+    copy_update(kits / "updates/server/startup/revoked.pem", kits)
     for kit in (bank, operator):
         with refused("startup/client.crt", "revoked"):
             request_admission(kit)

@@ -163,16 +163,12 @@ def test_late_result_is_awaited_without_aborting_its_job(sets: Sets, monkeypatch
     course = course_of(sets, patience=-1.0)
     lines = lines_of(course)
     session: Any = Ending(*["RUNNING"] * 50, "FINISHED:COMPLETED")
-    monkeypatch.setattr(session, "get_job_meta", add_deployment(session.get_job_meta))
+    meta, deployed = session.get_job_meta, [f"{name}: OK" for name in ("server", *"ABC")]
+    monkeypatch.setattr(session, "get_job_meta", lambda number: {**meta(number), "job_deploy_detail": deployed})
     assert follow(session, course, "one", lambda: {"one"}) == "FINISHED:COMPLETED"
     assert session.aborted == []
     assert course.deaths == {}
     assert lines == ["the run has ended at the server; waiting for its result"]
-
-
-def add_deployment(meta: Any) -> Any:
-    """Return NVFlare's description of a job that was deployed to all sites."""
-    return lambda number: {**meta(number), "job_deploy_detail": [f"{name}: OK" for name in ("server", *"ABC")]}
 
 
 def test_unanswered_run_is_aborted_after_its_patience(sets: Sets) -> None:

@@ -85,8 +85,7 @@ def read_records(kit: Kit, run: str) -> list[dict[str, Any]]:
     """Return the two entries of a run in a site's record; a site notices the end of its process within seconds."""
     path = Path(own_settings(kit.path)["state"]) / "runs.jsonl"
     while True:
-        entries = read_lines(path)
-        entries = [entry for entry in entries if entry["run"] == run]
+        entries = [entry for entry in read_lines(path) if entry["run"] == run]
         if len(entries) == 2:
             return entries
         time.sleep(0.2)

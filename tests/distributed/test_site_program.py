@@ -60,7 +60,7 @@ def site_credentials() -> dict[str, bytes]:
         return {name: (startup / name).read_bytes() for name in ("client.key", "client.crt", "rootCA.pem")}
 
 
-def prepare_job(sets: Sets, data: Path, place: Path) -> Self:
+def prepare_job(sets: Sets, data: Path, place: Path) -> Context:
     """Write a site's kit with a job in it, as NVFlare does."""
     kit = place / "kit"
     for folder in (kit / "local", kit / "startup", place / "state"):
@@ -147,7 +147,7 @@ def test_site_records_the_start_and_end_of_a_run(sets: Sets, tmp_path: Path) -> 
     assert order_failure(program, "train", 1) == ""
     record.end(NUMBER)
     shutil.rmtree(context.kit)  # as NVFlare's folders of old jobs are deleted
-    first, last = map(json.loads, (tmp_path / "state" / "runs.jsonl").read_text().splitlines())
+    first, last = read_lines(tmp_path / "state" / "runs.jsonl")
     assert (first["event"], first["run"], first["submitter"]) == ("started", "run-1", "operator@example.org")
     assert (first["method"], first["recipe"]["training"]["rounds"]) == ("fedpad", last["rounds"])
     assert (last["event"], last["run"], last["job"], last["round"]) == ("ended", "run-1", NUMBER, 1)
@@ -172,20 +172,23 @@ def test_site_prints_the_reason_for_a_failure_once_per_job(sets: Sets, tmp_path:
     assert ["rows.csv" in line for line in lines[3:]] == [False, False]
 
 
-def test_site_without_space_for_a_commit_reports_a_full_disk(sets: Sets, tmp_path: Path) -> None:
-    """A limit of this process for the size of a file stands for a full disk; even the log has no room."""
-    context, program, limits = (
-        prepare_job(sets, sets["A"], tmp_path),
-        SiteProgram(),
-        resource.getrlimit(resource.RLIMIT_FSIZE),
-    )
-    assert restore_failure(program, context) == ""
-    assert order_failure(program, "train", 1) == ""
+@contextmanager
+def small_files() -> Iterator[None]:
+    """Limit files of this process to ten bytes, as on a full disk; even the log has no room."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
     try:
-        assert unpack_reply("A", program.commit(1)).failure == "its disk is full; see its log"
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_site_without_space_for_a_commit_reports_a_full_disk(sets: Sets, tmp_path: Path) -> None:
+    context, program = prepare_job(sets, sets["A"], tmp_path), SiteProgram()
+    assert restore_failure(program, context) == ""
+    assert order_failure(program, "train", 1) == ""
+    with small_files():
+        assert unpack_reply("A", program.commit(1)).failure == "its disk is full; see its log"
 
 
 def test_damaged_job_is_not_recorded(sets: Sets, tmp_path: Path) -> None:
@@ -196,14 +199,9 @@ def test_damaged_job_is_not_recorded(sets: Sets, tmp_path: Path) -> None:
 
 
 def test_server_without_disk_space_advises_to_resume(sets: Sets, tmp_path: Path) -> None:
-    """A limit of this process for the size of a file stands for a full disk."""
-    job, limits = Job("run-1", recipe_of(tree(sets, "fedpad"))), resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
-    try:
-        with failed(NoRoom, "recipe.yaml", "continue with --resume"):
-            train_job(job, {}, tmp_path, [], lambda: False, None)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    job = Job("run-1", recipe_of(tree(sets, "fedpad")))
+    with small_files(), failed(NoRoom, "recipe.yaml", "continue with --resume"):
+        train_job(job, {}, tmp_path, [], lambda: False, None)
 
 
 def test_state_of_another_run_or_round_is_refused_at_the_site(
