@@ -1,6 +1,7 @@
 """Fixtures that tests of the core share, and how tests are spread over workers."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from tests.seeding import (
     shuffle_groups,
 )
 from tests.tiers import FEDERATED, LONG, SPREAD, WHOLE, is_left_to_test_all, long_tests
-from tests.toy import SITES, THREADS, Sets, make_sets, run_toy_once, tree
+from tests.toy import SITES, THREADS, NewRun, Sets, make_sets, run_toy, run_toy_once, tree
 from typer.testing import CliRunner
 from xdist.scheduler import LoadScopeScheduling
 
@@ -53,6 +54,18 @@ def sets(shared: Path) -> Sets:
     root = shared / "sets"
     with FileLock(shared / "sets.lock"):
         return {name: root / name for name in (*SITES, "U")} if root.exists() else make_sets(root)
+
+
+@pytest.fixture(scope="session")
+def new_run(tmp_path_factory: pytest.TempPathFactory) -> NewRun:
+    """Return a function that trains with a recipe of plain values in a new directory, and returns the directory."""
+
+    def train(content: Mapping[str, Any]) -> Path:
+        out = tmp_path_factory.mktemp("trained") / "run"
+        run_toy(content, out)
+        return out
+
+    return train
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,9 @@ NEEDS: Mapping[str, Mapping[str, Any]] = {"fednova": {"name": "sgd", "lr": 0.05}
 
 Sets = Mapping[str, Path]
 """The fixture ``sets``: paths of sets by the names of sites and of the target."""
+
+NewRun = Callable[[Mapping[str, Any]], Path]
+"""The fixture ``new_run``: trains with a recipe of plain values, and returns the run's directory."""
 
 DETERMINISTIC_FILES = ("model.safetensors", "model.json", "ledger.jsonl", "scores.csv", "recipe.yaml")
 """The files of a run in which every byte follows from the recipe."""

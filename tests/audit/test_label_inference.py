@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tests.refusals import refused
-from tests.toy import Sets, discard, run_toy, tree
+from tests.toy import NewRun, Sets, discard, run_toy, tree
 
 from fedvisage.audit import label_inference
 from fedvisage.audit.audit import audit_run
@@ -41,10 +41,8 @@ def test_noise_hides_labels() -> None:
 
 
 @pytest.fixture(scope="module")
-def split_run(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("audited") / "run"
-    run_toy(tree(sets, "fedsis", training__rounds=1), out)
-    return out
+def split_run(sets: Sets, new_run: NewRun) -> Path:
+    return new_run(tree(sets, "fedsis", training__rounds=1))
 
 
 def test_audit_infers_all_labels_of_split_learning_and_the_report_shows_it(split_run: Path) -> None:

@@ -1,6 +1,5 @@
 """A federation of real processes whose members come and go, while the others' kits stay as they are."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ from tests.distributed.federations import WAIT, run_through
 from tests.refusals import refused
 from tests.toy import Sets, tree
 
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.nvflare.authority import FederationFile
 from fedvisage.nvflare.greeting import address_in
 from fedvisage.nvflare.kits import open_kit

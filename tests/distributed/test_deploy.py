@@ -15,15 +15,14 @@ import pytest
 from tests.refusals import check_output
 from tests.toy import SITES, Sets
 
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.nvflare.node import end
 from fedvisage.nvflare.rehearsal import free_port
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 
 PAGES = [Path(__file__).parents[2] / "docs" / name for name in ("deploy.md", "membership.md")]
-SMALLER = "input.size=32 training.rounds=2 training.batch=8 runtime.threads=1"
 PROGRAM = (sys.executable, "-m", "fedvisage")
-LASTING = ("server", "site")
 
 
 STEP = re.compile(r"^`(\S+\.yaml)`:\n+```yaml\n(.*?)```|^```sh\n(.*?)```", flags=re.MULTILINE | re.DOTALL)
@@ -57,7 +56,7 @@ def test_commands_of_the_deployment_pages_work(sets: Sets, tmp_path: Path, monke
     output = {}
     try:
         for verb, *rest in commands(text, port):
-            if verb in LASTING:
+            if verb in ("server", "site"):
                 log = (tmp_path / f"{len(running)}.log").open("wb")
                 running[" ".join([verb, *rest])] = subprocess.Popen(
                     [*PROGRAM, verb, *rest], stdout=log, stderr=log, env=environment, start_new_session=True
@@ -66,7 +65,9 @@ def test_commands_of_the_deployment_pages_work(sets: Sets, tmp_path: Path, monke
             if verb == "cp":
                 subprocess.run([verb, *rest], check=True)
                 continue
-            more = SMALLER.split() if verb == "run" else []
+            more = (
+                ["input.size=32", "training.rounds=2", "training.batch=8", "runtime.threads=1"] if verb == "run" else []
+            )
             done = subprocess.run([*PROGRAM, verb, *rest[:1], *more, *rest[1:]], env=environment, capture_output=True)
             assert done.returncode == 0, done.stderr.decode()
             output[verb] = done.stdout.decode()

@@ -32,7 +32,14 @@ from fedvisage.nvflare.admission import Admission, AdmissionListener
 from fedvisage.nvflare.authority import FederationFile, open_authority
 from fedvisage.nvflare.certificates import check, credentials_in, warning
 from fedvisage.nvflare.commands import start_server, start_site
-from fedvisage.nvflare.greeting import Admitted, Unreachable, announce_leave, request_admission, request_stop
+from fedvisage.nvflare.greeting import (
+    Admitted,
+    Unreachable,
+    address_in,
+    announce_leave,
+    request_admission,
+    request_stop,
+)
 from fedvisage.nvflare.kits import Kit, open_kit, own_settings
 from fedvisage.nvflare.membership import provision
 from fedvisage.nvflare.node import prepare_server

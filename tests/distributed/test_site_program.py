@@ -3,6 +3,8 @@
 import json
 import resource
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -18,6 +20,7 @@ from tests.toy import SITES, Sets, make_set, recipe_of, tree
 
 from fedvisage.base.errors import NoRoom
 from fedvisage.base.files import write_json
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.record.store import SiteStore, write_sealed
 from fedvisage.federation.wire.transport import Order
 from fedvisage.nvflare.job import Job, without_local_parts, write_job

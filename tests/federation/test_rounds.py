@@ -12,7 +12,7 @@ import torch
 from tests.contract.examples import split, two_exchanges
 from tests.federation.wires import Wire
 from tests.refusals import failed
-from tests.toy import ROUNDS, Sets, run_toy, tree, weights
+from tests.toy import ROUNDS, NewRun, Sets, run_toy, tree, weights
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.federation.method import Method
@@ -26,11 +26,9 @@ from fedvisage.recipe import Federation
 
 
 @pytest.fixture(scope="module")
-def without_b(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def without_b(sets: Sets, new_run: NewRun) -> Path:
     """A run without site B."""
-    out = tmp_path_factory.mktemp("without") / "run"
-    run_toy(recipe_without(sets, "B"), out)
-    return out
+    return new_run(recipe_without(sets, "B"))
 
 
 def recipe_without(sets: Sets, *names: str, **changes: Any) -> dict[str, Any]:

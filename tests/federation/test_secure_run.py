@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from tests.federation.wires import Wire
 from tests.refusals import failed, refused
-from tests.toy import Sets, deterministic_files, recipe_of, run_toy, tree, weights
+from tests.toy import NewRun, Sets, deterministic_files, recipe_of, run_toy, tree, weights
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.federation.protections.compatible import check_protection
@@ -31,10 +31,8 @@ def secure_recipe(sets: Sets, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def baseline(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("whole") / "run"
-    run_toy(secure_recipe(sets), out)
-    return out
+def baseline(sets: Sets, new_run: NewRun) -> Path:
+    return new_run(secure_recipe(sets))
 
 
 @pytest.mark.parametrize("weight", ["uniform", "examples"])

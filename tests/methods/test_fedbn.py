@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.refusals import refused
-from tests.toy import ROUNDS, SITES, Sets, recipe_of, run_toy, tree
+from tests.toy import ROUNDS, SITES, NewRun, Sets, recipe_of, tree
 
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.record.store import SiteStore
@@ -17,10 +17,8 @@ from fedvisage.methods import METHODS
 
 
 @pytest.fixture(scope="module")
-def fedbn_run(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("fedbn") / "run"
-    run_toy(tree(sets, "fedbn"), out)
-    return out
+def fedbn_run(sets: Sets, new_run: NewRun) -> Path:
+    return new_run(tree(sets, "fedbn"))
 
 
 def layers_of(out: Path, site: str) -> Message:

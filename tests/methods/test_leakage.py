@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from tests.methods.interrupting import Interrupted, stop_after
 from tests.refusals import failed, refused
-from tests.toy import SITES, Sets, deterministic_files, recipe_of, run_toy, tree
+from tests.toy import SITES, NewRun, Sets, deterministic_files, recipe_of, run_toy, tree
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.data.prepared import PreparedSet
@@ -40,10 +40,8 @@ def content(sets: Sets, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def noised_run(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("noised") / "run"
-    run_toy(content(sets), out)
-    return out
+def noised_run(sets: Sets, new_run: NewRun) -> Path:
+    return new_run(content(sets))
 
 
 def test_long_rows_are_clipped_and_short_rows_are_unchanged() -> None:

@@ -13,7 +13,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 from tests.refusals import refused
-from tests.toy import SITES, Sets, make_set, quiet_reporter, recipe_of, run_toy, tree, weights
+from tests.toy import SITES, NewRun, Sets, make_set, quiet_reporter, recipe_of, run_toy, tree, weights
 
 from fedvisage.base.files import cache_directory
 from fedvisage.methods import find
@@ -74,11 +74,9 @@ def large_sets(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def chosen_run(large_sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def chosen_run(large_sets: Sets, new_run: NewRun) -> Path:
     """A finished run whose recipe left layout and number format open."""
-    out = tmp_path_factory.mktemp("chosen") / "run"
-    run_toy(open_recipe(large_sets), out)
-    return out
+    return new_run(open_recipe(large_sets))
 
 
 def open_recipe(sets: Sets) -> dict[str, Any]:

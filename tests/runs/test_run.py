@@ -16,6 +16,7 @@ from tests.runs.linear_detector import linear_detector
 from tests.toy import (
     ROUNDS,
     SITES,
+    NewRun,
     Sets,
     deterministic_files,
     make_set,
@@ -41,10 +42,8 @@ from fedvisage.tasks.scoring import Scorer
 
 
 @pytest.fixture(scope="module")
-def finished_run(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("finished") / "run"
-    run_toy(tree(sets, training__rounds=5, evaluation__keep="best"), out)
-    return out
+def finished_run(sets: Sets, new_run: NewRun) -> Path:
+    return new_run(tree(sets, training__rounds=5, evaluation__keep="best"))
 
 
 def rows(out: Path) -> list[dict[str, Any]]:

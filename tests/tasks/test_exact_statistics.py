@@ -7,7 +7,18 @@ from typing import Any
 import pytest
 import torch
 from tests.refusals import refused
-from tests.toy import SITES, Sets, deterministic_files, make_set, quiet_reporter, recipe_of, run_toy, tree, weights
+from tests.toy import (
+    SITES,
+    NewRun,
+    Sets,
+    deterministic_files,
+    make_set,
+    quiet_reporter,
+    recipe_of,
+    run_toy,
+    tree,
+    weights,
+)
 from torch import Tensor, nn
 
 import fedvisage as fv
@@ -38,10 +49,8 @@ def uneven(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def run(uneven: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("exact") / "run"
-    run_toy(tree(uneven, "fedgpad", **EXACT), out)
-    return out
+def run(uneven: Mapping[str, Path], new_run: NewRun) -> Path:
+    return new_run(tree(uneven, "fedgpad", **EXACT))
 
 
 def training_images(uneven: Mapping[str, Path], *sites: str) -> Tensor:

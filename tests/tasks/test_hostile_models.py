@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.refusals import refused
-from tests.toy import Sets, remove_seal, run_toy, tree
+from tests.toy import NewRun, Sets, remove_seal, tree
 
 import fedvisage as fv
 from fedvisage.base.errors import RunFailed
@@ -23,11 +23,9 @@ Settings = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def whole(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(sets: Sets, new_run: NewRun) -> Path:
     """A finished run."""
-    out = tmp_path_factory.mktemp("hostile") / "run"
-    run_toy(tree(sets, training__rounds=1), out)
-    return out
+    return new_run(tree(sets, training__rounds=1))
 
 
 @pytest.fixture

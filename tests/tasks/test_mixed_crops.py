@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.refusals import refused
-from tests.toy import Sets, make_set, quiet_reporter, recipe_of, remove_seal, run_toy, tree
+from tests.toy import NewRun, Sets, make_set, quiet_reporter, recipe_of, remove_seal, run_toy, tree
 
 import fedvisage as fv
 from fedvisage import cli
@@ -43,10 +43,8 @@ def write_crop_record(path: Path, crop: CropRecord) -> None:
 
 
 @pytest.fixture(scope="module")
-def finished_run(cropped_sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("finished") / "run"
-    run_toy(tree(cropped_sets, training__rounds=1), out)
-    return out
+def finished_run(cropped_sets: Sets, new_run: NewRun) -> Path:
+    return new_run(tree(cropped_sets, training__rounds=1))
 
 
 def with_target(cropped_sets: Sets, name: str) -> dict[str, object]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.refusals import check_output, refused
-from tests.toy import SIZE, Sets, make_set, run_toy, tree
+from tests.toy import SIZE, NewRun, Sets, make_set, run_toy, tree
 from typer.testing import CliRunner, Result
 
 import fedvisage as fv
@@ -38,10 +38,8 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def run(many: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("points") / "run"
-    run_toy(tree(many, training__rounds=1), out)
-    return out
+def run(many: Mapping[str, Path], new_run: NewRun) -> Path:
+    return new_run(tree(many, training__rounds=1))
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import torch
 from dp_accounting.pld import privacy_loss_distribution
 from safetensors.torch import load_file
 from tests.refusals import failed, refused
-from tests.toy import Sets, deterministic_files, recipe_of, run_toy, tree, weights
+from tests.toy import NewRun, Sets, deterministic_files, recipe_of, run_toy, tree, weights
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.federation.privacy.mechanisms import DerivedDraws
@@ -32,10 +32,8 @@ def private_recipe(sets: Sets, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def baseline(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("private") / "run"
-    run_toy(private_recipe(sets), out)
-    return out
+def baseline(sets: Sets, new_run: NewRun) -> Path:
+    return new_run(private_recipe(sets))
 
 
 def test_without_noise_and_with_a_large_bound_the_run_is_fedavg(sets: Sets, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
-from tests.toy import SITES, Sets, open_run_data, recipe_of, run_toy, scores_of, tree
+from tests.toy import SITES, NewRun, Sets, open_run_data, recipe_of, run_toy, scores_of, tree
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.methods import METHODS
@@ -23,10 +23,8 @@ from fedvisage.tasks.scoring import Scorer
 
 
 @pytest.fixture(scope="module", params=["fedpad", "single", "fused"])
-def run(request: pytest.FixtureRequest, sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp(request.param) / "run"
-    run_toy(tree(sets, request.param, evaluation__features=5, evaluation__resamples=20), out)
-    return out
+def run(request: pytest.FixtureRequest, sets: Sets, new_run: NewRun) -> Path:
+    return new_run(tree(sets, request.param, evaluation__features=5, evaluation__resamples=20))
 
 
 def test_figures_follow_from_the_scores_and_the_threshold(run: Path) -> None:

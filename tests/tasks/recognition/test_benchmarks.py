@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.listed import RACES, write_listed, write_set, write_templates
 from tests.refusals import refused
-from tests.toy import DETERMINISTIC_FILES, Sets, recipe_of, run_toy, tree
+from tests.toy import DETERMINISTIC_FILES, NewRun, Sets, recipe_of, run_toy, tree
 from typer.testing import CliRunner
 
 from fedvisage.cli import app
@@ -40,10 +40,8 @@ def recipe(sets: Sets, **data: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def finished_run(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("plain") / "run"
-    run_toy(recipe(sets), out)
-    return out
+def finished_run(sets: Sets, new_run: NewRun) -> Path:
+    return new_run(recipe(sets))
 
 
 @pytest.fixture(scope="module")

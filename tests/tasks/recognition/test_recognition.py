@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load_file
 from tests.refusals import failed, refused
-from tests.toy import SIZE, Sets, make_people, quiet_reporter, recipe_of, run_toy, tree
+from tests.toy import SIZE, NewRun, Sets, make_people, quiet_reporter, recipe_of, run_toy, tree
 
 from fedvisage.data.writer import Writer
 from fedvisage.device.predict import InputPictures, list_input_pictures, picture_at
@@ -33,10 +33,8 @@ from fedvisage.tasks.finished_model import open_model
 
 
 @pytest.fixture(scope="module")
-def finished_run(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("recognition") / "run"
-    run_toy(tree(sets, "fedfr", training__rounds=2, evaluation__recognition={"fmr": 0.05}), out)
-    return out
+def finished_run(sets: Sets, new_run: NewRun) -> Path:
+    return new_run(tree(sets, "fedfr", training__rounds=2, evaluation__recognition={"fmr": 0.05}))
 
 
 def test_pre_training_happens_once_per_combination_of_settings(sets: Sets, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 from tests.refusals import refused
 from tests.tasks.pad.adapt.examples import FORMS, PAPER
-from tests.toy import Sets, make_set, run_toy, scores_of, tree
+from tests.toy import NewRun, Sets, make_set, run_toy, scores_of, tree
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedvisage.base.streams import numpy_rng
@@ -33,10 +33,8 @@ ANYWHERE = AdaptationSource(threshold=0.0, scatter=0.0)
 
 
 @pytest.fixture(scope="module")
-def run(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("adapt") / "run"
-    run_toy(tree(sets), out)
-    return out
+def run(sets: Sets, new_run: NewRun) -> Path:
+    return new_run(tree(sets))
 
 
 @pytest.fixture
