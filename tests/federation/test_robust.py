@@ -26,10 +26,8 @@ def five(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]
 
 
 @pytest.fixture(scope="module")
-def mean(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    out = tmp_path_factory.mktemp("mean") / "run"
-    run_toy(tree(sets, training__rounds=1), out)
-    return weights(out)
+def mean(pad_run: Path) -> bytes:
+    return weights(pad_run)
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -18,11 +18,9 @@ from fedvisage.tasks.scoring import mean_score
 
 
 @pytest.fixture(scope="module")
-def start(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def start(pad_run: Path) -> Path:
     """A model of one round."""
-    out = tmp_path_factory.mktemp("start") / "run"
-    run_toy(tree(sets, training__rounds=1), out)
-    return out / "model.safetensors"
+    return pad_run / "model.safetensors"
 
 
 def content(sets: Sets, start: Path, **changes: Any) -> dict[str, Any]:

@@ -2,17 +2,15 @@
 
 import json
 import shutil
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import yaml
-from tests.refusals import refused
+from tests.refusals import Command, refused
 from tests.toy import NewRun, Sets, make_set, quiet_reporter, recipe_of, remove_seal, run_toy, tree
 
 import fedvisage as fv
-from fedvisage import cli
 from fedvisage.data.crops import OLD_DETECTOR, CropRecord
 from fedvisage.faces.cropping import record_of
 from fedvisage.runs.evaluate import evaluate
@@ -103,22 +101,12 @@ def test_model_is_evaluated_on_other_crops_only_if_allowed(
     assert evaluate(model, str(cropped_sets["W"]), tmp_path, checks=Checks(allow_mixed_crops=True))["target"] == "W"
 
 
-def test_command_line_has_the_option_and_prints_notes(
-    cropped_sets: Sets,
-    finished_run: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def call(*words: object) -> tuple[object, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fedvisage", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return ended.value.code, *capsys.readouterr()
-
-    code, _, err = call("evaluate", finished_run, "--data", cropped_sets["V"], "--json")
+def test_command_line_has_the_option_and_prints_notes(cropped_sets: Sets, finished_run: Path, command: Command) -> None:
+    words = ("evaluate", str(finished_run), "--data", str(cropped_sets["V"]), "--json")
+    code, _, err = command(*words)
     assert code == 2
     assert "--allow-mixed-crops" in err
-    code, out, err = call("evaluate", finished_run, "--data", cropped_sets["V"], "--allow-mixed-crops", "--json")
+    code, out, err = command(*words, "--allow-mixed-crops")
     assert not code
     assert json.loads(out)["target"] == "V"
     assert "earlier versions" in err

@@ -73,22 +73,6 @@ def test_model_of_another_format_is_refused_by_number(model_directory: Path) -> 
         saved_model.load(model_directory)
 
 
-@pytest.mark.parametrize(
-    ("text", "keyword"),
-    [
-        ("", "JSON"),
-        ("[]", "object"),
-        ("{}", "'format'"),
-        ('{"recipe": {}, "weights_sha256": "", "thresholds": []}', "'format'"),
-        ('{"format": 3}', "'recipe'"),
-    ],
-)
-def test_malformed_settings_are_refused(text: str, keyword: str, model_directory: Path) -> None:
-    (model_directory / "model.json").write_text(text)
-    with refused(model_directory / "model.json", keyword):
-        saved_model.load(model_directory)
-
-
 def test_directory_without_a_model_is_named(tmp_path: Path) -> None:
     with refused("model.json", "exist"):
         saved_model.load(tmp_path)

@@ -16,6 +16,7 @@ from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.metrics.threshold import BINS, EDGES
 from fedvisage.nn.compute import resolve_compute
 from fedvisage.tasks.asking import source_summary
+from fedvisage.tasks.finished_model import open_model
 from fedvisage.tasks.pad.evaluation import evaluate_pad, heldout_views, mean_figures
 from fedvisage.tasks.pad.task import summarise
 from fedvisage.tasks.saved_model import load
@@ -80,12 +81,10 @@ def test_thresholds_of_the_sites_are_saved_with_the_model(run: Path) -> None:
 
 
 def test_scores_are_recomputed_from_the_saved_model(run: Path, sets: Sets, tmp_path: Path) -> None:
-    saved = load(run)
-    recipe = recipe_of(saved.recipe)
-    scorer = Scorer(METHODS[recipe.method.name], recipe, resolve_compute("cpu", "fp32"))
-    target = open_run_data(saved.recipe, tmp_path).target
+    model = open_model(run)
+    target = open_run_data(model.saved.recipe, tmp_path).target
     assert target is not None
-    again = evaluate_pad(scorer, saved, target, "U")
+    again = evaluate_pad(model.scorer, model.saved, target, "U")
     stored = np.concatenate([columns["logit"] for columns in scores_of(run).values()])
     assert (again.scores.live == stored).all()
 
@@ -102,13 +101,11 @@ def test_scores_are_in_fp32_after_training_in_bf16(sets: Sets, tmp_path: Path, m
 
 
 def test_target_labels_never_replace_a_missing_histogram(run: Path, sets: Sets, tmp_path: Path) -> None:
-    saved = load(run)
-    recipe = recipe_of(saved.recipe)
-    scorer = Scorer(METHODS[recipe.method.name], recipe, resolve_compute("cpu", "fp32"))
-    target = open_run_data(saved.recipe, tmp_path).target
+    model = open_model(run)
+    target = open_run_data(model.saved.recipe, tmp_path).target
     assert target is not None
     with pytest.raises(RunFailed, match="no histogram"):
-        evaluate_pad(scorer, replace(saved, thresholds={}), target, "U")
+        evaluate_pad(model.scorer, replace(model.saved, thresholds={}), target, "U")
 
 
 def test_oracle_threshold_is_recorded_as_such(sets: Sets, tmp_path: Path) -> None:

@@ -23,8 +23,14 @@ from fedvisage.report.page import write_report
 from fedvisage.tasks.saved_model import load
 from fedvisage.tasks.scoring import Scorer
 
-STEP = 5 / 512
-"""The width of a bin of scores."""
+
+def check_equal_errors(live: np.ndarray, label: np.ndarray, threshold: float) -> None:
+    """Check that both error rates differ least at a threshold, to the width of a bin of scores."""
+    step = 5 / 512
+    levels = np.arange(live.min() - step, live.max() + step, step / 4)
+    gaps = [abs(np.mean(live[label == 0] >= at) - np.mean(live[label == 1] < at)) for at in levels]
+    least = levels[np.isclose(gaps, min(gaps))]
+    assert least.min() - step <= threshold <= least.max() + step
 
 
 def content(sets: Sets, heldout: str = "none") -> dict[str, Any]:
@@ -55,10 +61,7 @@ def test_threshold_has_equal_errors_on_all_training_images(run: tuple[Path, Metr
     views = [View.of(PreparedSet.open(sets[name])) for name in SITES]
     live = np.concatenate([scorer.scores(saved.finished, view)[""] for view in views])
     label = np.concatenate([view.labels for view in views])
-    levels = np.arange(live.min() - STEP, live.max() + STEP, STEP / 4)
-    gaps = [abs(np.mean(live[label == 0] >= at) - np.mean(live[label == 1] < at)) for at in levels]
-    least = levels[np.isclose(gaps, min(gaps))]
-    assert least.min() - STEP <= metrics["threshold"] <= least.max() + STEP
+    check_equal_errors(live, label, metrics["threshold"])
     assert metrics["threshold_rule"] == "source-train-eer"
     at = metrics["threshold"]
     assert metrics["threshold_source.far"] == pytest.approx(np.mean(live[label == 0] >= at), abs=0.05)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 from safetensors.numpy import load_file
+from tests.listed import write_set
 from tests.refusals import failed, refused
-from tests.toy import SIZE, NewRun, Sets, make_people, quiet_reporter, recipe_of, run_toy, tree
+from tests.toy import NewRun, Sets, make_people, quiet_reporter, recipe_of, run_toy, tree
 
-from fedvisage.data.writer import Writer
 from fedvisage.device.predict import InputPictures, list_input_pictures, picture_at
 from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.server import NoQuorum
@@ -160,22 +160,9 @@ def test_evaluation_uses_the_sites_own_parameters(finished_run: Path, sets: Sets
 
 
 def test_model_is_evaluated_on_a_list_of_pairs(finished_run: Path, tmp_path: Path) -> None:
-    rng, people = np.random.default_rng(3), ("Ada", "Bo", "Cy", "Di")
-    with Writer(tmp_path / "set", name="listed", size=SIZE, source="noise", identities=True) as out:
-        for who in people:
-            names = [f"{who}/{who}_{number:04d}.png" for number in (1, 2)]
-            images = rng.integers(0, 255, (2, SIZE, SIZE, 3)).astype(np.uint8)
-            out.add(
-                images,
-                label=[1] * 2,
-                species=["bonafide"] * 2,
-                subject=[who] * 2,
-                video=names,
-                frame=[0] * 2,
-                split=["test"] * 2,
-                item=names,
-                group=["all"] * 2,
-            )
+    people = ("Ada", "Bo", "Cy", "Di")
+    names = [f"{who}/{who}_{number:04d}.png" for who in people for number in (1, 2)]
+    write_set(tmp_path / "set", names, [who for who in people for _ in (1, 2)], ["all"] * 8)
     lines = [f"{who}\t1\t2" for who in people] + ["Ada\t1\tBo\t2", "Cy\t1\tDi\t1", "Ada\t2\tCy\t2", "Di\t1\tEve\t1"]
     (tmp_path / "pairs.txt").write_text("\n".join([*lines, *lines]))
     listed = open_model(finished_run, pairs=tmp_path / "pairs.txt")
@@ -192,23 +179,12 @@ def test_model_is_evaluated_on_a_list_of_pairs(finished_run: Path, tmp_path: Pat
 
 
 def test_benchmark_people_with_too_few_images_are_counted_and_reported(finished_run: Path, tmp_path: Path) -> None:
-    rng = np.random.default_rng(3)
-    with Writer(tmp_path / "set", name="few", size=SIZE, source="noise", identities=True) as out:
-        for who, images in (("Ada", 1), ("Bo", 3), ("Cy", 3), ("Di", 2)):
-            names = [f"{who}/{number}.png" for number in range(images)]
-            pixels = rng.integers(0, 255, (images, SIZE, SIZE, 3)).astype(np.uint8)
-            split = ["train", "train"] if who == "Di" else (["test"] + ["train"] * images)[:images]
-            out.add(
-                pixels,
-                label=[1] * images,
-                species=["bonafide"] * images,
-                subject=[who] * images,
-                video=names,
-                frame=[0] * images,
-                split=split,
-                item=names,
-                group=["all"] * images,
-            )
+    splits = {"Ada": ["test"], "Bo": ["test", "train", "train"], "Cy": ["test", "train", "train"], "Di": ["train"] * 2}
+    who = [name for name, own in splits.items() for _ in own]
+    names = [f"{name}/{number}.png" for number, name in enumerate(who)]
+    write_set(
+        tmp_path / "set", names, who, ["all"] * len(who), splits=[split for own in splits.values() for split in own]
+    )
     result = evaluate(open_model(finished_run), str(tmp_path / "set"), tmp_path)
     assert (result["generic.identities_without_pairs"], result["generic.identities_not_searched"]) == (1, 2)
     table = left_out_table(Metrics(read_metrics(finished_run / "metrics.json") | result))
