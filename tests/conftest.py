@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 from filelock import FileLock
+from safetensors.torch import save_file
+from tests.methods.combining import TRANSFORMER
 from tests.refusals import Command
 from tests.seeding import (
     pytest_addoption,
@@ -19,7 +21,7 @@ from tests.seeding import (
     shuffle_groups,
 )
 from tests.tiers import FEDERATED, LONG, SPREAD, WHOLE, is_left_to_test_all, long_tests
-from tests.toy import SITES, THREADS, NewRun, Sets, make_sets, run_toy, run_toy_once, tree
+from tests.toy import SITES, SIZE, THREADS, NewRun, Sets, make_sets, run_toy, run_toy_once, tree
 from typer.testing import CliRunner
 from xdist.scheduler import LoadScopeScheduling
 
@@ -112,6 +114,19 @@ def recognition(recognition_run: Path) -> Path:
     out = recognition_run.with_name("recognition")
     export(open_model(recognition_run), out, cache=recognition_run.with_name("cache"))
     return out
+
+
+@pytest.fixture(scope="session")
+def transformer_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of weights as timm writes it, for the small transformer of tests."""
+    import timm
+
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        net = timm.create_model(TRANSFORMER, num_classes=7, img_size=SIZE)
+    path = tmp_path_factory.mktemp("published") / "weights.safetensors"
+    save_file(net.state_dict(), path)
+    return path
 
 
 @pytest.fixture

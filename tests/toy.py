@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from filelock import FileLock
 from rich.console import Console
 
@@ -200,6 +201,13 @@ def shortest_recipe(name: str, **options: Any) -> Recipe:
 def recipe_of(content: Mapping[str, Any], method: Method | None = None) -> Recipe:
     """Validate a recipe of plain values, with the options of the shipped methods or of the given one."""
     return recipes.validate(content, read_method if method is None else method.options.model_validate)
+
+
+def write_study(study: Mapping[str, Any], folder: Path) -> Path:
+    """Write a study of plain values, and return its file."""
+    path = folder / "study.yaml"
+    path.write_text(yaml.safe_dump(dict(study), sort_keys=False))
+    return path
 
 
 def quiet_reporter() -> Reporter:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.refusals import refused
-from tests.toy import SITES, SIZE, Sets, deterministic_files, make_people, run_toy, tree, weights
+from tests.toy import SITES, SIZE, Sets, deterministic_files, make_people, run_toy, tree
 
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
@@ -46,13 +46,12 @@ def people(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> dict[str, st
 
 @pytest.fixture(scope="module")
 def runs(sets: Sets, people: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A start, and runs from it that keep the average, the result and the start, and one without a choice."""
+    """A start, and runs from it that keep the average, the result and the start."""
     root = tmp_path_factory.mktemp("runs")
     run_toy(content(sets, people, training__rounds=1), root / "first")
     start = str(root / "first" / "model.safetensors")
-    for keep in ("average", "result", "start", None):
-        changes = {} if keep is None else {"training__keep": keep}
-        run_toy(content(sets, people, training__start=start, **changes), root / str(keep))
+    for keep in ("average", "result", "start"):
+        run_toy(content(sets, people, training__start=start, training__keep=keep), root / keep)
     return root
 
 
@@ -63,12 +62,6 @@ def content(sets: Sets, people: Mapping[str, str], **changes: Any) -> dict[str, 
 
 def metrics_of(run: Path) -> Metrics:
     return read_metrics(run / "metrics.json")
-
-
-def test_kept_start_and_kept_result_equal_runs_without_the_choice(runs: Path) -> None:
-    assert weights(runs / "result") == weights(runs / "None")
-    kept, start = load_file(runs / "start" / "model.safetensors"), load_file(runs / "first" / "model.safetensors")
-    assert all(torch.equal(kept[name], value) for name, value in start.items())
 
 
 def test_a_kept_average_embeds_with_the_mean_of_both_networks_unit_features(runs: Path) -> None:

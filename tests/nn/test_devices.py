@@ -134,12 +134,13 @@ def test_uses_of_a_finished_model_report_an_operation_without_a_deterministic_al
     faces = np.zeros((2, model.recipe.input.size, model.recipe.input.size, 3), np.uint8)
     Image.fromarray(faces[0]).save(tmp_path / "face.png")
     choose_algorithms(deterministic=True)
-    with refused("recipe.runtime.deterministic", "put_ has no deterministic algorithm"):
-        evaluate(model, None, tmp_path / "cache")
-    with refused("recipe.runtime.deterministic", "put_ has no deterministic algorithm"):
-        predict(model, list_input_pictures([tmp_path / "face.png"]), crop="none")
-    with refused("recipe.runtime.deterministic", "put_ has no deterministic algorithm"):
-        model.score(faces)
+    for use in (
+        lambda: evaluate(model, None, tmp_path / "cache"),
+        lambda: predict(model, list_input_pictures([tmp_path / "face.png"]), crop="none"),
+        lambda: model.score(faces),
+    ):
+        with refused("recipe.runtime.deterministic", "put_ has no deterministic algorithm"):
+            use()
 
 
 def test_other_errors_of_torch_are_not_changed() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests.methods.interrupting import InterruptingReporter
 from tests.refusals import refused
-from tests.toy import Sets, deterministic_files, quiet_reporter, run_toy, tree
+from tests.toy import Sets, deterministic_files, run_toy, tree
 
-from fedvisage.base.progress import Reporter
 from fedvisage.federation.record.store import read_sealed, write_sealed
 
 
@@ -24,17 +24,6 @@ class Runs(NamedTuple):
     """Another one of the same recipe."""
 
 
-class Interrupting(Reporter):
-    """A reporter that interrupts the run at the end of the third round, before its checkpoint."""
-
-    def __init__(self) -> None:
-        super().__init__(quiet_reporter().console)
-
-    def advance(self, done: int, total: int, note: str) -> None:
-        if done == 3:
-            raise KeyboardInterrupt
-
-
 def content_of(sets: Sets, seed: int = 0, workers: int | None = None) -> dict[str, object]:
     return tree(sets, "fedbn", evaluation__snapshots=1, runtime__seed=seed, runtime__workers=workers)
 
@@ -45,7 +34,7 @@ def interrupted(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     runs = Runs(*(place / name for name in Runs._fields))
     for run, seed in zip(runs, (0, 1, 0), strict=True):
         with pytest.raises(KeyboardInterrupt):
-            run_toy(content_of(sets, seed), run, reporter=Interrupting())
+            run_toy(content_of(sets, seed), run, reporter=InterruptingReporter(3))
     return runs
 
 
@@ -191,7 +180,7 @@ def test_workers_refuse_the_state_of_another_site(runs: Runs, sets: Sets, tmp_pa
 
 def test_run_without_a_checkpoint_records_its_environment_again(sets: Sets, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run_toy(tree(sets, runtime__checkpoint_every=5), tmp_path / "run", reporter=Interrupting())
+        run_toy(tree(sets, runtime__checkpoint_every=5), tmp_path / "run", reporter=InterruptingReporter(3))
     path = tmp_path / "run" / "environment.json"
     environment = json.loads(path.read_text())
     path.write_text(json.dumps({**environment, "processor": "Fast"}))

@@ -13,7 +13,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 from tests.refusals import refused
-from tests.toy import SITES, NewRun, Sets, make_set, quiet_reporter, recipe_of, run_toy, tree, weights
+from tests.toy import NewRun, Sets, quiet_reporter, recipe_of, run_toy, tree, weights
 
 from fedvisage.base.files import cache_directory
 from fedvisage.methods import find
@@ -67,20 +67,13 @@ def fail() -> NetworkTraits:
 
 
 @pytest.fixture(scope="module")
-def large_sets(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """Toy sets of images that are large enough for bf16."""
-    root = tmp_path_factory.mktemp("large")
-    return {name: make_set(root / name, name, seed, size=32) for seed, name in enumerate((*SITES, "U"))}
-
-
-@pytest.fixture(scope="module")
-def chosen_run(large_sets: Sets, new_run: NewRun) -> Path:
+def chosen_run(sets: Sets, new_run: NewRun) -> Path:
     """A finished run whose recipe left layout and number format open."""
-    return new_run(open_recipe(large_sets))
+    return new_run(open_recipe(sets))
 
 
 def open_recipe(sets: Sets) -> dict[str, Any]:
-    content = tree(sets, input__size=32)
+    content = tree(sets)
     del content["runtime"]["precision"]
     return content
 
@@ -141,11 +134,11 @@ def test_resolved_recipe_gives_the_same_bytes(chosen_run: Path, tmp_path: Path) 
     assert weights(tmp_path / "again") == weights(chosen_run)
 
 
-def test_resume_accepts_an_open_layout_and_refuses_another_one(chosen_run: Path, large_sets: Sets) -> None:
+def test_resume_accepts_an_open_layout_and_refuses_another_one(chosen_run: Path, sets: Sets) -> None:
     text = (chosen_run / "recipe.yaml").read_text()
-    assert run_toy(open_recipe(large_sets), chosen_run, resume=True)
+    assert run_toy(open_recipe(sets), chosen_run, resume=True)
     assert (chosen_run / "recipe.yaml").read_text() == text
-    other = open_recipe(large_sets)
+    other = open_recipe(sets)
     other["runtime"]["layout"] = "first"
     with refused("run", "recipe", "--out"):
         run_toy(other, chosen_run, resume=True)
@@ -172,7 +165,7 @@ def test_narrow_network_trains_without_a_segmentation_fault(tmp_path: Path) -> N
 
 def test_layouts_train_the_same_weights_up_to_rounding(sets: Sets, tmp_path: Path) -> None:
     for layout in ("first", "last"):
-        content = tree(sets, "fedgpad", runtime__layout=layout, input__size=32, training__rounds=1)
+        content = tree(sets, "fedgpad", runtime__layout=layout, training__rounds=1)
         content["training"]["optimizer"] = {"name": "sgd", "lr": 0.001}  # Adam's first step is a sign
         run(Request(recipe_of(content), tmp_path / layout, tmp_path / "cache"), quiet_reporter())
     first, last = (load_file(tmp_path / layout / "model.safetensors") for layout in ("first", "last"))
@@ -188,9 +181,7 @@ def test_layout_first_makes_kernels_contiguous(sets: Sets) -> None:
 
 
 def test_federation_job_contains_the_layout(sets: Sets, tmp_path: Path) -> None:
-    recipe = without_local_parts(
-        with_chosen_settings(set_up_recipe(tree(sets, runtime__precision="bf16", input__size=32)))
-    )
+    recipe = without_local_parts(with_chosen_settings(set_up_recipe(tree(sets, runtime__precision="bf16"))))
     write_job(tmp_path / "job", Job("job", recipe), "ABC")
     runtime = read_job(tmp_path / "job" / "app" / "config").recipe.runtime
     assert (runtime.layout, runtime.precision) == ("last", "bf16")

@@ -11,6 +11,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save
+from tests.methods.interrupting import InterruptingReporter
 from tests.refusals import failed, refused
 from tests.runs.linear_detector import linear_detector
 from tests.toy import (
@@ -29,7 +30,6 @@ from tests.toy import (
 )
 
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.base.progress import Reporter
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.record.store import CHECKPOINTS, read_sealed, write_sealed
 from fedvisage.methods import METHODS
@@ -44,10 +44,6 @@ from fedvisage.tasks.scoring import Scorer
 @pytest.fixture(scope="module")
 def finished_run(sets: Sets, new_run: NewRun) -> Path:
     return new_run(tree(sets, training__rounds=5, evaluation__keep="best"))
-
-
-def rows(out: Path) -> list[dict[str, Any]]:
-    return read_lines(out / "rounds.jsonl")
 
 
 def test_finished_run_is_recognised_although_its_recipe_lacks_newer_keys(
@@ -88,7 +84,7 @@ def test_finished_run_has_the_documented_files_and_metrics(finished_run: Path) -
 
 
 def test_rounds_record_losses_sites_and_bytes(finished_run: Path) -> None:
-    rounds, metrics = rows(finished_run), json.loads((finished_run / "metrics.json").read_text())
+    rounds, metrics = read_lines(finished_run / "rounds.jsonl"), json.loads((finished_run / "metrics.json").read_text())
     assert [row["round"] for row in rounds] == [1, 2, 3, 4, 5]
     for row in rounds:
         assert set(row["loss"]) == {"A", "B", "C"}
@@ -100,7 +96,7 @@ def test_rounds_record_losses_sites_and_bytes(finished_run: Path) -> None:
 
 
 def test_best_round_is_chosen_by_the_sites_held_out_error(finished_run: Path, sets: Sets, tmp_path: Path) -> None:
-    errors = [row["heldout"]["eer"] for row in rows(finished_run)]
+    errors = [row["heldout"]["eer"] for row in read_lines(finished_run / "rounds.jsonl")]
     best = errors.index(min(errors)) + 1
     run_toy(tree(sets, training__rounds=best), tmp_path / "until-best")
     assert weights(finished_run) == weights(tmp_path / "until-best")
@@ -116,25 +112,13 @@ def test_checkpoint_interval_does_not_change_the_result(sets: Sets, tmp_path: Pa
     assert sorted(path.stem for path in (tmp_path / "seldom" / "checkpoints").iterdir()) == ["000002", "000003"]
 
 
-class InterruptingReporter(Reporter):
-    """A reporter that interrupts the run at the end of a round."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(quiet_reporter().console)
-        self.number = number
-
-    def advance(self, done: int, total: int, note: str) -> None:
-        if done == self.number:
-            raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize("options", [{}, {"evaluation__keep": "best", "training__early_stop": {"patience": 2}}])
 def test_run_interrupted_after_every_round_resumes_to_the_same_bytes(
     options: dict[str, Any], sets: Sets, tmp_path: Path
 ) -> None:
     content = tree(sets, training__rounds=5, **options)
     run_toy(content, tmp_path / "whole")
-    for number in range(2, len(rows(tmp_path / "whole")) + 1):
+    for number in range(2, len(read_lines(tmp_path / "whole" / "rounds.jsonl")) + 1):
         with pytest.raises(KeyboardInterrupt):
             run_toy(content, tmp_path / "run", resume=True, reporter=InterruptingReporter(number))
     run_toy(content, tmp_path / "run", resume=True)
@@ -158,7 +142,7 @@ def test_rounds_without_a_quorum_are_counted_across_interruptions(sets: Sets, tm
         run_toy(content, tmp_path / "run", reporter=InterruptingReporter(2))
     with failed(RunFailed, "3 rounds", "quorum"):
         run_toy(content, tmp_path / "run", resume=True)
-    assert [row["round"] for row in rows(tmp_path / "run")] == [1, 2]
+    assert [row["round"] for row in read_lines(tmp_path / "run" / "rounds.jsonl")] == [1, 2]
 
 
 def test_nonempty_output_directory_is_refused(sets: Sets, finished_run: Path, tmp_path: Path) -> None:
@@ -210,12 +194,11 @@ def test_run_accepts_batch_sizes_per_site_and_weights_by_examples(sets: Sets, tm
     run_toy(
         tree(sets, training__batch=batch, training__local={"epochs": 1}, method__weight="examples"), tmp_path / "run"
     )
-    assert len(rows(tmp_path / "run")) == ROUNDS
+    assert len(read_lines(tmp_path / "run" / "rounds.jsonl")) == ROUNDS
 
 
-def test_half_precision_is_deterministic(tmp_path: Path) -> None:
-    sets = {name: make_set(tmp_path / name, name, seed, size=32) for seed, name in enumerate((*SITES, "U"))}
-    content = tree(sets, runtime__precision="bf16", training__rounds=2, input__size=32)
+def test_half_precision_is_deterministic(sets: Sets, tmp_path: Path) -> None:
+    content = tree(sets, runtime__precision="bf16", training__rounds=2)
     run_toy(content, tmp_path / "one")
     run_toy(content, tmp_path / "two")
     assert weights(tmp_path / "one") == weights(tmp_path / "two")
@@ -320,7 +303,7 @@ def test_method_that_trains_without_uploads_finishes(sets: Sets, tmp_path: Path)
 def test_metrics_record_the_rounds_of_each_site(sets: Sets, tmp_path: Path) -> None:
     attendance = run_toy(tree(sets, federation={"offline": 0.5}, training__rounds=4), tmp_path / "run")["attendance"]
     for name in SITES:
-        rounds = [row["round"] for row in rows(tmp_path / "run") if name in row["loss"]]
+        rounds = [row["round"] for row in read_lines(tmp_path / "run" / "rounds.jsonl") if name in row["loss"]]
         assert attendance["rounds"].get(name, 0) == len(rounds)
         assert set(attendance["missed"].get(name, [])) == {1, 2, 3, 4} - set(rounds) - set(attendance["lost"])
 

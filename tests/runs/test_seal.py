@@ -7,11 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.refusals import refused
+from tests.refusals import Command, refused
 from tests.toy import Sets, remove_seal, run_toy, tree
 
 import fedvisage as fv
-from fedvisage import cli
 
 Change = Callable[[Path, Path], None]
 Call = Callable[[str, Path], tuple[int, str]]
@@ -33,17 +32,13 @@ def run(runs: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+def call(command: Command) -> Call:
     """Call a verb on a run; return its exit code and what it printed to standard error."""
 
     def run(verb: str, run: Path) -> tuple[int, str]:
         cache = [] if verb == "compare" else ["--cache", str(run.parent / "cache")]
-        words = [verb, str(run), *([str(run.parent / "export")] if verb == "export" else []), *cache]
-        monkeypatch.setattr("sys.argv", ["fedvisage", *words])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return int(ended.value.code or 0), capsys.readouterr().err
+        code, _, error = command(verb, str(run), *([str(run.parent / "export")] if verb == "export" else []), *cache)
+        return code, error
 
     return run
 

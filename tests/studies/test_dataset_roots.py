@@ -4,7 +4,6 @@ import io
 import json
 import re
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 import yaml
 from rich.console import Console
 from tests.refusals import refused
-from tests.toy import discard
+from tests.toy import discard, write_study
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -63,12 +62,6 @@ def larger_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for kind in LETTERS.values():
         write_small_copy(kind, folder / kind, 8)
     return folder
-
-
-def write_study(study: Mapping[str, Any], folder: Path) -> Path:
-    path = folder / "study.yaml"
-    path.write_text(yaml.safe_dump(dict(study), sort_keys=False))
-    return path
 
 
 def conduct(path: Path, out: Path, root: Path, **options: Any) -> tuple[dict[str, Any], list[str]]:

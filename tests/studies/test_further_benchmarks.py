@@ -1,15 +1,13 @@
 """Further benchmarks of a study: evaluation of every cell, and columns of the table."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from tests.listed import write_listed, write_templates
 from tests.refusals import refused
-from tests.toy import Sets, discard, tree
+from tests.toy import Sets, discard, tree, write_study
 
 from fedvisage.metrics.recorded import Metrics
 from fedvisage.studies.conduct import run_study, shrink_for_smoke
@@ -44,12 +42,6 @@ def study(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
         "paper": [PAPER],
         "beside": {"pairs.north.accuracy": "pairs.south.accuracy"},
     }
-
-
-def write_study(study: Mapping[str, Any], folder: Path) -> Path:
-    path = folder / "study.yaml"
-    path.write_text(yaml.safe_dump(dict(study), sort_keys=False))
-    return path
 
 
 def test_benchmark_figures_are_columns_beside_the_targets(study: dict[str, Any], tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ from statistics import stdev
 from typing import Any
 
 import pytest
-import yaml
-from tests.toy import Sets, discard, tree
+from tests.toy import Sets, discard, tree, write_study
 from typer.testing import CliRunner
 
 from fedvisage.cli import app
@@ -75,8 +74,7 @@ def output(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "figures": ["hter", "auc"],
         "rows": {f"rate {rate}": {"set": [f"training.optimizer.lr={rate}"]} for rate in (0.001, 0.01, 0.1)},
     }
-    (root / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
-    run_study(root / "study.yaml", root / "out", root / "cache", discard)
+    run_study(write_study(study, root), root / "out", root / "cache", discard)
     return root / "out"
 
 
@@ -256,8 +254,7 @@ def test_study_of_recognition_has_all_forms(sets: Sets, tmp_path: Path) -> None:
         "figures": ["generic.tar@1e-1"],
         "rows": {"FedAvg": {}, "again": {"trained_by": "FedAvg"}},
     }
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
-    run_study(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", discard)
+    run_study(write_study(study, tmp_path), tmp_path / "out", tmp_path / "cache", discard)
     assert all((tmp_path / "out" / name).exists() for name in ("table.csv", "table.tex"))
     page = (tmp_path / "out" / "study.html").read_text()
     assert "Difference to FedAvg" in page

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-import yaml
 from tests.refusals import Command, refused
-from tests.toy import NewRun, Sets, make_set, quiet_reporter, recipe_of, remove_seal, run_toy, tree
+from tests.toy import NewRun, Sets, make_set, quiet_reporter, recipe_of, remove_seal, run_toy, tree, write_study
 
 import fedvisage as fv
 from fedvisage.data.crops import OLD_DETECTOR, CropRecord
@@ -129,7 +128,7 @@ def test_runs_and_studies_have_the_option(cropped_sets: Sets, tmp_path: Path) ->
         "rows": {"FedPAD": {}},
         "seeds": [0],
     }
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
+    write_study(study, tmp_path)
     with refused("data.target", "data.sites.A"):
         fv.study(tmp_path / "study.yaml", out=tmp_path / "study", quiet=True, cache=tmp_path)
     studied = fv.study(
