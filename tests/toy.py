@@ -17,6 +17,7 @@ from rich.console import Console
 
 from fedvisage import recipe as recipes
 from fedvisage.base.progress import Reporter
+from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.writer import Writer
 from fedvisage.faces.align import PLACES
 from fedvisage.faces.align import SIDE as SIDE_OF_PLACES
@@ -94,6 +95,21 @@ def make_set(
                     depth=(rng.integers(0, 255, (frames, 32, 32)) * (kind == "bonafide")).astype(np.uint8),
                 )
     return path
+
+
+def copy_set(source: Path, to: Path, *, chosen: Any = slice(None), depth: bool = True, **changes: Any) -> Path:
+    """Write the chosen pictures of a set to another place, with changed images or columns."""
+    whole = PreparedSet.open(source)
+    names = ["label", "species", "subject", "video", "frame", "split", "item"]
+    names += ["group"] if whole.rows.group is not None else []
+    columns = {name: getattr(whole.rows, name)[chosen] for name in names}
+    if depth and whole.depth is not None:
+        columns["depth"] = whole.depth[chosen]
+    with Writer(
+        to, name=to.name, size=whole.size, source="copy", depth="depth" in columns, identities="group" in columns
+    ) as out:
+        out.add(**({"images": whole.images[chosen]} | columns | changes))
+    return to
 
 
 def make_people(

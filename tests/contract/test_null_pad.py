@@ -52,11 +52,6 @@ def test_fedma_without_matching_is_fedavg_on_its_network(weight: str, sets: Sets
     assert all(torch.equal(value, baseline[name]) for name, value in null.items())
 
 
-def test_matching_changes_the_model_of_fedma(sets: Sets, tmp_path: Path) -> None:
-    matched = run_to_weights(tree(sets, "fedma", training__rounds=1), tmp_path / "matched")
-    assert run_to_weights(tree(sets, "fedma", training__rounds=1), tmp_path / "null", matching="none") != matched
-
-
 def test_fedma_keeps_the_order_of_a_single_sites_neurons(sets: Sets, tmp_path: Path) -> None:
     """With a rate so small that nothing is learned, passes over one site leave the server's weights as they were."""
     content = tree(sets, "fedma", data__sites={"A": str(sets["A"])}, training__optimizer={"lr": 1e-30})

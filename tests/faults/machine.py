@@ -143,7 +143,7 @@ def _run(order: Mapping[str, Any]) -> End:
     if order["largest_file"] is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (order["largest_file"], resource.RLIM_INFINITY))
     if order["kill_at"] is not None:
-        _kill_at(order["kill_at"], tuple(order["at"]))
+        kill_at_operation(order["kill_at"], tuple(order["at"]))
     try:
         method = EXAMPLES.get(order["content"]["method"]["name"])
         run_toy(order["content"], Path(order["out"]), resume=True, method=method)
@@ -156,7 +156,7 @@ def _run(order: Mapping[str, Any]) -> End:
     return End(FINISHED)
 
 
-def _kill_at(number: int, places: tuple[str, ...]) -> None:
+def kill_at_operation(number: int, places: tuple[str, ...]) -> None:
     """Kill this process when it is about to carry out its n-th operation on a file in these places."""
     count = 0
 

@@ -13,11 +13,10 @@ import torch
 from safetensors.torch import load_file
 from tests.methods.interrupting import Interrupted, stop_after
 from tests.refusals import failed, refused
-from tests.toy import SITES, NewRun, Sets, deterministic_files, recipe_of, run_toy, tree
+from tests.toy import SITES, NewRun, Sets, copy_set, deterministic_files, recipe_of, run_toy, tree
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.data.writer import Writer
 from fedvisage.federation.privacy.mechanisms import Budget
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.server import Server
@@ -130,32 +129,13 @@ def initial_weights(sets: Sets, out: Path) -> Mapping[str, torch.Tensor]:
     return initial
 
 
-def with_another_image(path: Path, to: Path, index: int) -> Path:
-    """Copy a set, with one training image darkened and the label kept."""
-    actual = PreparedSet.open(path)
-    images = np.array(actual.images)
-    images[index] //= 3
-    rows = actual.rows
-    with Writer(to, name=actual.name, size=actual.size, source="noise", depth=True) as out:
-        out.add(
-            images,
-            label=rows.label.tolist(),
-            species=rows.species.tolist(),
-            subject=rows.subject.tolist(),
-            video=rows.video.tolist(),
-            frame=rows.frame.tolist(),
-            split=rows.split.tolist(),
-            item=rows.item.tolist(),
-            depth=np.array(actual.depth),
-        )
-    return to
-
-
 def test_another_image_moves_its_own_rows_only_and_never_by_more_than_twice_the_length(
     sets: Sets, tmp_path: Path
 ) -> None:
     """With the same derived noise the runs differ, in every pass, only in the values that the noise has to hide."""
-    others = dict(sets) | {"A": with_another_image(sets["A"], tmp_path / "A", 0)}
+    images = np.array(PreparedSet.open(sets["A"]).images)
+    images[0] //= 3
+    others = dict(sets) | {"A": copy_set(sets["A"], tmp_path / "A", images=images)}
     tokens = [tokens_of(content(which), tmp_path / f"{number}") for number, which in enumerate((sets, others))]
     assert len(tokens[0]) == len(tokens[1]) == 8
     differences = [(one - other).flatten(1).norm(dim=1) for one, other in zip(*tokens, strict=True)]

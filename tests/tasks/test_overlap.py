@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.refusals import refused
-from tests.toy import SIZE, Sets, deterministic_files, make_set, quiet_reporter, recipe_of, run_toy, tree
+from tests.toy import SIZE, Sets, copy_set, deterministic_files, make_set, quiet_reporter, recipe_of, run_toy, tree
 
 from fedvisage.base.progress import discard
 from fedvisage.data.batches import View
@@ -160,22 +160,15 @@ def test_subjects_of_one_dataset_are_compared_by_name_and_rendered_ones_by_seed(
 
 def test_public_people_of_a_site_under_another_name_are_refused(sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, "fedfr", **QUICK)
-    source = PreparedSet.open(sets["A"].with_name("people-A"))
-    with Writer(tmp_path / "public", name="public", size=SIZE, source="mixed", identities=True) as out:
-        count = len(source)
-        assert source.rows.group is not None
-        out.add(
-            np.asarray(source.images),
-            label=[1] * count,
-            species=["bonafide"] * count,
-            frame=[0] * count,
-            subject=[f"renamed {who}" for who in source.rows.subject],
-            video=source.rows.video,
-            split=["heldout" if who.endswith("2") else "train" for who in source.rows.subject],
-            item=source.rows.item,
-            group=source.rows.group,
-        )
-    content["data"] |= {"public": str(tmp_path / "public"), "public_identities": 2}
+    people = sets["A"].with_name("people-A")
+    names = PreparedSet.open(people).rows.subject
+    public = copy_set(
+        people,
+        tmp_path / "public",
+        subject=[f"renamed {who}" for who in names],
+        split=["heldout" if who.endswith("2") else "train" for who in names],
+    )
+    content["data"] |= {"public": str(public), "public_identities": 2}
     with refused("data.public", "15 of 15"):
         run_with_checks(content, tmp_path / "run")
 
