@@ -53,9 +53,7 @@ def test_class_centres_means_and_noisy_clusters_of_several_epsilon_are_attacked(
         assert f"p̂ of Algorithm 1, ε {epsilon}" in kinds
 
 
-def test_softmax_shares_of_own_class_others_and_clusters_add_up(
-    records: dict[str, dict[str, Any]],
-) -> None:
+def test_softmax_shares_of_own_class_others_and_clusters_add_up(records: dict[str, dict[str, Any]]) -> None:
     for row in records["softmax-shares"]["rows"]:
         assert sum(row[name] for name in ("own class", "own site's others", "clusters")) == pytest.approx(1)
     assert records["softmax-shares"]["rows"][-1]["clusters"] >= records["softmax-shares"]["rows"][0]["clusters"]

@@ -59,13 +59,7 @@ def fedavg(model: str, sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.mark.parametrize(("algorithm", "off", "on"), NULL, ids=[name for name, *_ in NULL])
 def test_algorithm_without_its_own_term_is_fedavg(
-    algorithm: str,
-    off: dict[str, Any],
-    on: dict[str, Any],
-    model: str,
-    fedavg: bytes,
-    sets: Sets,
-    tmp_path: Path,
+    algorithm: str, off: dict[str, Any], on: dict[str, Any], model: str, fedavg: bytes, sets: Sets, tmp_path: Path
 ) -> None:
     run_toy(recipe(sets, algorithm, model, **on), tmp_path / "on")
     assert weights(tmp_path / "on") != fedavg

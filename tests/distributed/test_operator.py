@@ -397,9 +397,7 @@ def test_line_about_a_long_round_names_sites_without_contact(sets: Sets, seen: s
     assert ("no contact with C" in line) == named
 
 
-def test_stopped_job_ends_its_command_but_not_the_command_that_resumes_it(
-    sets: Sets,
-) -> None:
+def test_stopped_job_ends_its_command_but_not_the_command_that_resumes_it(sets: Sets) -> None:
     follower, resumer = course_of(sets), course_of(sets)
     follower.enter(Admitted())
     for course in (follower, resumer):

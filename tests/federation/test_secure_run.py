@@ -209,12 +209,7 @@ def refusal_of_b(sets: Sets, tmp_path: Path, call: str, change: Callable[[Messag
     ],
 )
 def test_site_refuses_malformed_steps_of_a_sum(
-    call: str,
-    field: str,
-    value: torch.Tensor,
-    reason: str,
-    sets: Sets,
-    tmp_path: Path,
+    call: str, field: str, value: torch.Tensor, reason: str, sets: Sets, tmp_path: Path
 ) -> None:
     actual = refusal_of_b(sets, tmp_path, call, lambda message: {field: value})
     assert actual.startswith(reason)

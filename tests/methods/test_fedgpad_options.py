@@ -26,9 +26,7 @@ def weights_of(sets: Sets, *overrides: str) -> list[float]:
     return [resolved["method"]["weights"][name] for name in NAMES]
 
 
-def test_default_weights_are_equal_for_sums_and_released_for_means(
-    sets: Sets,
-) -> None:
+def test_default_weights_are_equal_for_sums_and_released_for_means(sets: Sets) -> None:
     printed = "method.losses=printed"
     assert weights_of(sets) == [10, 0.1, 1]
     assert weights_of(sets, "method.weights.depth=0") == [0, 0.1, 1]
@@ -53,9 +51,7 @@ def test_a_size_that_table_ii_does_not_fit_is_refused(sets: Sets, method: str, s
         METHODS[method].network(recipe)
 
 
-def test_copied_specific_encoder_starts_as_the_invariant_one(
-    sets: Sets,
-) -> None:
+def test_copied_specific_encoder_starts_as_the_invariant_one(sets: Sets) -> None:
     for specific, same in (("copied", True), ("own", False), (None, False)):
         content = tree(sets, "fedgpad")
         content["method"]["network"] |= {} if specific is None else {"specific": specific}
@@ -69,9 +65,7 @@ def test_unset_network_keys_are_not_in_the_resolved_recipe(sets: Sets) -> None:
     assert set(resolved["method"]["network"]) == {"width", "classifier"}
 
 
-def test_resnet18_encoders_start_like_fedpad_by_default(
-    sets: Sets,
-) -> None:
+def test_resnet18_encoders_start_like_fedpad_by_default(sets: Sets) -> None:
     given = {"width": 8, "encoder": "resnet18"}
     for drawing, same in ((None, True), ("xavier", False)):
         own = {**given, **({} if drawing is None else {"initialisation": drawing})}

@@ -101,9 +101,7 @@ def test_printed_figures_are_shown_and_averaged(toy_study: tuple[Path, dict[str,
     assert "on other (real) data" in (toy_study[0] / "out" / "table.md").read_text()
 
 
-def test_inconsistent_printed_average_is_footnoted(
-    toy_study: tuple[Path, dict[str, Any]],
-) -> None:
+def test_inconsistent_printed_average_is_footnoted(toy_study: tuple[Path, dict[str, Any]]) -> None:
     text = (toy_study[0] / "out" / "table.md").read_text()
     notes = [line for line in text.splitlines() if line.startswith("- ")]
     assert notes == [
