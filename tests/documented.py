@@ -17,7 +17,6 @@ def read_page(name: str) -> str:
 
 
 def code_blocks(text: str, language: str = "python") -> list[str]:
-    """Return the code blocks of a page in a language."""
     return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 
 

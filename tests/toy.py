@@ -324,6 +324,11 @@ def deterministic_files(out: Path, *, names: tuple[str, ...] = DETERMINISTIC_FIL
     return files | {"metrics": json.dumps(metrics).encode(), "rounds": json.dumps(rounds).encode()}
 
 
+def files_below(directory: Path) -> dict[str, bytes]:
+    """Return the content of all files below a directory by their paths."""
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
 def sent_once(out: Path) -> bytes:
     """Return a run's ledger without the lines that an interruption had repeated."""
     lines = (out / "ledger.jsonl").read_bytes().splitlines(keepends=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tests.refusals import refused
-from tests.toy import NewRun, Sets, discard, run_toy, tree
+from tests.toy import NewRun, Sets, discard, files_below, run_toy, tree
 
 from fedvisage.audit import label_inference
 from fedvisage.audit.audit import audit_run
@@ -61,10 +61,10 @@ def test_audit_infers_all_labels_of_split_learning_and_the_report_shows_it(split
 
 
 def test_audit_into_another_directory_keeps_the_run(split_run: Path, tmp_path: Path) -> None:
-    files = {path: path.read_bytes() for path in split_run.rglob("*") if path.is_file()}
+    files = files_below(split_run)
     audit_run(split_run, tmp_path / "there", split_run.parent / "cache", discard)
     assert (tmp_path / "there" / "audit.json").exists()
-    assert {path: path.read_bytes() for path in split_run.rglob("*") if path.is_file()} == files
+    assert files_below(split_run) == files
 
 
 def test_inapplicable_audit_states_the_reason(sets: Sets, tmp_path: Path) -> None:

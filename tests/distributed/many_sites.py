@@ -96,16 +96,11 @@ def federation(kits: Path) -> Iterator[tuple[Cell, Admission]]:
         AdmissionListener.admission = None
 
 
-def wait_for_streams(server: Cell, names: set[str]) -> None:
-    """Return when all names have a stream to the server."""
-    while names - set(server.core_cell.agents):
-        time.sleep(0.1)
-
-
 def main() -> None:
     """Send two rounds of orders to all sites, and check all replies."""
     with federation(Path(sys.argv[1]) / "kits") as (server, admission):
-        wait_for_streams(server, {*NAMES, *(f"{name}.run" for name in NAMES)})
+        while {*NAMES, *(f"{name}.run" for name in NAMES)} - set(server.core_cell.agents):
+            time.sleep(0.1)
         assert set(NAMES) <= admission.until.keys(), "each with its own certificate"
         proxies = [Proxy(name, server) for name in NAMES]
         transport = CollabTransport(NAMES, proxies, Federation(deadline=120.0), lambda: False)

@@ -114,7 +114,6 @@ def test_site_cannot_use_another_name(federation: Rehearsal, tmp_path: Path) -> 
 
 
 def wait_for_end(session: Any, number: str) -> str:
-    """Wait for a job to end."""
     while not (status := str(session.get_job_meta(number).get("status"))).startswith("FINISHED"):
         time.sleep(0.2)
     return status

@@ -22,7 +22,7 @@ from nvflare.fuel.f3.drivers.grpc.qq import QQ
 from nvflare.fuel.f3.drivers.grpc.streamer_pb2_grpc import StreamerStub
 from tests.distributed.federations import LineReporter, make_kits
 from tests.refusals import failed, refused
-from tests.toy import Sets, recipe_of, tree
+from tests.toy import Sets, files_below, recipe_of, tree
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.base.files import write_json
@@ -81,10 +81,6 @@ def kits(first_kits: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(first_kits, tmp_path / "kits"))
 
 
-def content(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
-
-
 def admission(kits: Path, lines: list[str]) -> Admission:
     """Return the admission of a server that starts now."""
     started = Admission(kits / "server", lines.append)
@@ -97,11 +93,11 @@ def certificate(kit: Path) -> x509.Certificate:
 
 
 def test_new_members_get_kits_and_existing_kits_stay(kits: Path) -> None:
-    before = {name: content(kits / name) for name in ("server", "operator", "sites/bank", "sites/border")}
+    before = {name: files_below(kits / name) for name in ("server", "operator", "sites/bank", "sites/border")}
     changes = provision(file_with_phone(), kits)
     assert changes.kits == {kits / "sites/phone": "phone", kits / "operators" / SECOND: SECOND}
     assert not changes.updates
-    assert {name: content(kits / name) for name in before} == before
+    assert {name: files_below(kits / name) for name in before} == before
     for kit, kind, name in (("sites/phone", "site", "phone"), (f"operators/{SECOND}", "operator", SECOND)):
         check(credentials_in(kits / kit, at_server=False), name)
         assert open_kit(kits / kit, kind).name == name  # type: ignore[arg-type]
@@ -123,13 +119,13 @@ def test_root_key_is_private_and_the_authority_keeps_no_members_key(kits: Path) 
 
 
 def test_renewal_is_a_certificate_for_the_key_in_the_kit(kits: Path) -> None:
-    before, old = content(kits / "sites/bank"), certificate(kits / "sites/bank")
+    before, old = files_below(kits / "sites/bank"), certificate(kits / "sites/bank")
     changes = provision(federation_file(), kits, renew=["bank", "server"])
     update = kits / "updates/bank"
     assert changes.updates == {update: "bank", kits / "updates/server": "localhost"}
-    assert set(content(update)) == {"startup/client.crt"}
-    assert set(content(kits / "updates/server")) == {"startup/server.crt"}
-    assert content(kits / "sites/bank") == before
+    assert set(files_below(update)) == {"startup/client.crt"}
+    assert set(files_below(kits / "updates/server")) == {"startup/server.crt"}
+    assert files_below(kits / "sites/bank") == before
     for name, kit in (("bank", "sites/bank"), ("server", "server")):
         shutil.copytree(kits / "updates" / name, kits / kit, dirs_exist_ok=True)
     check(credentials_in(kits / "sites/bank", at_server=False), "bank")
@@ -148,7 +144,7 @@ def test_revoked_member_is_refused_until_renewed(kits: Path) -> None:
     assert at_server.refusal(lost) is None
     changes = provision(federation_file(), kits, revoke=["bank"])
     assert list(changes.updates) == [kits / "updates/server"]
-    assert set(content(kits / "updates/server")) == {"startup/revoked.pem"}
+    assert set(files_below(kits / "updates/server")) == {"startup/revoked.pem"}
     copy_update(kits / "updates/server/startup/revoked.pem", kits)
     at_server.follow()
     for _ in range(2):
@@ -471,10 +467,10 @@ def test_list_with_a_foreign_signature_is_refused_and_the_list_in_force_stays(ki
 def test_change_of_a_fixed_value_is_refused(
     changes: dict[str, Any], options: dict[str, Any], place: str, kits: Path
 ) -> None:
-    before = content(kits)
+    before = files_below(kits)
     with refused(place):
         provision(federation_file(**changes), kits, **options)
-    assert content(kits) == before
+    assert files_below(kits) == before
 
 
 def test_foreign_directory_and_damaged_authority_are_refused(kits: Path, tmp_path: Path) -> None:

@@ -157,7 +157,6 @@ def distance(one: Message, other: Message) -> float:
 
 
 def zeros_like(message: Message) -> Message:
-    """Return a message of zeros."""
     return {name: torch.zeros_like(value) for name, value in message.items()}
 
 

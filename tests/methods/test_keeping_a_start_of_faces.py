@@ -19,7 +19,7 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.device.exported import Exported
 from fedvisage.federation.server import members_of
 from fedvisage.metrics.generic import within_counts
-from fedvisage.metrics.recorded import Metrics, read_metrics
+from fedvisage.metrics.recorded import read_metrics
 from fedvisage.metrics.similarity import label_features
 from fedvisage.metrics.threshold import auc_from_histogram
 from fedvisage.nvflare.outcome import read_trained, write_trained
@@ -60,10 +60,6 @@ def content(sets: Sets, people: Mapping[str, str], **changes: Any) -> dict[str, 
     return tree(sets, "fedavg", **{**fixed, **changes})
 
 
-def metrics_of(run: Path) -> Metrics:
-    return read_metrics(run / "metrics.json")
-
-
 def test_a_kept_average_embeds_with_the_mean_of_both_networks_unit_features(runs: Path) -> None:
     members = members_of(load_file(runs / "average" / "model.safetensors"))
     for name in ("start", "result"):
@@ -84,7 +80,7 @@ def test_a_kept_average_exports_to_a_graph_with_the_same_embeddings(runs: Path, 
 
 
 def test_sites_compare_start_and_result_on_held_out_people(runs: Path, people: Mapping[str, str]) -> None:
-    kept = metrics_of(runs / "average").part("kept")
+    kept = read_metrics(runs / "average" / "metrics.json").part("kept")
     assert kept["model"] == "average"
     for name in ("start", "result"):
         assert kept.part(f"{name}.C") == {"auc": None, "eer": None}

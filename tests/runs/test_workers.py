@@ -20,7 +20,16 @@ import pytest
 import torch
 from tests.contract.examples import two_exchanges
 from tests.refusals import failed, refused
-from tests.toy import Sets, deterministic_files, quiet_reporter, recipe_of, run_toy, run_under_same_name, tree
+from tests.toy import (
+    Sets,
+    deterministic_files,
+    files_below,
+    quiet_reporter,
+    recipe_of,
+    run_toy,
+    run_under_same_name,
+    tree,
+)
 
 from fedvisage.base import parallel as parallel_work
 from fedvisage.base.errors import RunFailed, UserError
@@ -123,16 +132,11 @@ def kill_a_worker() -> None:
     process.wait(60)
 
 
-def site_files(run: Path) -> dict[str, bytes]:
-    """Return the sites' private state and releases in a run's directory."""
-    return {str(path.relative_to(run)): path.read_bytes() for path in (run / "sites").rglob("*") if path.is_file()}
-
-
 def check_equal(content: dict[str, Any], tmp_path: Path, parallel: Any, method: Method | None = None) -> None:
     run_toy(content, tmp_path / "alone", method=method)
     run_under_same_name(tmp_path / "alone", content, tmp_path / "parallel", method=method, wire=parallel)
     assert deterministic_files(tmp_path / "parallel") == deterministic_files(tmp_path / "alone")
-    assert site_files(tmp_path / "parallel") == site_files(tmp_path / "alone")
+    assert files_below(tmp_path / "parallel" / "sites") == files_below(tmp_path / "alone" / "sites")
 
 
 @pytest.mark.parametrize(
@@ -194,7 +198,7 @@ def test_lost_worker_ends_the_run_and_resume_gives_the_same_bytes(name: str, set
     assert not (tmp_path / "parallel" / SCRATCH).exists()
     run_toy(two, tmp_path / "parallel", resume=True)
     assert deterministic_files(tmp_path / "parallel") == deterministic_files(tmp_path / "alone")
-    assert site_files(tmp_path / "parallel") == site_files(tmp_path / "alone")
+    assert files_below(tmp_path / "parallel" / "sites") == files_below(tmp_path / "alone" / "sites")
 
 
 def test_user_error_at_a_worker_is_one_line(sets: Sets, tmp_path: Path, parallel: Any) -> None:

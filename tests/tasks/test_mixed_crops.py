@@ -34,7 +34,6 @@ def cropped_sets(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]
 
 
 def write_crop_record(path: Path, crop: CropRecord) -> None:
-    """Write a crop record into a set."""
     settings = json.loads((path / "set.json").read_text())
     (path / "set.json").write_text(json.dumps(settings | {"crop": crop.model_dump()}))
 
