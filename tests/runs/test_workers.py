@@ -19,6 +19,7 @@ import psutil
 import pytest
 import torch
 from tests.contract.examples import two_exchanges
+from tests.methods.interrupting import Interrupted
 from tests.refusals import failed, refused
 from tests.toy import (
     Sets,
@@ -102,19 +103,15 @@ class WatchedTransport:
 
 
 class RoundReporter(Reporter):
-    """A reporter that calls a function after a round."""
+    """A reporter that calls a function after a round, or after every one."""
 
-    def __init__(self, number: int, action: Callable[[], None]) -> None:
+    def __init__(self, number: int | None, action: Callable[[], None]) -> None:
         super().__init__(quiet_reporter().console, quiet=True)
         self._number, self._action = number, action
 
     def ended_round(self, row: Mapping[str, Any], total: int) -> None:
-        if row["round"] == self._number:
+        if self._number in (None, row["round"]):
             self._action()
-
-
-class Interrupted(Exception):
-    """The run was interrupted."""
 
 
 def interrupt() -> None:
@@ -181,8 +178,7 @@ def test_parallel_sites_give_equal_bytes_with_a_passed_method(sets: Sets, tmp_pa
 def test_spent_budget_ends_a_parallel_run_in_the_same_round(
     epsilon: float, sets: Sets, tmp_path: Path, parallel: Any
 ) -> None:
-    content = tree(sets, "privacyface", **KEPT, privacy__epsilon=epsilon)
-    check_equal(content, tmp_path, parallel)
+    check_equal(tree(sets, "privacyface", **KEPT, privacy__epsilon=epsilon), tmp_path, parallel)
 
 
 @pytest.mark.parametrize(
@@ -477,10 +473,6 @@ def test_ended_run_leaves_no_process_and_can_be_resumed(
         running.kill()
     assert (out / SCRATCH).exists() == (number == signal.SIGKILL)
 
-    class StoppingReporter(Reporter):
-        def ended_round(self, row: Mapping[str, Any], total: int) -> None:
-            raise Interrupted
-
     with pytest.raises(Interrupted):
-        run_toy(content, out, resume=True, reporter=StoppingReporter(quiet_reporter().console, quiet=True))
+        run_toy(content, out, resume=True, reporter=RoundReporter(None, interrupt))
     assert not (out / SCRATCH).exists()

@@ -31,6 +31,7 @@ from fedvisage.tasks.finished_model import FinishedModel, open_model
 from fedvisage.tasks.saved_model import SavedModel
 
 NARROW = {"name": "mobilefacenet", "width": 8, "embedding": 16}
+TIMM = ("mobilenetv3_small_050", "efficientnet_lite0", "convnext_atto")
 
 
 def crops(count: int, seed: int = 0) -> np.ndarray:
@@ -106,11 +107,6 @@ def test_recognition_model_without_a_threshold_is_exported_with_a_notice(recogni
     assert notice in (tmp_path / "out/README.md").read_text()
 
 
-@pytest.mark.slow
-def test_features_are_exported_at_unit_length(sets: Sets, tmp_path: Path) -> None:
-    compare_graph(untrained_model(sets, "fedavg"), tmp_path)
-
-
 def test_modules_of_a_graph_have_no_keyword_as_name(sets: Sets) -> None:
     model = untrained_model(sets, "fedavg", method__network=NARROW)
     graph = Graph(model, [model.saved.finished])
@@ -122,11 +118,6 @@ def test_modules_of_a_graph_have_no_keyword_as_name(sets: Sets) -> None:
 
 
 @pytest.mark.slow
-def test_mobilefacenet_is_exported(sets: Sets, tmp_path: Path) -> None:
-    compare_graph(untrained_model(sets, "fedavg", method__network=NARROW), tmp_path)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_model_of_every_method_is_exported(sets: Sets, tmp_path: Path, name: str) -> None:
     members = 2 if METHODS[name].members == "mean" else 1
@@ -134,16 +125,18 @@ def test_model_of_every_method_is_exported(sets: Sets, tmp_path: Path, name: str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arch", ["mobilenetv3_small_050", "efficientnet_lite0", "convnext_atto"])
-def test_networks_of_timm_are_exported(sets: Sets, tmp_path: Path, arch: str) -> None:
-    method = {"name": "fedprox", "model": "timm", "network": {"arch": arch}}
-    compare_graph(untrained_model(sets, "fedpad", section=method), tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("network", [{"encoder": "resnet18"}, {"stem": "unshuffled"}], ids=str)
-def test_fedgpads_other_encoders_are_exported(sets: Sets, tmp_path: Path, network: Mapping[str, str]) -> None:
-    compare_graph(untrained_model(sets, "fedgpad", method__network={"width": 8, **network}), tmp_path)
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"name": "fedavg", "network": NARROW},
+        {"name": "fedgpad", "network": {"width": 8, "encoder": "resnet18"}},
+        {"name": "fedgpad", "network": {"width": 8, "stem": "unshuffled"}},
+        *({"name": "fedprox", "model": "timm", "network": {"arch": arch}} for arch in TIMM),
+    ],
+    ids=str,
+)
+def test_other_networks_are_exported(sets: Sets, tmp_path: Path, method: Mapping[str, Any]) -> None:
+    compare_graph(untrained_model(sets, method["name"], section=method), tmp_path)
 
 
 def compare_graph(model: FinishedModel, place: Path) -> None:
