@@ -1,7 +1,5 @@
 """Checkpoints of MiniFASNets with random weights, as their authors write them, and catalogue entries for them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

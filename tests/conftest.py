@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 from filelock import FileLock
+from safetensors.torch import save_file
+from tests.methods.combining import TRANSFORMER
 from tests.refusals import Command
 from tests.seeding import (
     pytest_addoption,
@@ -19,7 +21,7 @@ from tests.seeding import (
     shuffle_groups,
 )
 from tests.tiers import FEDERATED, LONG, SPREAD, WHOLE, is_left_to_test_all, long_tests
-from tests.toy import SITES, THREADS, make_sets, run_toy_once, tree
+from tests.toy import SITES, SIZE, THREADS, NewRun, Sets, make_sets, run_toy, run_toy_once, tree
 from typer.testing import CliRunner
 from xdist.scheduler import LoadScopeScheduling
 
@@ -46,7 +48,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def sets(shared: Path) -> Mapping[str, Path]:
+def sets(shared: Path) -> Sets:
     """Three sites and a target, for attack detection and for recognition; the first worker that needs them writes them.
 
     All workers use the same paths, and therefore share the runs of ``run_toy_once``, too.
@@ -57,7 +59,19 @@ def sets(shared: Path) -> Mapping[str, Path]:
 
 
 @pytest.fixture(scope="session")
-def pad_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def new_run(tmp_path_factory: pytest.TempPathFactory) -> NewRun:
+    """Return a function that trains with a recipe of plain values in a new directory, and returns the directory."""
+
+    def train(content: Mapping[str, Any]) -> Path:
+        out = tmp_path_factory.mktemp("trained") / "run"
+        run_toy(content, out)
+        return out
+
+    return train
+
+
+@pytest.fixture(scope="session")
+def pad_run(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of attack detection, of one round."""
     out = tmp_path_factory.mktemp("device") / "pad-run"
     run_toy_once(tree(sets, training__rounds=1), out)
@@ -87,7 +101,7 @@ def strict_pad(pad_run: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def recognition_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recognition_run(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of centralised recognition."""
     out = tmp_path_factory.mktemp("device") / "recognition-run"
     run_toy_once(tree(sets, "pretrained", evaluation__recognition={"fmr": 0.1}), out)
@@ -100,6 +114,19 @@ def recognition(recognition_run: Path) -> Path:
     out = recognition_run.with_name("recognition")
     export(open_model(recognition_run), out, cache=recognition_run.with_name("cache"))
     return out
+
+
+@pytest.fixture(scope="session")
+def transformer_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of weights as timm writes it, for the small transformer of tests."""
+    import timm
+
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        net = timm.create_model(TRANSFORMER, num_classes=7, img_size=SIZE)
+    path = tmp_path_factory.mktemp("published") / "weights.safetensors"
+    save_file(net.state_dict(), path)
+    return path
 
 
 @pytest.fixture

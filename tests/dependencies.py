@@ -5,8 +5,6 @@ does not name come from the current environment. So do torch and torchvision, wh
 install for a test. Packages are fetched from the package index.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The code blocks of the documentation, and the examples of the pages on extending fedvisage as importable modules."""
 
-from __future__ import annotations
-
 import re
 import sys
 import types
@@ -19,7 +17,6 @@ def read_page(name: str) -> str:
 
 
 def code_blocks(text: str, language: str = "python") -> list[str]:
-    """Return the code blocks of a page in a language."""
     return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 
 

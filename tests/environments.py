@@ -1,7 +1,5 @@
 """Environments with the packages of some of fedvisage's extras only, as links to the installed packages."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

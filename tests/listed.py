@@ -1,7 +1,5 @@
 """Sets with the lists of benchmarks: pairs of two groups, and templates."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +11,14 @@ from fedvisage.data.writer import Writer
 RACES = ("north", "south")
 
 
-def write_set(path: Path, names: list[str], who: list[str], groups: list[str], **further: list[str]) -> Path:
+def write_set(
+    path: Path,
+    names: list[str],
+    who: list[str],
+    groups: list[str],
+    splits: list[str] | None = None,
+    **further: list[str],
+) -> Path:
     rng, count = np.random.default_rng(sum(map(ord, path.name))), len(names)
     with Writer(path, name=path.name, size=SIZE, source="noise", identities=True, further=tuple(further)) as out:
         images = rng.integers(0, 255, (count, SIZE, SIZE, 3)).astype(np.uint8)
@@ -24,7 +29,7 @@ def write_set(path: Path, names: list[str], who: list[str], groups: list[str], *
             subject=who,
             video=names,
             frame=[0] * count,
-            split=["test"] * count,
+            split=splits or ["test"] * count,
             item=names,
             group=groups,
             further=further,

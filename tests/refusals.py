@@ -1,7 +1,5 @@
 """Checks of refusals by the place and the keywords of a message, which do not depend on its wording."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

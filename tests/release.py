@@ -5,8 +5,6 @@ into an environment without access to the repository, where the demo runs. Versi
 tests pass. Each step prints one line; the first failure ends the checks with exit code 1.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """`make benchmark` replaces its own table on the page of benchmarks."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Only few places of the source catch all exceptions, and only one reads and writes JSON."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from functools import cache

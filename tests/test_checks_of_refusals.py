@@ -1,7 +1,5 @@
 """The checks of tests/refusals.py fail for another place, a missing keyword and a part of a word."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

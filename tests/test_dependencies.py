@@ -1,7 +1,5 @@
 """The ranges of dependencies: both ends are given, so that both can be tested."""
 
-from __future__ import annotations
-
 import pytest
 from packaging.requirements import Requirement
 from tests.dependencies import direct_requirements, pin_lowest

@@ -1,7 +1,5 @@
 """The files in deploy/, without a container runtime, a cluster or a running systemd."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import socket
@@ -14,6 +12,7 @@ from typing import Any
 import pytest
 import typer.main
 import yaml
+from tests.toy import files_below
 
 from fedvisage import cli
 from fedvisage.base.files import write_json
@@ -169,10 +168,6 @@ def test_server_is_healthy_while_it_accepts_connections(tmp_path: Path) -> None:
         assert health(tmp_path) == (0, "")
 
 
-def content(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
-
-
 def unpack(archive: Path, kit: Path) -> subprocess.CompletedProcess[str]:
     command = ["sh", str(DEPLOY / "unpack.sh"), str(archive), str(kit)]
     return subprocess.run(command, capture_output=True, text=True)
@@ -201,7 +196,7 @@ def test_incompletely_unpacked_kit_is_completed(
         shutil.copytree(source, volume / name) if source.is_dir() else (volume / name).write_bytes(b"half")
     volume.mkdir(exist_ok=True)
     assert unpack(archive, volume).returncode == 0
-    assert content(volume) == content(original)
+    assert files_below(volume) == files_below(original)
     assert (volume / "startup/client.key").stat().st_mode & 0o777 == 0o600
 
 

@@ -1,14 +1,12 @@
 """The documentation's examples and commands run, and its names, links and tables exist."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re
 import shlex
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,7 +20,7 @@ from pydantic import BaseModel
 from safetensors.torch import load_file
 from tests.documented import ROOT, block, code_blocks, example, files, read_page, snippets
 from tests.refusals import Command, refused
-from tests.toy import recipe_of, run_toy, tree, weights
+from tests.toy import Sets, recipe_of, run_toy, tree, weights
 from typer.main import get_command
 
 import fedvisage as fv
@@ -46,7 +44,7 @@ OWN_FILES = {"mine.yaml", "recipe.yaml", "rows.yaml", "start.yaml"}
 
 
 @pytest.fixture
-def directory(sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def directory(sets: Sets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current directory, with ``toy.yaml`` and the photographs that the README assumes."""
     monkeypatch.chdir(tmp_path)
     Path("toy.yaml").write_text(yaml.safe_dump(tree(sets, training__rounds=1)))
@@ -85,7 +83,7 @@ def execute(code: str) -> dict[str, Any]:
     return names
 
 
-def test_example_method_trains(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_example_method_trains(sets: Sets, tmp_path: Path) -> None:
     smoothed = example("smoothed").METHOD
     content = tree(sets, smoothed, training__rounds=1)
     first = run_toy(content, tmp_path / "smoothed", method=smoothed)
@@ -97,7 +95,7 @@ def test_example_method_trains(sets: Mapping[str, Path], tmp_path: Path) -> None
     assert weights(tmp_path / "smoothed") != weights(tmp_path / "fedpad")
 
 
-def test_example_of_scaffold_computes_the_packages_model(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_example_of_scaffold_computes_the_packages_model(sets: Sets, tmp_path: Path) -> None:
     """In rounds with and without a correction, and with absent sites: option II is the mean gradient."""
     scaffold = example("my_scaffold").METHOD
     changes: dict[str, Any] = {"training__optimizer": {"name": "sgd", "lr": 0.05}, "federation__participation": 0.6}
@@ -130,13 +128,13 @@ def test_snippets_about_the_examples_run(directory: Path, capsys: pytest.Capture
     assert model.score(torch.zeros(1, 3, 32, 32, dtype=torch.uint8)).shape == (1,)
 
 
-def test_recipe_section_for_a_network_of_timm_is_valid(sets: Mapping[str, Path]) -> None:
+def test_recipe_section_for_a_network_of_timm_is_valid(sets: Sets) -> None:
     recipe = fv.load({**tree(sets), **yaml.safe_load(block("yaml"))})
     assert find(recipe.method).title == "FedProx (timm)"
     assert recipe.method.network.arch == "mobilenetv3_small_100"  # type: ignore[attr-defined]
 
 
-def test_page_on_recipes_lists_every_algorithm_and_every_model(sets: Mapping[str, Path]) -> None:
+def test_page_on_recipes_lists_every_algorithm_and_every_model(sets: Sets) -> None:
     page = read_page("docs/recipes.md")
     section = page[page.index("## Algorithms and models") : page.index("## Several cores")]
     first = [row.split("|")[1] for row in section.splitlines() if row.startswith("| `")]
@@ -173,7 +171,7 @@ def test_methods_without_a_server_step_do_not_support_a_server_optimizer(name: s
 
 
 def test_examples_are_found_by_the_entry_points_of_the_page(
-    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sets: Sets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files and metadata on the path, which Python treats as an installed package."""
     groups = tomllib.loads(block("toml"))["project"]["entry-points"]
@@ -285,9 +283,7 @@ def test_the_python_of_the_readme_runs(directory: Path) -> None:
     assert fv.load("demo/fedpad").input.size == 96
 
 
-def test_the_commands_of_the_readme_run_one_after_another(
-    sets: Mapping[str, Path], directory: Path, command: Command
-) -> None:
+def test_the_commands_of_the_readme_run_one_after_another(sets: Sets, directory: Path, command: Command) -> None:
     lines = "".join(code_blocks(read_page("README.md"), "console")).splitlines()
     commands = [line for line in lines if line.startswith("fedvisage ")]
     others = [line for line in lines if not line.startswith(("fedvisage ", "make "))]
@@ -380,7 +376,7 @@ def test_a_section_like_an_earlier_one_is_a_row_with_its_own_defaults() -> None:
 
 
 def test_thresholds_of_other_rules_are_computed_as_the_page_shows(
-    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    sets: Sets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The run's own rule results in the threshold of the run."""
     metrics = run_toy(tree(sets, training__rounds=1), tmp_path / "runs/first")

@@ -1,7 +1,5 @@
 """The scripts in examples/ run unchanged at a smaller size."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The links of docs/fidelity.md exist, and it has every study, printed table and paper's recipe."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Layers of packages, limits on the size of the tree, and names. Imports for type checking alone do not count."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

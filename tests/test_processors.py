@@ -1,7 +1,5 @@
 """The suite under settings of other processors."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

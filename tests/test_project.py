@@ -1,7 +1,5 @@
 """The citation and the licence agree with the code."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import tomllib

@@ -1,7 +1,5 @@
 """The quick steps of a release: versions agree, and the wheel from the source archive is complete."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

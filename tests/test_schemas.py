@@ -1,7 +1,5 @@
 """The JSON Schemas accept and refuse the same recipes and studies as the program."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import json

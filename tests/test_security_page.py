@@ -1,7 +1,5 @@
 """The tests that the threat model names exist."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The random numbers of tests follow from names and the base seed, and every generator has a seed."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

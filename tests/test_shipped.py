@@ -1,7 +1,5 @@
 """Shipped recipes and studies: by name, in a list, as a copy, and on the tab key."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

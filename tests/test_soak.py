@@ -1,7 +1,5 @@
 """Repeated runs of the tests under varied conditions: results are stored, and failures reported."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The language and length of docstrings, comments and pages."""
 
-from __future__ import annotations
-
 import ast
 import io
 import re

@@ -1,7 +1,5 @@
 """The lists of long tests name tests that exist, and `make test` leaves these out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

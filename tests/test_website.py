@@ -1,7 +1,5 @@
 """The website's generated pages, and the conversion of pages for MkDocs; ``make docs`` builds all."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util

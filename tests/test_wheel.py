@@ -1,7 +1,5 @@
 """The wheel, in an environment of its own without access to the repository."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

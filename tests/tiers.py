@@ -8,8 +8,6 @@ and bad input is refused. It runs every test of less than 0.7 seconds, and of th
 ``python -m tests.tiers LOG --add`` keeps what the list has, for a log of the tests of `make test` alone.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections import defaultdict
@@ -65,7 +63,7 @@ KEPT: dict[str, tuple[str, ...]] = {
     "contract/test_null_privacyface.py::test_privacyface_without_clusters_and_public_fine_tuning_is_fedavg": (),
     "distributed/test_same_bytes.py::test_bytes_equal_those_of_one_process": ("fedpad",),
     "federation/protections/test_dp.py::test_without_noise_and_with_a_large_bound_the_run_is_fedavg": (),
-    "federation/test_secure_differencing.py::test_a_second_run_without_a_site_is_refused": (),
+    "federation/test_secure_differencing.py::test_a_second_run_with_other_sites_is_refused": (),
     "runs/test_workers.py::test_parallel_sites_give_the_bytes_of_sequential_sites": (),
     "tasks/pad/adapt/test_target.py::test_recipe_adapts_and_records_the_outcome": (),
     "test_documentation.py::test_the_commands_of_the_readme_run_one_after_another": (),

@@ -1,27 +1,28 @@
 """Runs small enough for tests: sets of noise with a weak sign of the class, narrow networks, few rounds."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from filelock import FileLock
 from rich.console import Console
 
 from fedvisage import recipe as recipes
 from fedvisage.base.progress import Reporter
+from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.writer import Writer
 from fedvisage.faces.align import PLACES
 from fedvisage.faces.align import SIDE as SIDE_OF_PLACES
 from fedvisage.federation.method import Method
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.record.store import CHECKPOINTS, read_sealed, write_sealed
 from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.methods import METHODS, read_method
@@ -50,6 +51,12 @@ ARCHITECTURES = {"fedstackfpad": "test_vit"}
 
 NEEDS: Mapping[str, Mapping[str, Any]] = {"fednova": {"name": "sgd", "lr": 0.05}}
 """The sites' optimizer, for methods that require one kind."""
+
+Sets = Mapping[str, Path]
+"""The fixture ``sets``: paths of sets by the names of sites and of the target."""
+
+NewRun = Callable[[Mapping[str, Any]], Path]
+"""The fixture ``new_run``: trains with a recipe of plain values, and returns the run's directory."""
 
 DETERMINISTIC_FILES = ("model.safetensors", "model.json", "ledger.jsonl", "scores.csv", "recipe.yaml")
 """The files of a run in which every byte follows from the recipe."""
@@ -88,6 +95,21 @@ def make_set(
                     depth=(rng.integers(0, 255, (frames, 32, 32)) * (kind == "bonafide")).astype(np.uint8),
                 )
     return path
+
+
+def copy_set(source: Path, to: Path, *, chosen: Any = slice(None), depth: bool = True, **changes: Any) -> Path:
+    """Write the chosen pictures of a set to another place, with changed images or columns."""
+    whole = PreparedSet.open(source)
+    names = ["label", "species", "subject", "video", "frame", "split", "item"]
+    names += ["group"] if whole.rows.group is not None else []
+    columns = {name: getattr(whole.rows, name)[chosen] for name in names}
+    if depth and whole.depth is not None:
+        columns["depth"] = whole.depth[chosen]
+    with Writer(
+        to, name=to.name, size=whole.size, source="copy", depth="depth" in columns, identities="group" in columns
+    ) as out:
+        out.add(**({"images": whole.images[chosen]} | columns | changes))
+    return to
 
 
 def make_people(
@@ -197,6 +219,13 @@ def recipe_of(content: Mapping[str, Any], method: Method | None = None) -> Recip
     return recipes.validate(content, read_method if method is None else method.options.model_validate)
 
 
+def write_study(study: Mapping[str, Any], folder: Path) -> Path:
+    """Write a study of plain values, and return its file."""
+    path = folder / "study.yaml"
+    path.write_text(yaml.safe_dump(dict(study), sort_keys=False))
+    return path
+
+
 def quiet_reporter() -> Reporter:
     """Return a reporter without output."""
     return Reporter(Console(file=io.StringIO()), quiet=True)
@@ -285,7 +314,7 @@ def deterministic_files(out: Path, *, names: tuple[str, ...] = DETERMINISTIC_FIL
     metrics = json.loads((out / "metrics.json").read_text())
     for direction in ("bytes_up", "bytes_down"):
         metrics[direction] -= metrics.pop(f"repeated.{direction}", 0)
-    rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+    rounds = read_lines(out / "rounds.jsonl")
     for row in (metrics, *rounds):
         row.pop("seconds")
     metrics.pop("peak_rss_mb")
@@ -293,6 +322,11 @@ def deterministic_files(out: Path, *, names: tuple[str, ...] = DETERMINISTIC_FIL
     if "ledger.jsonl" in files:
         files["ledger.jsonl"] = sent_once(out)
     return files | {"metrics": json.dumps(metrics).encode(), "rounds": json.dumps(rounds).encode()}
+
+
+def files_below(directory: Path) -> dict[str, bytes]:
+    """Return the content of all files below a directory by their paths."""
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 def sent_once(out: Path) -> bytes:

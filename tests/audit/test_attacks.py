@@ -1,7 +1,5 @@
 """Attacks on released vectors whose owners are known."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

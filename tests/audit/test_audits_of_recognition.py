@@ -1,8 +1,5 @@
 """The audits of recognition on a small run."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +8,7 @@ import pytest
 import torch
 from markupsafe import escape
 from PIL import Image
-from tests.toy import discard, run_toy, tree
+from tests.toy import Sets, discard, run_toy, tree
 
 from fedvisage.audit.audit import audit_run
 from fedvisage.audit.released import CENTRES, MEANS, ReleasedVectors, SitePeople
@@ -32,7 +29,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def records(sets: Mapping[str, Path], out: Path) -> dict[str, dict[str, Any]]:
+def records(sets: Sets, out: Path) -> dict[str, dict[str, Any]]:
     return audit_toy_run(tree(sets, "privacyface"), out)
 
 
@@ -56,9 +53,7 @@ def test_class_centres_means_and_noisy_clusters_of_several_epsilon_are_attacked(
         assert f"p̂ of Algorithm 1, ε {epsilon}" in kinds
 
 
-def test_softmax_shares_of_own_class_others_and_clusters_add_up(
-    records: dict[str, dict[str, Any]],
-) -> None:
+def test_softmax_shares_of_own_class_others_and_clusters_add_up(records: dict[str, dict[str, Any]]) -> None:
     for row in records["softmax-shares"]["rows"]:
         assert sum(row[name] for name in ("own class", "own site's others", "clusters")) == pytest.approx(1)
     assert records["softmax-shares"]["rows"][-1]["clusters"] >= records["softmax-shares"]["rows"][0]["clusters"]
@@ -99,14 +94,14 @@ def test_vectors_belong_to_the_people_of_centres_and_cluster_margins() -> None:
     np.testing.assert_allclose(images[:, 1, 1, 1], [(0.1 + 0.2) / 2, 0], rtol=1e-6)
 
 
-def test_method_without_releases_has_no_lower_bound(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_method_without_releases_has_no_lower_bound(sets: Sets, tmp_path: Path) -> None:
     records = audit_toy_run(tree(sets, "conventional", training__rounds=1), tmp_path / "run")
     assert records["privacy-claim"]["why"] == "sites release no clusters"
     assert records["nearest-neighbour"]["applies"]
     assert "sites send none of these" in records["nearest-neighbour"]["says"]
 
 
-def test_attack_detection_has_no_identification_audit(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_attack_detection_has_no_identification_audit(sets: Sets, tmp_path: Path) -> None:
     records = audit_toy_run(tree(sets, "fedpad", training__rounds=1), tmp_path / "run")
     assert {records[name].get("why") for name in OWN[1:]} == {"nobody's identity is learned"}
 
@@ -116,7 +111,7 @@ def test_audit_names_the_values_that_sites_send(name: str, records: dict[str, di
     assert records[name]["says"].endswith("In this run sites send clusters.")
 
 
-def test_fedface_sends_its_class_centres(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_fedface_sends_its_class_centres(sets: Sets, tmp_path: Path) -> None:
     records = audit_toy_run(tree(sets, "fedface", training__rounds=1), tmp_path / "run")
     assert records["nearest-neighbour"]["says"].endswith("In this run sites send class centres.")
     assert records["membership"]["applies"]

@@ -1,17 +1,14 @@
 """Inference of labels from the gradients of plain split learning."""
 
-from __future__ import annotations
-
 import html
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from tests.refusals import refused
-from tests.toy import discard, run_toy, tree
+from tests.toy import NewRun, Sets, discard, files_below, run_toy, tree
 
 from fedvisage.audit import label_inference
 from fedvisage.audit.audit import audit_run
@@ -44,10 +41,8 @@ def test_noise_hides_labels() -> None:
 
 
 @pytest.fixture(scope="module")
-def split_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("audited") / "run"
-    run_toy(tree(sets, "fedsis", training__rounds=1), out)
-    return out
+def split_run(sets: Sets, new_run: NewRun) -> Path:
+    return new_run(tree(sets, "fedsis", training__rounds=1))
 
 
 def test_audit_infers_all_labels_of_split_learning_and_the_report_shows_it(split_run: Path) -> None:
@@ -66,13 +61,13 @@ def test_audit_infers_all_labels_of_split_learning_and_the_report_shows_it(split
 
 
 def test_audit_into_another_directory_keeps_the_run(split_run: Path, tmp_path: Path) -> None:
-    files = {path: path.read_bytes() for path in split_run.rglob("*") if path.is_file()}
+    files = files_below(split_run)
     audit_run(split_run, tmp_path / "there", split_run.parent / "cache", discard)
     assert (tmp_path / "there" / "audit.json").exists()
-    assert {path: path.read_bytes() for path in split_run.rglob("*") if path.is_file()} == files
+    assert files_below(split_run) == files
 
 
-def test_inapplicable_audit_states_the_reason(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_inapplicable_audit_states_the_reason(sets: Sets, tmp_path: Path) -> None:
     run_toy(tree(sets, "fedpad", training__rounds=1), tmp_path / "run")
     records = {record["name"]: record for record in audit_run(tmp_path / "run", None, tmp_path / "cache", discard)}
     assert not records["label-inference"]["applies"]

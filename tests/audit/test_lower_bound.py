@@ -1,7 +1,5 @@
 """The empirical lower bound on ε lies below valid claims and above false ones."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Figure 4: cosine between a cluster and its noisy release, compared with the expected cosine under that noise."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

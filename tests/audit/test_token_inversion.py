@@ -1,8 +1,5 @@
 """Reconstruction of images from tokens, with and without noise, and the audit's figures and picture."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 from skimage.metrics import structural_similarity
-from tests.toy import discard, open_run_data, run_toy, tree
+from tests.toy import Sets, discard, open_run_data, run_toy, tree
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, interpolate
 
@@ -71,7 +68,7 @@ def test_quality_equals_an_independent_implementation() -> None:
 
 
 def test_audit_tries_every_form_and_the_noise_of_the_run(
-    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sets: Sets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in (("SUBJECTS", 6), ("IMAGES", 16), ("STEPS", 10), ("EPSILONS", (1000.0,))):
         monkeypatch.setattr(token_inversion, name, value)
@@ -97,7 +94,7 @@ def test_audit_tries_every_form_and_the_noise_of_the_run(
     assert "data:image/png;base64," in (tmp_path / "run" / "report.html").read_text()
 
 
-def test_noise_on_gradients_prevents_label_inference(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_noise_on_gradients_prevents_label_inference(sets: Sets, tmp_path: Path) -> None:
     """Without noise, the same attack on the same run infers all labels."""
     privacy = {"epsilon": 1.0, "delta": 1e-3, "count": "tight", "noise": "derived"}
     content = tree(sets, "fedsis", training__rounds=1, evaluation__every=0, privacy=privacy)

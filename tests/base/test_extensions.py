@@ -1,16 +1,13 @@
 """Entry points: an installed package adds a method, a model and a dataset."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.toy import tree
+from tests.toy import Sets, tree
 
 PROJECT = """
 [build-system]
@@ -76,7 +73,7 @@ def run_command(*words: str, env: dict[str, str]) -> subprocess.CompletedProcess
 
 
 def test_an_installed_method_and_model_are_run_by_their_names(
-    installed_package: dict[str, str], sets: Mapping[str, Path], tmp_path: Path
+    installed_package: dict[str, str], sets: Sets, tmp_path: Path
 ) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

@@ -1,7 +1,5 @@
 """Worker processes: signals to the process that started them, and their end with it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

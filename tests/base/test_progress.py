@@ -1,7 +1,5 @@
 """Progress messages, and numbers in words."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A sandboxed process has no network, starts no processes, writes no files, and has little memory."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import socket

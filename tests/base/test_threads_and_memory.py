@@ -1,7 +1,5 @@
 """Threads, cores and free memory of a process."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Full disks of the soak: only a machine's own disk is ever filled."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

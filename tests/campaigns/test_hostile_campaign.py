@@ -1,7 +1,5 @@
 """A few cases of each kind of hostile input, and the campaign's detection of each kind of fault."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

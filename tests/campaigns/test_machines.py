@@ -1,9 +1,7 @@
 """Machines of the soak: restarted as by systemd, ended with all their processes, and built from complete kits."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -12,6 +10,7 @@ from campaigns.soak.__main__ import SITES, Soak
 from campaigns.soak.faults import Federation
 from campaigns.soak.machines import NO_RESTART, Machine, find_processes
 from campaigns.soak.table import Result
+from tests.toy import Sets
 
 from fedvisage.nvflare.certificates import check, credentials_in
 from fedvisage.nvflare.greeting import address_in
@@ -113,7 +112,7 @@ def test_kill_returns_false_without_a_process(parent: tuple[Machine, psutil.Proc
     assert not federation.kill("A")
 
 
-def test_each_machine_has_its_kit_and_each_site_its_cable(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_each_machine_has_its_kit_and_each_site_its_cable(sets: Sets, tmp_path: Path) -> None:
     soak = Soak(tmp_path, Result(1, 0, len(SITES), 1), dict.fromkeys(SITES, sets["A"]), {})
     soak.build()
     assert set(soak.machines) == {"server", *SITES}

@@ -1,7 +1,5 @@
 """The repetition of a run with silent sites ends in the same bytes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -9,7 +7,7 @@ from typing import Any
 
 import pytest
 from campaigns.soak.replay import RecordedExchange, ReplayTransport, RunRecord, read_exchanges, read_uncommitted
-from tests.toy import deterministic_files, run_toy, tree, weights
+from tests.toy import Sets, deterministic_files, run_toy, tree, weights
 
 from fedvisage.federation.site_worker import LocalTransport, SiteWorker
 from fedvisage.federation.wire.message import Order, Reply
@@ -43,7 +41,7 @@ class UnsteadyTransport(LocalTransport):
 
 
 @pytest.fixture(scope="module")
-def content(sets: Mapping[str, Path]) -> dict[str, Any]:
+def content(sets: Sets) -> dict[str, Any]:
     return tree(sets, "fedgpad", training__rounds=4, training__optimizer__state="kept")
 
 

@@ -1,7 +1,5 @@
 """The result of a soak: each problem is reported, and the table counts the events."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

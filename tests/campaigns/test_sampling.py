@@ -1,7 +1,5 @@
 """Measurements of a soak: growth of living processes, zombies, and faults that follow from a seed."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -4,8 +4,6 @@ The method is imported by name, as an entry point would name it, and stands amon
 ``--sgd`` trains it by plain SGD, for methods that ask for that.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from importlib import import_module

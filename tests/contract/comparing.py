@@ -1,7 +1,5 @@
 """Runs whose final models are compared byte for byte."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The contract of every method; a new method is tested as soon as it is in the catalogue."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -16,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from tests.contract.examples import EXAMPLES, two_exchanges
 from tests.methods.interrupting import Interrupted, stop_after
-from tests.toy import ROUNDS, deterministic_files, recipe_of, run_toy, site_sets, tree, weights
+from tests.toy import ROUNDS, Sets, deterministic_files, recipe_of, run_toy, site_sets, tree, weights
 from torch import Tensor, nn
 
 from fedvisage.base.streams import numpy_rng, seed_global_rng
@@ -63,7 +61,7 @@ def method(request: pytest.FixtureRequest) -> Method:
 
 
 @pytest.fixture(scope="module")
-def recorded(method: Method, sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+def recorded(method: Method, sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     """One run of the method, with a recorder on the wire; the tests below compare other runs with it."""
     run = Recorded(tmp_path_factory.mktemp(method.name) / "run", [])
     tapped = partial(LocalTransport, tap=lambda site, message: run.sent.append((site, message)))
@@ -71,7 +69,7 @@ def recorded(method: Method, sets: Mapping[str, Path], tmp_path_factory: pytest.
     return run
 
 
-def contract(sets: Mapping[str, Path], method: Method, **changes: Any) -> dict[str, Any]:
+def contract(sets: Sets, method: Method, **changes: Any) -> dict[str, Any]:
     """Return a recipe in which every site has something private to keep."""
     return tree(sets, method, **{"training__optimizer__state": "kept", **changes})
 
@@ -90,7 +88,7 @@ def test_a_small_run_ends_in_finite_weights_and_figures(method: Method, recorded
     assert metrics["rounds"] == ROUNDS
 
 
-def test_training_moves_every_delivered_part(method: Method, recorded: Recorded, sets: Mapping[str, Path]) -> None:
+def test_training_moves_every_delivered_part(method: Method, recorded: Recorded, sets: Sets) -> None:
     recipe = recipe_of(contract(sets, method), method)
     with seed_global_rng(recipe.runtime.seed, "initial weights"):
         first = method.network(recipe)
@@ -101,15 +99,13 @@ def test_training_moves_every_delivered_part(method: Method, recorded: Recorded,
             assert not torch.equal(before, after), f"{part}.{name} is unchanged"
 
 
-def test_the_same_seed_gives_the_same_bytes(
-    method: Method, recorded: Recorded, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_the_same_seed_gives_the_same_bytes(method: Method, recorded: Recorded, sets: Sets, tmp_path: Path) -> None:
     run_toy(contract(sets, method), tmp_path / "again", method=method)
     assert deterministic_files(tmp_path / "again") == deterministic_files(recorded.out)
 
 
 def test_another_seed_gives_another_model_and_keeps_the_global_random_state(
-    method: Method, recorded: Recorded, sets: Mapping[str, Path], tmp_path: Path
+    method: Method, recorded: Recorded, sets: Sets, tmp_path: Path
 ) -> None:
     before, before_numpy = torch.get_rng_state(), np.random.get_state(legacy=False)
     run_toy(contract(sets, method, runtime__seed=1), tmp_path / "other", method=method)
@@ -119,7 +115,7 @@ def test_another_seed_gives_another_model_and_keeps_the_global_random_state(
 
 
 def test_the_order_of_sites_in_the_recipe_does_not_matter(
-    method: Method, recorded: Recorded, sets: Mapping[str, Path], tmp_path: Path
+    method: Method, recorded: Recorded, sets: Sets, tmp_path: Path
 ) -> None:
     backwards = {name: str(path) for name, path in reversed(site_sets(sets, method).items())}
     run_toy(contract(sets, method, data__sites=backwards), tmp_path / "backwards", method=method)
@@ -128,7 +124,7 @@ def test_the_order_of_sites_in_the_recipe_does_not_matter(
 
 
 def test_a_run_stopped_after_every_round_and_resumed_equals_an_uninterrupted_one(
-    method: Method, recorded: Recorded, sets: Mapping[str, Path], tmp_path: Path
+    method: Method, recorded: Recorded, sets: Sets, tmp_path: Path
 ) -> None:
     content = contract(sets, method)
     for stop in range(1, ROUNDS + 1):
@@ -138,12 +134,12 @@ def test_a_run_stopped_after_every_round_and_resumed_equals_an_uninterrupted_one
     assert deterministic_files(tmp_path / "parts") == deterministic_files(recorded.out)
 
 
-def test_only_declared_fields_cross_the_wire(method: Method, recorded: Recorded, sets: Mapping[str, Path]) -> None:
+def test_only_declared_fields_cross_the_wire(method: Method, recorded: Recorded, sets: Sets) -> None:
     allowed = declared_fields(method, recipe_of(contract(sets, method), method))
     assert {name for _, message in recorded.sent for name in message} == allowed
 
 
-def test_no_canary_crosses_the_wire(method: Method, recorded: Recorded, sets: Mapping[str, Path]) -> None:
+def test_no_canary_crosses_the_wire(method: Method, recorded: Recorded, sets: Sets) -> None:
     canaries = [canary for path in site_sets(sets, method).values() for canary in canaries_of(path)]
     for site, message in recorded.sent:
         data = encode(message)
@@ -191,7 +187,7 @@ def canaries_of(path: Path) -> list[bytes]:
     return [b"secret-", *texts, *(line.tobytes() for kind in rows for line in kind)]
 
 
-def test_canaries_detect_a_batch_of_images(sets: Mapping[str, Path]) -> None:
+def test_canaries_detect_a_batch_of_images(sets: Sets) -> None:
     view = View.of(PreparedSet.open(sets["A"]), "train")
     stored = view.batch(np.arange(4)).images
     seen = prepare(stored, "rgb+hsv", torch.device("cpu"))
@@ -204,7 +200,7 @@ ALONE = {"training__optimizer__state": "kept", "training__local": {"epochs": 2},
 
 
 @pytest.mark.parametrize("name", ["fedpad", "single", "fused", "afl", "pooled"])
-def test_one_site_trains_as_if_alone(name: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_one_site_trains_as_if_alone(name: str, sets: Sets, tmp_path: Path) -> None:
     """The methods that minimise FedPAD's Eq. 1 alone, over all lent parts."""
     content = tree(sets, name, data__sites={"A": str(sets["A"])}, **ALONE)
     run_toy(content, tmp_path / "run")
@@ -248,7 +244,7 @@ ONE_CALL = [
 
 
 @pytest.mark.parametrize("method", ONE_CALL, ids=lambda method: method.name)
-def test_single_site_run_equals_its_own_call(method: Method, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_single_site_run_equals_its_own_call(method: Method, sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, method, data__sites={"A": str(sets["A"])}, **ALONE)
     run_toy(content, tmp_path / "run", method=method)
     expected = called_alone(method, recipe_of(content, method), sets["A"], "all" if method.pooled else "A")
@@ -271,7 +267,7 @@ def called_alone(method: Method, recipe: Recipe, path: Path, name: str) -> Mappi
     return net.state_dict()
 
 
-def test_two_exchanges_without_a_pull_are_fedpad(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_two_exchanges_without_a_pull_are_fedpad(sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, two_exchanges.METHOD, method__pull=0.0)
     run_toy(content, tmp_path / "null", method=two_exchanges.METHOD)
     run_toy(tree(sets, "fedpad"), tmp_path / "fedpad")

@@ -1,7 +1,5 @@
 """An algorithm with what is special about it switched off is FedAvg, byte for byte, on networks of every kind."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.methods.combining import combined
-from tests.toy import SITES, make_people, make_set, recipe_of, run_toy, set_of_task, weights
+from tests.toy import SITES, Sets, make_people, make_set, recipe_of, run_toy, set_of_task, weights
 
 from fedvisage.federation.wire.message import digest_of
 from fedvisage.methods import MODELS
@@ -38,7 +36,7 @@ NULL: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
 """Each with what switches it off, and with what leaves it on; the adaptive steps cannot be switched off."""
 
 
-def recipe(sets: Mapping[str, Path], algorithm: str, model: str, **changes: Any) -> dict[str, Any]:
+def recipe(sets: Sets, algorithm: str, model: str, **changes: Any) -> dict[str, Any]:
     """FedAvg's sites count alike here, as AFL's do at first."""
     actual = combined(sets, algorithm, model, **changes)
     actual["method"]["network"] |= ARCH.get(model, {})
@@ -53,7 +51,7 @@ def model(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def fedavg(model: str, sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def fedavg(model: str, sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     out = tmp_path_factory.mktemp("fedavg") / "run"
     run_toy(recipe(sets, "fedavg", model), out)
     return weights(out)
@@ -61,13 +59,7 @@ def fedavg(model: str, sets: Mapping[str, Path], tmp_path_factory: pytest.TempPa
 
 @pytest.mark.parametrize(("algorithm", "off", "on"), NULL, ids=[name for name, *_ in NULL])
 def test_algorithm_without_its_own_term_is_fedavg(
-    algorithm: str,
-    off: dict[str, Any],
-    on: dict[str, Any],
-    model: str,
-    fedavg: bytes,
-    sets: Mapping[str, Path],
-    tmp_path: Path,
+    algorithm: str, off: dict[str, Any], on: dict[str, Any], model: str, fedavg: bytes, sets: Sets, tmp_path: Path
 ) -> None:
     run_toy(recipe(sets, algorithm, model, **on), tmp_path / "on")
     assert weights(tmp_path / "on") != fedavg
@@ -76,15 +68,13 @@ def test_algorithm_without_its_own_term_is_fedavg(
         assert weights(tmp_path / "off") == fedavg
 
 
-def test_first_round_of_scaffold_is_fedavg(model: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_first_round_of_scaffold_is_fedavg(model: str, sets: Sets, tmp_path: Path) -> None:
     for name in ("scaffold", "fedavg"):
         run_toy(recipe(sets, name, model, training__rounds=1), tmp_path / name)
     assert weights(tmp_path / "scaffold") == weights(tmp_path / "fedavg")
 
 
-def test_fednova_with_equal_steps_is_fedavg_to_rounding(
-    model: str, fedavg: bytes, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_fednova_with_equal_steps_is_fedavg_to_rounding(model: str, fedavg: bytes, sets: Sets, tmp_path: Path) -> None:
     """Its sites send one step's length, in float32; the first round is compared, before rounding errors grow."""
     for name in ("fednova", "fedavg"):
         run_toy(recipe(sets, name, model, training__rounds=1), tmp_path / name)
@@ -96,9 +86,7 @@ def test_fednova_with_equal_steps_is_fedavg_to_rounding(
 
 @pytest.mark.parametrize(("norms", "sites"), [("shared", 3), ("private", 1)])
 @pytest.mark.parametrize("kind", [one for one in PARAMETERS if one != "sphere20"])
-def test_fedbn_without_private_layers_is_fedavg(
-    kind: str, norms: str, sites: int, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_fedbn_without_private_layers_is_fedavg(kind: str, norms: str, sites: int, sets: Sets, tmp_path: Path) -> None:
     task = "fedavg" if MODELS[kind].task == "recognition" else "fedpad"
     few = {name: str(set_of_task(sets[name], task)) for name in SITES[:sites]}
     run_toy(recipe(sets, "fedavg", kind, data__sites=few), tmp_path / "fedavg")

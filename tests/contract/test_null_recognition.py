@@ -1,9 +1,6 @@
 """Recognition: a method with what is special about it switched off is its baseline; and what never leaves a site."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +9,7 @@ import pytest
 from safetensors.torch import load_file
 from tests.contract.comparing import run_to_weights
 from tests.refusals import refused
-from tests.toy import make_people, make_sets, run_toy, set_of_task, tree, weights
+from tests.toy import Sets, make_people, make_sets, run_toy, set_of_task, tree, weights
 
 from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.message import encode
@@ -27,13 +24,13 @@ def kept_by(site: Path) -> dict[str, np.ndarray]:
     return {name.removeprefix("own/"): value.numpy() for name, value in load_file(last).items() if name[:4] == "own/"}
 
 
-def test_fedfr_without_its_three_modules_is_fedavg(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_fedfr_without_its_three_modules_is_fedavg(sets: Sets, tmp_path: Path) -> None:
     fedavg = run_to_weights(tree(sets, "fedavg"), tmp_path / "fedavg")
     assert run_to_weights(tree(sets, "fedfr"), tmp_path / "null", **OFF) == fedavg
     assert run_to_weights(tree(sets, "fedfr"), tmp_path / "fedfr") != fedavg
 
 
-def test_fedface_without_spreadout_trains_the_backbone_of_fedavg(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_fedface_without_spreadout_trains_the_backbone_of_fedavg(sets: Sets, tmp_path: Path) -> None:
     off = tree(sets, "fedface", method__spreadout={"weight": 0})
     on = tree(sets, "fedface", training__optimizer__lr=0.02, method__spreadout={"weight": 10})
     fedavg = run_to_weights(tree(sets, "fedavg"), tmp_path / "fedavg")
@@ -44,7 +41,7 @@ def test_fedface_without_spreadout_trains_the_backbone_of_fedavg(sets: Mapping[s
 
 
 @pytest.mark.parametrize("name", ["fedfr", pytest.param("distillation", marks=pytest.mark.slow), "conventional"])
-def test_a_sample_as_large_as_all_classes_is_no_sample(name: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_sample_as_large_as_all_classes_is_no_sample(name: str, sets: Sets, tmp_path: Path) -> None:
     kept = {"optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.9, "state": "kept"}, "rounds": 2, "batch": 2}
     changes = {f"training__{key}": value for key, value in kept.items()}
     for wanted in (None, 10, 2):
@@ -57,7 +54,7 @@ def test_a_sample_as_large_as_all_classes_is_no_sample(name: str, sets: Mapping[
     assert few != whole
 
 
-def test_pre_training_may_draw_a_sample_of_the_public_classes(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_pre_training_may_draw_a_sample_of_the_public_classes(sets: Sets, tmp_path: Path) -> None:
     delivered = {}
     for wanted in (None, 4, 2):
         content = tree(sets, "pretrained", training__pretrain__sampled_classes=wanted, training__pretrain__batch=2)
@@ -66,7 +63,7 @@ def test_pre_training_may_draw_a_sample_of_the_public_classes(sets: Mapping[str,
     assert delivered[2] != delivered[None]
 
 
-def test_distillation_with_weight_zero_is_fine_tuning(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_distillation_with_weight_zero_is_fine_tuning(sets: Sets, tmp_path: Path) -> None:
     run_toy(tree(sets, "fine-tune", training__rounds=2), tmp_path / "fine-tune")
     run_toy(tree(sets, "distillation", training__rounds=2, method__distillation=0.0), tmp_path / "null")
     run_toy(tree(sets, "distillation", training__rounds=2), tmp_path / "on")
@@ -76,7 +73,7 @@ def test_distillation_with_weight_zero_is_fine_tuning(sets: Mapping[str, Path], 
 
 
 @pytest.mark.parametrize("name", ["fedfr", "fedface"])
-def test_private_parts_of_a_site_travel_only_if_declared(name: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_private_parts_of_a_site_travel_only_if_declared(name: str, sets: Sets, tmp_path: Path) -> None:
     sent: list[bytes] = []
     tapped = partial(LocalTransport, tap=lambda site, message: sent.append(encode(message)))
     content = tree(sets, name, method__spreadout={"weight": 0}) if name == "fedface" else tree(sets, name)

@@ -3,8 +3,6 @@
 ``HOSTILE`` names the cell that attacks and the file of its attacks: a process that has this cell carries them out.
 """
 
-from __future__ import annotations
-
 import base64
 import importlib
 import json

@@ -1,7 +1,5 @@
 """A network cable that can be cut, jammed or slowed; a site connects to the server through it."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

@@ -1,23 +1,23 @@
 """Federations that all tests of a worker share, as long as they leave them as they were: starting one takes long."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.distributed.federations import make_kits
-from tests.toy import SITES, set_of_task, site_sets
+from tests.toy import SITES, Sets, set_of_task, site_sets
 
 from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
 
 
 @pytest.fixture(scope="session")
-def federation(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
+def federation(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
     with rehearsal(tmp_path_factory.mktemp("federation"), {name: str(sets[name]) for name in SITES}) as members:
         yield members
 
 
 @pytest.fixture(scope="session")
-def people_federation(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
+def people_federation(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
     """Sites that have identities, and a public set on every machine."""
     own = {name: str(path) for name, path in site_sets(sets, "fedfr").items()}
     public = str(set_of_task(sets["U"].with_name("P"), "fedfr"))

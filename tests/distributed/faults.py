@@ -4,8 +4,6 @@
 (``make faults``).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -23,8 +21,9 @@ import psutil
 import yaml
 from tests.distributed.cable import Cable
 from tests.distributed.federations import LineReporter, run_through
-from tests.toy import SITES, deterministic_files, make_set, run_toy, tree
+from tests.toy import SITES, Sets, deterministic_files, make_set, run_toy, tree
 
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.nvflare.node import end
 from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
 
@@ -98,7 +97,7 @@ class Scene:
 
 
 @contextmanager
-def scene(directory: Path, sets: Mapping[str, Path]) -> Iterator[Scene]:
+def scene(directory: Path, sets: Sets) -> Iterator[Scene]:
     """Start a federation whose site B is connected through a cable."""
     with rehearsal(directory, {name: str(sets[name]) for name in SITES}) as members:
         target = json.loads((members.sites["B"].path / "startup" / "fed_client.json").read_text())
@@ -172,7 +171,7 @@ def try_fault(fault: Fault, place: Scene, content: Mapping[str, Any], whole: dic
     witness = Witness(lambda: fault.act(place), repair=lambda: fault.repair(place))
     run_through(place.members, content, out, reporter=witness)
     assert witness.has_acted, "the fault did not occur"
-    rows = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+    rows = read_lines(out / "rounds.jsonl")
     without: dict[str, list[int]] = {}
     for row in rows:
         for name in set(row["asked"]) - set(row["replied"]):
@@ -187,7 +186,7 @@ def try_fault(fault: Fault, place: Scene, content: Mapping[str, Any], whole: dic
     )
 
 
-def content_of(sets: Mapping[str, Path], changes: Mapping[str, Any]) -> dict[str, Any]:
+def content_of(sets: Sets, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return a recipe in which sites keep private parts, and an optimizer's state."""
     usual = {"training__rounds": 8, "training__optimizer__state": "kept", "training__local": {"batches": 4}}
     return tree(sets, "fedgpad", **{**usual, **changes})
@@ -227,7 +226,7 @@ def main() -> None:
     REPORT.write_text(text + MARK + "\n\n" + "\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _table(root: Path, sets: Mapping[str, Path]) -> Iterator[str]:
+def _table(root: Path, sets: Sets) -> Iterator[str]:
     yield "| fault | what was done | what happened | seconds | bytes equal to an undisturbed run |"
     yield "|---|---|---|---|---|"
     usual, longer = content_of(sets, {}), content_of(sets, SHORT)

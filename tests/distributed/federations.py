@@ -1,7 +1,5 @@
 """A federation of real processes on this machine, and runs through it."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

@@ -5,8 +5,6 @@ members. Each has its own certificate and the two streams of a site in a run, on
 answers orders by NVFlare's coder with what a site of the smallest network would send.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 from pathlib import Path

@@ -5,15 +5,13 @@ NVFlare keeps the cells of a process in a table, so a process with a server cann
 federation.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from nvflare.collab.api.exceptions import CollabCallError
@@ -42,7 +40,7 @@ class Proxy:
     def __init__(self, name: str, cell: Cell) -> None:
         self.name, self.cell, self.timeout = name, cell, 0.0
 
-    def __call__(self, timeout: float) -> Proxy:
+    def __call__(self, timeout: float) -> Self:
         self.timeout = timeout
         return self
 
@@ -98,16 +96,11 @@ def federation(kits: Path) -> Iterator[tuple[Cell, Admission]]:
         AdmissionListener.admission = None
 
 
-def wait_for_streams(server: Cell, names: set[str]) -> None:
-    """Return when all names have a stream to the server."""
-    while names - set(server.core_cell.agents):
-        time.sleep(0.1)
-
-
 def main() -> None:
     """Send two rounds of orders to all sites, and check all replies."""
     with federation(Path(sys.argv[1]) / "kits") as (server, admission):
-        wait_for_streams(server, {*NAMES, *(f"{name}.run" for name in NAMES)})
+        while {*NAMES, *(f"{name}.run" for name in NAMES)} - set(server.core_cell.agents):
+            time.sleep(0.1)
         assert set(NAMES) <= admission.until.keys(), "each with its own certificate"
         proxies = [Proxy(name, server) for name in NAMES]
         transport = CollabTransport(NAMES, proxies, Federation(deadline=120.0), lambda: False)

@@ -1,11 +1,8 @@
 """Limits on messages of other organisations, with NVFlare's own coder and decoder."""
 
-from __future__ import annotations
-
-import json
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +18,9 @@ from nvflare.fuel.utils.fobs.decomposer import DataClassDecomposer
 from nvflare.fuel.utils.fobs.fobs import FOBS_DATA, FOBS_DECOMPOSER, FOBS_TYPE
 from safetensors.torch import save
 from tests.distributed.federations import run_through
-from tests.toy import SITES, tree
+from tests.toy import SITES, Sets, tree
 
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.wire.schema import MessageLimits
 from fedvisage.nvflare import bounds
 from fedvisage.nvflare.bounds import BoundedTensors, CountingConsumer, LimitExceeded, check_body
@@ -187,7 +185,7 @@ if os.environ.get("HOSTILE"):
 
 
 @pytest.fixture
-def federation(sets: Mapping[str, Path], tmp_path: Path) -> Iterator[Rehearsal]:
+def federation(sets: Sets, tmp_path: Path) -> Iterator[Rehearsal]:
     """Start a federation whose site B sends more than it declares."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(HOSTILE)
@@ -205,11 +203,11 @@ def federation(sets: Mapping[str, Path], tmp_path: Path) -> Iterator[Rehearsal]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_site_that_sends_too_much_is_refused_and_the_others_continue(
-    federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+    federation: Rehearsal, sets: Sets, tmp_path: Path
 ) -> None:
     content = tree(sets, "fedpad", training__rounds=5, federation__deadline=120.0)
     run_through(federation, content, tmp_path / "run")
-    rows = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
+    rows = read_lines(tmp_path / "run" / "rounds.jsonl")
     assert [row["counted"] for row in rows] == [["A", "C"]] * 4 + [["A", "B", "C"]]
     for number, what in enumerate(("bytes", "tensors")):
         assert "refused: a message has more than" in rows[number]["failed"]["B"]

@@ -1,47 +1,39 @@
 """The cable between a site and its server: open, slow, jammed or cut."""
 
-from __future__ import annotations
-
 import socket
+import socketserver
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 from tests.distributed.cable import Cable
 
 
+class Echo(socketserver.BaseRequestHandler):
+    """Returns the bytes that it receives."""
+
+    def handle(self) -> None:
+        with suppress(OSError):
+            while data := self.request.recv(100):
+                self.request.sendall(data)
+
+
 @pytest.fixture
 def echo() -> Iterator[int]:
     """Start a server that returns the bytes that it receives; yield its port."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=_serve, args=(listener,), daemon=True).start()
-        yield int(listener.getsockname()[1])
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Echo) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield int(server.server_address[1])
+        server.shutdown()
 
 
 @pytest.fixture
 def cable(echo: int) -> Iterator[Cable]:
     with closing(Cable(echo)) as cable:
         yield cable
-
-
-def _serve(listener: socket.socket) -> None:
-    while True:
-        try:
-            near, _ = listener.accept()
-        except OSError:
-            return
-        threading.Thread(target=_answer, args=(near,), daemon=True).start()
-
-
-def _answer(near: socket.socket) -> None:
-    with near:
-        try:
-            while data := near.recv(100):
-                near.sendall(data)
-        except OSError:
-            return
 
 
 def connect(cable: Cable) -> socket.socket:

@@ -1,7 +1,5 @@
 """Messages that a cell drops, and the socket between a kit's process and its processes of jobs."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import stat

@@ -1,7 +1,5 @@
 """Credentials that do not match each other, the kit's name or today's date are refused before any connection."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

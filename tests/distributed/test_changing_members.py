@@ -1,22 +1,20 @@
 """A federation of real processes whose members come and go, while the others' kits stay as they are."""
 
-from __future__ import annotations
-
-import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.distributed.federations import WAIT, run_through
 from tests.refusals import refused
-from tests.toy import tree
+from tests.toy import Sets, tree
 
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.nvflare.authority import FederationFile
 from fedvisage.nvflare.greeting import address_in
 from fedvisage.nvflare.kits import open_kit
@@ -44,7 +42,7 @@ def startup_files(kit: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def members(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
+def members(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
     """Start a federation of two, and add a third and a second operator while it is up."""
     directory = tmp_path_factory.mktemp("members")
     with rehearsal(directory, {name: str(sets[name]) for name in "AB"}) as first:
@@ -73,20 +71,18 @@ def connected_sites(members: Rehearsal) -> set[str]:
 
 def sites_by_round(out: Path) -> list[set[str]]:
     """Return the sites that replied in each round."""
-    return [set(json.loads(line)["replied"]) for line in (out / "rounds.jsonl").read_text().splitlines()]
+    return [set(row["replied"]) for row in read_lines(out / "rounds.jsonl")]
 
 
 @pytest.mark.slow
-def test_new_site_and_second_operator_take_part(members: Rehearsal, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_new_site_and_second_operator_take_part(members: Rehearsal, sets: Sets, tmp_path: Path) -> None:
     run_through(members, tree(sets, training__rounds=2), tmp_path / "three")
     assert sites_by_round(tmp_path / "three") == [set("ABC")] * 2
     seen = {one.name for one in status_of(members.operator.path, WAIT).certificates}
     assert {"A", "B", "C", "localhost", SECOND} <= seen
 
 
-def test_revoked_members_are_cut_off_and_a_renewed_site_returns(
-    members: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_revoked_members_are_cut_off_and_a_renewed_site_returns(members: Rehearsal, sets: Sets, tmp_path: Path) -> None:
     wait_until(lambda: connected_sites(members) == set("ABC"))
     kits = members.server.path.parent
     provision(federation_file(members), kits, revoke=["B", FIRST])

@@ -1,18 +1,16 @@
 """The console: requests that it answers, and the server's answer to it."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from tests.refusals import refused
 from tests.report.federation_states import usual
-from tests.toy import recipe_of, tree
+from tests.toy import Sets, recipe_of, tree
 from typer.testing import CliRunner
 
 from fedvisage.base.errors import UserError
@@ -86,7 +84,7 @@ def test_json_and_serve_exclude_each_other(tmp_path: Path) -> None:
     assert "--serve" in done.exception.message
 
 
-def test_console_gets_the_last_log_lines_and_the_spent_budget(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_console_gets_the_last_log_lines_and_the_spent_budget(sets: Sets, tmp_path: Path) -> None:
     recipe = recipe_of(tree(sets, "privacyface"))
     log = RunLog(tmp_path, "a-run")
     for number in range(1, 400):

@@ -1,10 +1,8 @@
 """Damaged kits: each is refused in one line that names the file."""
 
-from __future__ import annotations
-
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -16,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 from tests.distributed.federations import copy_kit
 from tests.refusals import refused
+from tests.toy import Sets
 
 from fedvisage.nvflare.admission import Admission
 from fedvisage.nvflare.certificates import REVOKED, check, credentials_in
@@ -68,7 +67,7 @@ def test_kit_without_its_local_directory_is_refused(own_kits: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("content", [{"components": None}, {"components": [7]}, {"components": [{}]}, {}])
 def test_malformed_resources_are_refused(
-    content: dict[str, object], own_kits: Path, tmp_path: Path, sets: Mapping[str, Path]
+    content: dict[str, object], own_kits: Path, tmp_path: Path, sets: Sets
 ) -> None:
     for name in ("sites/bank", "server"):
         kit = copy_kit(own_kits / name, tmp_path / name.replace("/", "-"))

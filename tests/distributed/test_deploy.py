@@ -1,7 +1,5 @@
 """The commands of docs/deploy.md and docs/membership.md, executed on this machine in their order."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -10,22 +8,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.refusals import check_output
-from tests.toy import SITES
+from tests.toy import SITES, Sets
 
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.nvflare.node import end
 from fedvisage.nvflare.rehearsal import free_port
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 
 PAGES = [Path(__file__).parents[2] / "docs" / name for name in ("deploy.md", "membership.md")]
-SMALLER = "input.size=32 training.rounds=2 training.batch=8 runtime.threads=1"
 PROGRAM = (sys.executable, "-m", "fedvisage")
-LASTING = ("server", "site")
 
 
 STEP = re.compile(r"^`(\S+\.yaml)`:\n+```yaml\n(.*?)```|^```sh\n(.*?)```", flags=re.MULTILINE | re.DOTALL)
@@ -49,9 +46,7 @@ def wait_for_line(beginning: str, log: Path) -> list[str]:
     return lines
 
 
-def test_commands_of_the_deployment_pages_work(
-    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_of_the_deployment_pages_work(sets: Sets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text, port, running = "".join(page.read_text() for page in PAGES), free_port(), dict[str, subprocess.Popen[bytes]]()
     Path("sets").mkdir()
@@ -61,7 +56,7 @@ def test_commands_of_the_deployment_pages_work(
     output = {}
     try:
         for verb, *rest in commands(text, port):
-            if verb in LASTING:
+            if verb in ("server", "site"):
                 log = (tmp_path / f"{len(running)}.log").open("wb")
                 running[" ".join([verb, *rest])] = subprocess.Popen(
                     [*PROGRAM, verb, *rest], stdout=log, stderr=log, env=environment, start_new_session=True
@@ -70,7 +65,9 @@ def test_commands_of_the_deployment_pages_work(
             if verb == "cp":
                 subprocess.run([verb, *rest], check=True)
                 continue
-            more = SMALLER.split() if verb == "run" else []
+            more = (
+                ["input.size=32", "training.rounds=2", "training.batch=8", "runtime.threads=1"] if verb == "run" else []
+            )
             done = subprocess.run([*PROGRAM, verb, *rest[:1], *more, *rest[1:]], env=environment, capture_output=True)
             assert done.returncode == 0, done.stderr.decode()
             output[verb] = done.stdout.decode()
@@ -78,8 +75,8 @@ def test_commands_of_the_deployment_pages_work(
         assert (metrics["rounds"], metrics["sites"]) == (2, ["bank", "border", "phone"])
         assert all(name in output["status"] for name in metrics["sites"])
         assert "round 2/2" in output["run"]
-        run_log = next(Path("kits/server/runs").glob("first-*/log.jsonl")).read_text().splitlines()
-        assert [json.loads(line)["round"] for line in run_log] == [1, 2]
+        run_log = read_lines(next(Path("kits/server/runs").glob("first-*/log.jsonl")))
+        assert [line["round"] for line in run_log] == [1, 2]
         assert str(sets[SITES[0]].resolve()) not in Path("runs/first/recipe.yaml").read_text()
         for number, command in enumerate(running):
             expected = "listening" if command.startswith("server") else f"connected to localhost:{port}"

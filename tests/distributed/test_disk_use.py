@@ -1,7 +1,5 @@
 """Kits do not grow with each job: folders of old jobs are deleted, but not the newest and waiting ones."""
 
-from __future__ import annotations
-
 import json
 import os
 import uuid

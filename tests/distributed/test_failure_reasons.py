@@ -1,7 +1,5 @@
 """The reason that a site sends after a failure contains no text of an exception."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

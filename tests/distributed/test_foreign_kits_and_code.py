@@ -1,7 +1,5 @@
 """Strangers are refused, and a job with foreign code runs nowhere."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import socket
@@ -16,7 +14,7 @@ from typing import Any
 import pytest
 from tests.distributed.federations import WAIT
 from tests.refusals import refused
-from tests.toy import recipe_of, tree
+from tests.toy import Sets, recipe_of, tree
 
 from fedvisage.base.files import write_json
 from fedvisage.nvflare.authority import FederationFile
@@ -116,7 +114,6 @@ def test_site_cannot_use_another_name(federation: Rehearsal, tmp_path: Path) -> 
 
 
 def wait_for_end(session: Any, number: str) -> str:
-    """Wait for a job to end."""
     while not (status := str(session.get_job_meta(number).get("status"))).startswith("FINISHED"):
         time.sleep(0.2)
     return status
@@ -149,9 +146,7 @@ def name_class(job: Path, path: str, arguments: Mapping[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("change", [bring_code, name_module, nest_process])
-def test_job_with_foreign_code_is_refused(
-    change: Any, federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_job_with_foreign_code_is_refused(change: Any, federation: Rehearsal, sets: Sets, tmp_path: Path) -> None:
     directory, canary = tmp_path / "refused", tmp_path / "canary"
     write_job(
         directory, Job("refused", without_local_parts(recipe_of(tree(sets, training__rounds=1)))), ("A", "B", "C")

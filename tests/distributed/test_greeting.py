@@ -1,7 +1,5 @@
 """An unreachable server is retried; a foreign server, or one that refuses our credentials, is reported."""
 
-from __future__ import annotations
-
 import json
 import socket
 import ssl

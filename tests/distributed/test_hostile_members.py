@@ -1,7 +1,5 @@
 """Messages of a hostile member or server that would stop a site, delete its files or run code there."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os
@@ -18,7 +16,7 @@ from nvflare.lighter.utils import load_private_key_file, sign_folders
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 from tests.distributed.attacks import JOB, NEEDED, hostile_environment
 from tests.distributed.federations import WAIT, run_through
-from tests.toy import SITES, recipe_of, tree
+from tests.toy import SITES, Sets, recipe_of, tree
 
 from fedvisage.nvflare.job import Job, without_local_parts, write_job
 from fedvisage.nvflare.operator import connect_to_server
@@ -58,7 +56,7 @@ def job_that_names_code(job: Path, config: dict[str, Any], canary: Path) -> None
 
 
 def signed_job(
-    place: Path, kit: Path, sets: Mapping[str, Path], spoil: Callable[[Path, dict[str, Any], Path], None]
+    place: Path, kit: Path, sets: Sets, spoil: Callable[[Path, dict[str, Any], Path], None]
 ) -> dict[str, Any]:
     """Return the deployment of a job with foreign code to site A, signed with the key of another member's kit."""
     place.mkdir(exist_ok=True)
@@ -142,7 +140,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def federation(sets: Mapping[str, Path], place: Path) -> Iterator[Rehearsal]:
+def federation(sets: Sets, place: Path) -> Iterator[Rehearsal]:
     with rehearsal(place / "federation", {name: str(sets[name]) for name in SITES}) as members:
         (members.sites["A"].path / KEEPSAKE).mkdir()
         yield members
@@ -173,13 +171,13 @@ def check_unharmed(members: Rehearsal, process: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def jobs(federation: Rehearsal, sets: Mapping[str, Path], place: Path) -> dict[str, dict[str, Any]]:
+def jobs(federation: Rehearsal, sets: Sets, place: Path) -> dict[str, dict[str, Any]]:
     kit, spoils = federation.sites["B"].path, (job_with_code, job_that_names_code)
     return {spoil.__name__: signed_job(place / "jobs", kit, sets, spoil) for spoil in spoils}
 
 
 def test_member_reaches_no_other_member_and_runs_continue(
-    federation: Rehearsal, sets: Mapping[str, Path], place: Path, tmp_path: Path, jobs: dict[str, dict[str, Any]]
+    federation: Rehearsal, sets: Sets, place: Path, tmp_path: Path, jobs: dict[str, dict[str, Any]]
 ) -> None:
     process, audit = federation.processes["A"].pid, federation.sites["A"].path / "audit.log"
     attacks = attacks_of_a_member(jobs)

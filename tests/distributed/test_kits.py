@@ -1,10 +1,8 @@
 """The content of kits, jobs and parcels."""
 
-from __future__ import annotations
-
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import yaml
 from nvflare.apis.fl_constant import ConfigVarName
 from nvflare.app_opt.pt.decomposers import TensorDecomposer
 from tests.refusals import failed, refused
-from tests.toy import recipe_of, tree
+from tests.toy import Sets, recipe_of, tree
 
 from fedvisage.base.errors import UserError
 from fedvisage.federation.wire.message import Order
@@ -105,7 +103,7 @@ def test_stores_of_a_server_are_in_its_kit(kits: Path) -> None:
     assert {str(kit.path / "jobs"), str(kit.path / "snapshots")} <= found
 
 
-def test_restarted_kit_has_one_watch(kits: Path, sets: Mapping[str, Path]) -> None:
+def test_restarted_kit_has_one_watch(kits: Path, sets: Sets) -> None:
     kit = open_kit(kits / "sites" / "bank", "site")
     for _ in range(2):
         prepare_site(kit, str(sets["A"]))
@@ -128,7 +126,7 @@ def test_readme_of_a_kit_has_its_commands_and_no_scripts_remain(kits: Path, kit:
     assert not [path for path in (kits / kit).rglob("*") if path.suffix in (".sh", ".ipynb")]
 
 
-def test_kit_of_another_kind_is_refused(kits: Path, sets: Mapping[str, Path]) -> None:
+def test_kit_of_another_kind_is_refused(kits: Path, sets: Sets) -> None:
     with refused("made/sites/bank", "site", "server"):
         open_kit(kits / "sites" / "bank", "server")
     with pytest.raises(UserError):
@@ -157,7 +155,7 @@ def test_mistake_in_the_description_names_its_place(changes: dict[str, Any], pla
     assert place in error.value.place
 
 
-def test_job_is_four_files_without_local_paths(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_job_is_four_files_without_local_paths(sets: Sets, tmp_path: Path) -> None:
     recipe = recipe_of(tree(sets))
     write_job(tmp_path / "job", Job("first", without_local_parts(recipe)), ("A", "B"))
     files = sorted(path for path in (tmp_path / "job").rglob("*") if path.is_file())
@@ -167,13 +165,13 @@ def test_job_is_four_files_without_local_paths(sets: Mapping[str, Path], tmp_pat
     assert read_job(tmp_path / "job" / "app" / "config") == Job("first", without_local_parts(recipe))
 
 
-def test_benchmarks_do_not_travel(sets: Mapping[str, Path]) -> None:
+def test_benchmarks_do_not_travel(sets: Sets) -> None:
     recipe = recipe_of(tree(sets, "fedavg", data__benchmarks={"lfw": str(sets["U"])}))
     assert recipe.data.benchmarks is not None
     assert without_local_parts(recipe).data.benchmarks is None
 
 
-def test_tensor_timeout_follows_the_deadline(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_tensor_timeout_follows_the_deadline(sets: Sets, tmp_path: Path) -> None:
     write_job(
         tmp_path / "job", Job("first", without_local_parts(recipe_of(tree(sets, federation__deadline=60.0)))), ("A",)
     )
@@ -183,7 +181,7 @@ def test_tensor_timeout_follows_the_deadline(sets: Mapping[str, Path], tmp_path:
 
 
 @pytest.mark.parametrize("run", ["", "../x", "A", "a/b", "a" * 64, 3, None])
-def test_job_with_an_invalid_name_is_refused(run: object, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_job_with_an_invalid_name_is_refused(run: object, sets: Sets, tmp_path: Path) -> None:
     write_job(tmp_path / "job", Job("first", without_local_parts(recipe_of(tree(sets)))), ("A",))
     path = tmp_path / "job" / "app" / "config" / "recipe.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"run": run}))
@@ -191,7 +189,7 @@ def test_job_with_an_invalid_name_is_refused(run: object, sets: Mapping[str, Pat
         read_job(path.parent)
 
 
-def test_recipe_that_only_a_simulation_can_run_is_refused(sets: Mapping[str, Path]) -> None:
+def test_recipe_that_only_a_simulation_can_run_is_refused(sets: Sets) -> None:
     for changes, place in (
         ({"method": "pooled"}, "recipe.method.name"),
         ({"evaluation__features": 3}, "recipe.evaluation.features"),
@@ -201,7 +199,7 @@ def test_recipe_that_only_a_simulation_can_run_is_refused(sets: Mapping[str, Pat
             without_local_parts(recipe_of(tree(sets, **changes)))
 
 
-def test_file_of_weights_travels_as_its_digest(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_file_of_weights_travels_as_its_digest(sets: Sets, tmp_path: Path) -> None:
     file = tmp_path / "secret-weights.safetensors"
     file.write_bytes(b"weights")
     digest = f"sha256:{hashlib.sha256(b'weights').hexdigest()}"
@@ -218,12 +216,12 @@ def test_file_of_weights_travels_as_its_digest(sets: Mapping[str, Path], tmp_pat
         assert weights_at_server(recipe, {"weights": str(file)}) == {digest: file}
 
 
-def test_missing_file_of_weights_is_reported(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_missing_file_of_weights_is_reported(sets: Sets, tmp_path: Path) -> None:
     with refused("recipe.training.start", str(tmp_path / "nowhere")):
         without_local_parts(recipe_of(tree(sets, training__start=str(tmp_path / "nowhere"))))
 
 
-def test_job_with_a_path_of_the_server_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_job_with_a_path_of_the_server_is_refused(sets: Sets, tmp_path: Path) -> None:
     write_job(tmp_path / "job", Job("first", recipe_of(tree(sets, training__start="/etc/passwd"))), ("A",))
     with refused("recipe.training.start", "path", "digest"):
         read_job(tmp_path / "job" / "app" / "config")

@@ -1,7 +1,5 @@
 """One process per kit and port, and its lines on the terminal."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

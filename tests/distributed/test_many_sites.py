@@ -1,7 +1,5 @@
 """One server carries two hundred sites."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

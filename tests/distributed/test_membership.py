@@ -1,13 +1,11 @@
 """Later provisioning: new members get kits, existing kits stay, certificates are renewed and revoked."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import socket
 import stat
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +22,7 @@ from nvflare.fuel.f3.drivers.grpc.qq import QQ
 from nvflare.fuel.f3.drivers.grpc.streamer_pb2_grpc import StreamerStub
 from tests.distributed.federations import LineReporter, make_kits
 from tests.refusals import failed, refused
-from tests.toy import recipe_of, tree
+from tests.toy import Sets, files_below, recipe_of, tree
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.base.files import write_json
@@ -34,7 +32,14 @@ from fedvisage.nvflare.admission import Admission, AdmissionListener
 from fedvisage.nvflare.authority import FederationFile, open_authority
 from fedvisage.nvflare.certificates import check, credentials_in, warning
 from fedvisage.nvflare.commands import start_server, start_site
-from fedvisage.nvflare.greeting import Admitted, Unreachable, announce_leave, request_admission, request_stop
+from fedvisage.nvflare.greeting import (
+    Admitted,
+    Unreachable,
+    address_in,
+    announce_leave,
+    request_admission,
+    request_stop,
+)
 from fedvisage.nvflare.kits import Kit, open_kit, own_settings
 from fedvisage.nvflare.membership import provision
 from fedvisage.nvflare.node import prepare_server
@@ -76,10 +81,6 @@ def kits(first_kits: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(first_kits, tmp_path / "kits"))
 
 
-def content(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
-
-
 def admission(kits: Path, lines: list[str]) -> Admission:
     """Return the admission of a server that starts now."""
     started = Admission(kits / "server", lines.append)
@@ -92,11 +93,11 @@ def certificate(kit: Path) -> x509.Certificate:
 
 
 def test_new_members_get_kits_and_existing_kits_stay(kits: Path) -> None:
-    before = {name: content(kits / name) for name in ("server", "operator", "sites/bank", "sites/border")}
+    before = {name: files_below(kits / name) for name in ("server", "operator", "sites/bank", "sites/border")}
     changes = provision(file_with_phone(), kits)
     assert changes.kits == {kits / "sites/phone": "phone", kits / "operators" / SECOND: SECOND}
     assert not changes.updates
-    assert {name: content(kits / name) for name in before} == before
+    assert {name: files_below(kits / name) for name in before} == before
     for kit, kind, name in (("sites/phone", "site", "phone"), (f"operators/{SECOND}", "operator", SECOND)):
         check(credentials_in(kits / kit, at_server=False), name)
         assert open_kit(kits / kit, kind).name == name  # type: ignore[arg-type]
@@ -118,13 +119,13 @@ def test_root_key_is_private_and_the_authority_keeps_no_members_key(kits: Path) 
 
 
 def test_renewal_is_a_certificate_for_the_key_in_the_kit(kits: Path) -> None:
-    before, old = content(kits / "sites/bank"), certificate(kits / "sites/bank")
+    before, old = files_below(kits / "sites/bank"), certificate(kits / "sites/bank")
     changes = provision(federation_file(), kits, renew=["bank", "server"])
     update = kits / "updates/bank"
     assert changes.updates == {update: "bank", kits / "updates/server": "localhost"}
-    assert set(content(update)) == {"startup/client.crt"}
-    assert set(content(kits / "updates/server")) == {"startup/server.crt"}
-    assert content(kits / "sites/bank") == before
+    assert set(files_below(update)) == {"startup/client.crt"}
+    assert set(files_below(kits / "updates/server")) == {"startup/server.crt"}
+    assert files_below(kits / "sites/bank") == before
     for name, kit in (("bank", "sites/bank"), ("server", "server")):
         shutil.copytree(kits / "updates" / name, kits / kit, dirs_exist_ok=True)
     check(credentials_in(kits / "sites/bank", at_server=False), "bank")
@@ -143,8 +144,8 @@ def test_revoked_member_is_refused_until_renewed(kits: Path) -> None:
     assert at_server.refusal(lost) is None
     changes = provision(federation_file(), kits, revoke=["bank"])
     assert list(changes.updates) == [kits / "updates/server"]
-    assert set(content(kits / "updates/server")) == {"startup/revoked.pem"}
-    shutil.copytree(kits / "updates/server", kits / "server", dirs_exist_ok=True)
+    assert set(files_below(kits / "updates/server")) == {"startup/revoked.pem"}
+    copy_update(kits / "updates/server/startup/revoked.pem", kits)
     at_server.follow()
     for _ in range(2):
         assert "revoked" in str(at_server.refusal(lost))
@@ -156,7 +157,7 @@ def test_revoked_member_is_refused_until_renewed(kits: Path) -> None:
     again = certificate(kits / "updates/bank")
     provision(federation_file(), kits, revoke=["border"])
     assert not (kits / "updates/border").exists()
-    shutil.copytree(kits / "updates/server", kits / "server", dirs_exist_ok=True)
+    copy_update(kits / "updates/server/startup/revoked.pem", kits)
     at_server.follow()
     assert [bool(at_server.refusal(one)) for one in (lost, again, border)] == [True, False, True]
 
@@ -218,7 +219,9 @@ def test_kit_without_a_numbered_list_works_with_a_note(kits: Path) -> None:
     path.write_bytes(unnumbered(kits, "bank"))
     at_server.follow()
     assert "has no number" in lines[-1]
+    assert at_server.revoked() == {}
     assert at_server.refusal(certificate(kits / "sites/bank"))
+    assert set(at_server.revoked()) == {"bank"}, "after its attempt to connect"
     provision(federation_file(), kits, revoke=["border"])
     assert number_in(kits / "updates/server/startup/revoked.pem") == 1
     path.write_bytes((kits / "updates/server/startup/revoked.pem").read_bytes())
@@ -410,26 +413,13 @@ def test_server_names_revoked_members_until_they_connect_with_a_renewed_certific
     assert set(server.revoked()) == {"bank", FIRST}, "revoked again"
 
 
-def test_list_does_not_name_a_member_that_is_renewed_at_once(kits: Path) -> None:
-    provision(federation_file(), kits, revoke=["bank"], renew=["bank"])
-    copy_update(kits / "updates/server/startup/revoked.pem", kits)
-    assert admission(kits, []).revoked() == {}
-
-
-def test_list_of_an_earlier_version_names_the_members_that_were_refused(kits: Path) -> None:
-    (kits / "server/startup/revoked.pem").write_bytes(unnumbered(kits, "bank"))
-    server = admission(kits, [])
-    assert server.revoked() == {}
-    assert server.refusal(certificate(kits / "sites/bank"))
-    assert set(server.revoked()) == {"bank"}
-
-
 def test_stolen_kit_is_revoked_and_renewed_at_once(kits: Path) -> None:
     lost = certificate(kits / "sites/bank")
     provision(federation_file(), kits, revoke=["bank"], renew=["bank"])
-    shutil.copytree(kits / "updates/server", kits / "server", dirs_exist_ok=True)
+    copy_update(kits / "updates/server/startup/revoked.pem", kits)
     at_server = admission(kits, [])
     update = kits / "updates/bank"
+    assert at_server.revoked() == {}, "the list does not name it"
     assert at_server.refusal(lost)
     assert at_server.refusal(certificate(update)) is None
     assert certificate(update).public_key() != lost.public_key()
@@ -441,10 +431,10 @@ def test_stolen_kit_is_revoked_and_renewed_at_once(kits: Path) -> None:
 def test_list_with_a_foreign_signature_is_refused_and_the_list_in_force_stays(kits: Path, own_kits: Path) -> None:
     lines: list[str] = []
     provision(federation_file(), kits, revoke=["bank"])
-    shutil.copytree(kits / "updates/server", kits / "server", dirs_exist_ok=True)
+    copy_update(kits / "updates/server/startup/revoked.pem", kits)
     at_server, lost = admission(kits, lines), certificate(kits / "sites/bank")
     foreign = make_kits(kits.parent / "foreign")
-    port = int(open_port(foreign))
+    port = address_in(open_kit(foreign / "operator", "operator")).port
     file = federation_file(server={"host": "localhost", "port": port})
     provision(file, foreign, revoke=["bank"])
     path = kits / "server/startup/revoked.pem"
@@ -459,12 +449,6 @@ def test_list_with_a_foreign_signature_is_refused_and_the_list_in_force_stays(ki
         assert at_server.refusal(lost), "the list before it stays in force"
         with refused(path, word):
             admission(kits, [])
-
-
-def open_port(kits: Path) -> str:
-    """Return the port that a federation was made for."""
-    target = (kits / "sites/bank/startup/fed_client.json").read_text().partition("localhost:")[2]
-    return target.partition('"')[0]
 
 
 @pytest.mark.parametrize(
@@ -483,10 +467,10 @@ def open_port(kits: Path) -> str:
 def test_change_of_a_fixed_value_is_refused(
     changes: dict[str, Any], options: dict[str, Any], place: str, kits: Path
 ) -> None:
-    before = content(kits)
+    before = files_below(kits)
     with refused(place):
         provision(federation_file(**changes), kits, **options)
-    assert content(kits) == before
+    assert files_below(kits) == before
 
 
 def test_foreign_directory_and_damaged_authority_are_refused(kits: Path, tmp_path: Path) -> None:
@@ -531,7 +515,7 @@ def test_no_certificate_outlives_the_root(tmp_path: Path) -> None:
     assert any("root ends" in note for note in notes)
 
 
-def test_servers_sites_and_runs_warn_of_expiry_at_their_start(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_servers_sites_and_runs_warn_of_expiry_at_their_start(sets: Sets, tmp_path: Path) -> None:
     port, lines = free_port(), list[str]()
     provision(federation_file(server={"host": "localhost", "port": port}), tmp_path / "kits", root_days=10)
     terminal, kits = Terminal(lines.append, lines.append), tmp_path / "kits"
@@ -614,7 +598,7 @@ def test_answer_to_admission_depends_on_the_certificate(listener: tuple[Path, in
     assert request_until_answered(bank).until == {}, "sites learn nothing of others"
     assert request_until_answered(operator).until["bank"] == certificate(bank.path).not_valid_after_utc
     provision(federation_file(), kits, revoke=["bank", FIRST])
-    shutil.copytree(kits / "updates/server", kits / "server", dirs_exist_ok=True)
+    copy_update(kits / "updates/server/startup/revoked.pem", kits)
     for kit in (bank, operator):
         with refused("startup/client.crt", "revoked"):
             request_admission(kit)

@@ -1,7 +1,5 @@
 """The operator's side of a run, with answers in the form of NVFlare 2.9."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -15,7 +13,7 @@ import pytest
 from nvflare.fuel.flare_api.api_spec import ClientInfo, InternalError, JobNotRunning, NoConnection
 from tests.distributed.federations import LineReporter
 from tests.refusals import check_keywords, failed
-from tests.toy import recipe_of, tree
+from tests.toy import Sets, recipe_of, tree
 from typer.testing import CliRunner
 
 from fedvisage.base.errors import RunFailed
@@ -68,7 +66,7 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operator, "LOOK", 0.0)
 
 
-def course_of(sets: Mapping[str, Path], **values: Any) -> RunProgress:
+def course_of(sets: Sets, **values: Any) -> RunProgress:
     return RunProgress(Job("a-run", recipe_of(tree(sets, federation__quorum=2))), LineReporter(), **values)
 
 
@@ -104,9 +102,7 @@ def test_site_without_recent_contact_is_stale_by_the_servers_clock(clock: float)
 
 
 @pytest.mark.parametrize("patience", [600.0, -1.0])
-def test_internal_server_error_is_retried_within_the_patience_of_the_run(
-    sets: Mapping[str, Path], patience: float
-) -> None:
+def test_internal_server_error_is_retried_within_the_patience_of_the_run(sets: Sets, patience: float) -> None:
     """A full disk, where NVFlare cannot write its audit log, may be temporary."""
     course = course_of(sets, patience=patience)
     trouble = InternalError("error: Exception Occurred: OSError: [Errno 28] No space left on device")
@@ -152,15 +148,13 @@ class Ending(Listing):
     ],
 )
 def test_job_is_lost_only_if_its_server_does_not_know_it(
-    sets: Mapping[str, Path], statuses: list[str], jobs: set[str], end: str
+    sets: Sets, statuses: list[str], jobs: set[str], end: str
 ) -> None:
     session: Any = Ending(*statuses)
     assert follow(session, course_of(sets), "one", lambda: jobs) == end
 
 
-def test_late_result_is_awaited_without_aborting_its_job(
-    sets: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_late_result_is_awaited_without_aborting_its_job(sets: Sets, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run's process at the server has ended, and its sites are idle, as when a site has yet to report its end.
 
     The command has no patience left, and the time for a start is over, as after ten minutes of waiting.
@@ -169,19 +163,15 @@ def test_late_result_is_awaited_without_aborting_its_job(
     course = course_of(sets, patience=-1.0)
     lines = lines_of(course)
     session: Any = Ending(*["RUNNING"] * 50, "FINISHED:COMPLETED")
-    monkeypatch.setattr(session, "get_job_meta", add_deployment(session.get_job_meta))
+    meta, deployed = session.get_job_meta, [f"{name}: OK" for name in ("server", *"ABC")]
+    monkeypatch.setattr(session, "get_job_meta", lambda number: {**meta(number), "job_deploy_detail": deployed})
     assert follow(session, course, "one", lambda: {"one"}) == "FINISHED:COMPLETED"
     assert session.aborted == []
     assert course.deaths == {}
     assert lines == ["the run has ended at the server; waiting for its result"]
 
 
-def add_deployment(meta: Any) -> Any:
-    """Return NVFlare's description of a job that was deployed to all sites."""
-    return lambda number: {**meta(number), "job_deploy_detail": [f"{name}: OK" for name in ("server", *"ABC")]}
-
-
-def test_unanswered_run_is_aborted_after_its_patience(sets: Mapping[str, Path]) -> None:
+def test_unanswered_run_is_aborted_after_its_patience(sets: Sets) -> None:
     session: Any = Ending("SUBMITTED", process="one")
     with failed(RunFailed, "submitted", "fedvisage status", "--patience"):
         follow(session, course_of(sets, patience=-1.0), "one", lambda: {"one"})
@@ -220,7 +210,7 @@ class Federated:
 
 
 @pytest.fixture(scope="module")
-def results(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def results(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The results of a finished, a failed and an aborted job, as a server writes them."""
     run, results = tmp_path_factory.mktemp("results") / "run", {}
     run.mkdir()
@@ -245,7 +235,7 @@ def run_until_finished(
 
 
 def test_interrupted_download_is_repeated_without_another_submission(
-    results: dict[str, Path], own_kits: Path, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    results: dict[str, Path], own_kits: Path, sets: Sets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = Federated({}, {"new 1": results["finished"]}, failures=2)
     run_until_finished(session, course_of(sets), own_kits, tmp_path, monkeypatch)
@@ -259,7 +249,7 @@ def test_resumed_command_fetches_a_finished_run_and_submits_others(
     submitted: int,
     results: dict[str, Path],
     own_kits: Path,
-    sets: Mapping[str, Path],
+    sets: Sets,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -272,7 +262,7 @@ def test_resumed_command_fetches_a_finished_run_and_submits_others(
 
 
 def test_end_of_a_job_is_explained_without_nvflares_terms(
-    results: dict[str, Path], own_kits: Path, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    results: dict[str, Path], own_kits: Path, sets: Sets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B's process dies in the first job; the second one is aborted for another reason."""
     (tmp_path / "nothing").mkdir()
@@ -293,7 +283,7 @@ def test_end_of_a_job_is_explained_without_nvflares_terms(
     assert not any("FINISHED" in line for line in lines)
 
 
-def test_run_reports_a_revoked_site_and_does_not_wait_for_it(sets: Mapping[str, Path]) -> None:
+def test_run_reports_a_revoked_site_and_does_not_wait_for_it(sets: Sets) -> None:
     course, now = course_of(sets), time.time()
     lines = lines_of(course)
     session: Any = Listing({"A": now, "B": now})
@@ -304,7 +294,7 @@ def test_run_reports_a_revoked_site_and_does_not_wait_for_it(sets: Mapping[str, 
     assert lines == ["C was revoked on 2026-11-27; `provision --renew C` readmits it", "starting without C"]
 
 
-def test_run_without_a_quorum_waits_for_a_renewed_certificate(sets: Mapping[str, Path]) -> None:
+def test_run_without_a_quorum_waits_for_a_renewed_certificate(sets: Sets) -> None:
     course = course_of(sets)
     lines = lines_of(course)
     course.enter(Admitted(revoked={"B": "2026-11-27", "C": "2026-11-27"}))
@@ -322,7 +312,7 @@ def test_run_without_a_quorum_waits_for_a_renewed_certificate(sets: Mapping[str,
         wait_for_sites(session, course, -1.0)
 
 
-def test_site_revoked_during_a_run_is_reported_when_a_round_lacks_it(sets: Mapping[str, Path]) -> None:
+def test_site_revoked_during_a_run_is_reported_when_a_round_lacks_it(sets: Sets) -> None:
     course = course_of(sets)
     lines = lines_of(course)
     row = {"round": 1, "asked": list("ABC"), "replied": list("AB"), "failed": {"C": "left"}, "loss": {}, "seconds": 1.0}
@@ -350,9 +340,7 @@ class Joining(Listing):
         return super().get_connected_client_list()
 
 
-def test_restarted_run_does_not_wait_for_a_site_that_was_missing_before(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_restarted_run_does_not_wait_for_a_site_that_was_missing_before(sets: Sets, tmp_path: Path) -> None:
     session: Any = Joining({})
     assert wait_for_sites(session, course_of(sets), 1e9) == ["A", "B", "C"]
     session = Joining({})
@@ -365,7 +353,7 @@ def test_restarted_run_does_not_wait_for_a_site_that_was_missing_before(
     assert course.expected == {"A", "B", "C"}
 
 
-def test_site_missing_after_the_wait_is_recorded_as_missing(sets: Mapping[str, Path]) -> None:
+def test_site_missing_after_the_wait_is_recorded_as_missing(sets: Sets) -> None:
     now = time.time()
     session: Any = Listing({"A": now, "B": now})
     course = course_of(sets)
@@ -376,7 +364,7 @@ def test_site_missing_after_the_wait_is_recorded_as_missing(sets: Mapping[str, P
         wait_for_sites(session, course, -1.0)
 
 
-def test_waiting_lines_omit_sites_that_the_run_starts_without(sets: Mapping[str, Path]) -> None:
+def test_waiting_lines_omit_sites_that_the_run_starts_without(sets: Sets) -> None:
     lines, now = list[str](), time.time()
     for missing in ((), ("C",)):
         course, session = (
@@ -399,7 +387,7 @@ class Training(Listing):
 
 
 @pytest.mark.parametrize(("seen", "named"), [("AB", True), ("ABC", False)])
-def test_line_about_a_long_round_names_sites_without_contact(sets: Mapping[str, Path], seen: str, named: bool) -> None:
+def test_line_about_a_long_round_names_sites_without_contact(sets: Sets, seen: str, named: bool) -> None:
     course = course_of(sets, answering="one", quiet=(time.monotonic() - 100, 60.0))
     lines = lines_of(course)
     session: Any = Training(dict.fromkeys(seen, time.time()))
@@ -409,9 +397,7 @@ def test_line_about_a_long_round_names_sites_without_contact(sets: Mapping[str, 
     assert ("no contact with C" in line) == named
 
 
-def test_stopped_job_ends_its_command_but_not_the_command_that_resumes_it(
-    sets: Mapping[str, Path],
-) -> None:
+def test_stopped_job_ends_its_command_but_not_the_command_that_resumes_it(sets: Sets) -> None:
     follower, resumer = course_of(sets), course_of(sets)
     follower.enter(Admitted())
     for course in (follower, resumer):
@@ -423,7 +409,7 @@ def test_stopped_job_ends_its_command_but_not_the_command_that_resumes_it(
 
 
 def test_interrupted_command_explains_that_a_submitted_run_continues(
-    own_kits: Path, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_kits: Path, sets: Sets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C comes with the first line, which reports that the server cannot be reached."""
 

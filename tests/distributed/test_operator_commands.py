@@ -1,7 +1,5 @@
 """The operator's commands with a running federation: status, stop, and runs that cannot continue."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -11,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,9 +18,10 @@ import psutil
 import pytest
 from tests.distributed.federations import WAIT, LineReporter, run_through
 from tests.refusals import failed, refused
-from tests.toy import SITES, recipe_of, tree
+from tests.toy import SITES, Sets, recipe_of, tree
 
 from fedvisage.base.errors import RunFailed
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.nvflare import operator
 from fedvisage.nvflare.job import write_job
 from fedvisage.nvflare.kits import Kit, own_settings
@@ -54,9 +53,7 @@ class Observer(LineReporter):
             self.pages.append((self.kit.parent / "console.html").read_text())
 
 
-def test_status_shows_a_run_and_its_progress_while_it_runs(
-    federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_status_shows_a_run_and_its_progress_while_it_runs(federation: Rehearsal, sets: Sets, tmp_path: Path) -> None:
     observer = Observer(federation.operator.path)
     content = tree(sets, training__rounds=ROUNDS, tracking="tensorboard")
     run_through(federation, content, tmp_path / "seen", reporter=observer)
@@ -88,8 +85,7 @@ def read_records(kit: Kit, run: str) -> list[dict[str, Any]]:
     """Return the two entries of a run in a site's record; a site notices the end of its process within seconds."""
     path = Path(own_settings(kit.path)["state"]) / "runs.jsonl"
     while True:
-        entries = [json.loads(line) for line in path.read_text().splitlines()]
-        entries = [entry for entry in entries if entry["run"] == run]
+        entries = [entry for entry in read_lines(path) if entry["run"] == run]
         if len(entries) == 2:
             return entries
         time.sleep(0.2)
@@ -97,7 +93,7 @@ def read_records(kit: Kit, run: str) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_stopping_a_run_ends_its_operators_command_and_resume_continues_it(
-    federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+    federation: Rehearsal, sets: Sets, tmp_path: Path
 ) -> None:
     class Stopper(Observer):
         def advance(self, done: int, total: int, note: str) -> None:
@@ -151,7 +147,7 @@ def suspend(federation: Rehearsal, *names: str) -> Iterator[None]:
 
 @pytest.mark.slow
 def test_suspended_site_is_stale_and_the_waiting_run_names_it(
-    federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+    federation: Rehearsal, sets: Sets, tmp_path: Path
 ) -> None:
     observer, recipe = Observer(federation.operator.path), recipe_of(tree(sets, federation__quorum=3))
     (tmp_path / "waiting").mkdir()
@@ -167,7 +163,7 @@ def test_suspended_site_is_stale_and_the_waiting_run_names_it(
 
 @pytest.mark.slow
 def test_run_with_unresponsive_sites_ends_after_its_patience(
-    federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    federation: Rehearsal, sets: Sets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sites are suspended at the submission, however long the command took to connect before it."""
     observer, recipe = Observer(federation.operator.path), recipe_of(tree(sets, training__rounds=1))
@@ -192,7 +188,7 @@ def test_run_with_unresponsive_sites_ends_after_its_patience(
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.slow
 def test_site_stopped_during_an_order_does_not_delay_the_round(
-    number: signal.Signals, federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+    number: signal.Signals, federation: Rehearsal, sets: Sets, tmp_path: Path
 ) -> None:
     """B's program of the run is suspended, so that its order is pending when B is stopped. The deadline is a day."""
 
@@ -208,7 +204,7 @@ def test_site_stopped_during_an_order_does_not_delay_the_round(
     observer = Stopper(federation.operator.path)
     content = tree(sets, training__rounds=ROUNDS, federation={"quorum": 2, "deadline": 86_400.0})
     run_through(federation, content, tmp_path / "left", reporter=observer)
-    rows = [json.loads(line) for line in (tmp_path / "left/rounds.jsonl").read_text().splitlines()]
+    rows = read_lines(tmp_path / "left/rounds.jsonl")
     assert len(rows) == ROUNDS
     assert "was stopped at the site" in {row["failed"].get("B") for row in rows}
     assert all(row["counted"] in (["A", "C"], ["A", "B", "C"]) for row in rows)
@@ -217,7 +213,7 @@ def test_site_stopped_during_an_order_does_not_delay_the_round(
 
 @pytest.mark.slow
 def test_run_restarts_at_once_when_a_site_dies_during_its_start(
-    federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+    federation: Rehearsal, sets: Sets, tmp_path: Path
 ) -> None:
     """NVFlare waits five minutes for a site to start whose process is gone, though the site is up again."""
 
@@ -234,9 +230,7 @@ def test_run_restarts_at_once_when_a_site_dies_during_its_start(
 
 
 @pytest.mark.slow
-def test_operator_retries_a_server_with_a_full_disk(
-    federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_operator_retries_a_server_with_a_full_disk(federation: Rehearsal, sets: Sets, tmp_path: Path) -> None:
     """NVFlare notes each request in a file before it answers; it says that it cannot, and the run goes on meanwhile."""
 
     class Filler(Observer):

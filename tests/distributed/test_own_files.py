@@ -1,19 +1,14 @@
 """Files of one machine in runs through a federation: releases of sites, and weights at the server."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import save_file
 from tests.distributed.faults import Scene, Witness
 from tests.distributed.federations import comparable_files, run_through
-from tests.methods.combining import TRANSFORMER, combined
+from tests.methods.combining import combined
 from tests.refusals import failed
-from tests.toy import run_toy, tree
+from tests.toy import Sets, run_toy, tree
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.base.files import write_json
@@ -28,7 +23,7 @@ ROUND = 6.0
 
 
 def test_run_with_a_spent_budget_ends_with_its_last_model(
-    people_federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+    people_federation: Rehearsal, sets: Sets, tmp_path: Path
 ) -> None:
     content = tree(sets, "privacyface", training__rounds=4, method__epsilon=ROUND)
     content["privacy"] |= {"epsilon": 2 * ROUND}
@@ -38,9 +33,7 @@ def test_run_with_a_spent_budget_ends_with_its_last_model(
     assert comparable_files(tmp_path / "through-nvflare") == comparable_files(tmp_path / "here")
 
 
-def test_resubmitted_run_sends_stored_releases_again(
-    people_federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_resubmitted_run_sends_stored_releases_again(people_federation: Rehearsal, sets: Sets, tmp_path: Path) -> None:
     """The job is killed before the first checkpoint, so all rounds are repeated."""
     content = tree(sets, "privacyface", training__rounds=12, method__epsilon=ROUND, runtime__checkpoint_every=12)
     content |= {"privacy": content["privacy"] | {"noise": "system"}, "evaluation": {"resamples": 0}}
@@ -70,7 +63,7 @@ def release_directory(kit: Kit, out: Path) -> Path:
 
 
 def test_training_starts_from_the_servers_own_copy_of_a_file_of_weights(
-    federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+    federation: Rehearsal, sets: Sets, tmp_path: Path
 ) -> None:
     run_toy(tree(sets, training__rounds=1), tmp_path / "before")
     start = tmp_path / "before" / "model.safetensors"
@@ -90,30 +83,18 @@ def test_training_starts_from_the_servers_own_copy_of_a_file_of_weights(
 
 
 def test_frozen_weights_are_read_at_every_machine_and_never_sent(
-    federation: Rehearsal, sets: Mapping[str, Path], published: Path, tmp_path: Path
+    federation: Rehearsal, sets: Sets, transformer_weights: Path, tmp_path: Path
 ) -> None:
-    named = {"method__network__weights": str(published), "input__colour": "rgb", "training__rounds": 1}
+    named = {"method__network__weights": str(transformer_weights), "input__colour": "rgb", "training__rounds": 1}
     content = combined(sets, "fedavg", "adapters", **named)
     run_toy(content, tmp_path / "here")
     kits = [federation.server, *federation.sites.values()]
     before = {kit.path: own_settings(kit.path) for kit in kits}
     try:
         for kit in kits:
-            write_json(kit.own, before[kit.path] | {"weights": str(published)})
+            write_json(kit.own, before[kit.path] | {"weights": str(transformer_weights)})
         run_through(federation, content, tmp_path / "through-nvflare")
     finally:
         for kit in kits:
             write_json(kit.own, before[kit.path])
     assert comparable_files(tmp_path / "through-nvflare") == comparable_files(tmp_path / "here")
-
-
-@pytest.fixture
-def published(tmp_path: Path) -> Path:
-    """A file of weights for the transformer that is frozen."""
-    import timm
-
-    with torch.random.fork_rng():
-        torch.manual_seed(5)
-        net = timm.create_model(TRANSFORMER, num_classes=7, img_size=32)
-    save_file(net.state_dict(), tmp_path / "published.safetensors")
-    return tmp_path / "published.safetensors"

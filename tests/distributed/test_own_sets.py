@@ -1,17 +1,13 @@
 """A site checks its own sets before it starts, and sends no result of the check."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from tests.refusals import refused
-from tests.toy import SIZE, make_set
+from tests.toy import Sets, copy_set, make_set
 
 from fedvisage.data.prepared import IMAGES, PreparedSet
-from fedvisage.data.writer import Writer
 from fedvisage.nvflare.kits import Kit
 from fedvisage.nvflare.node import check_own_sets
 from fedvisage.tasks.checks import Checks
@@ -23,24 +19,16 @@ def kit(directory: Path) -> Kit:
 
 def write_set_with_repeated_images(path: Path, source: Path, count: int) -> Path:
     """Write a set with the first pictures of another twice: to train on, and held out under another name."""
-    original = PreparedSet.open(source)
-    rows, chosen = original.rows, np.concatenate([np.arange(len(original)), np.arange(count)])
-    again = [""] * len(original) + ["again-"] * count
-    with Writer(path, name="mine", size=SIZE, source="noise") as out:
-        out.add(
-            original.images[chosen],
-            label=rows.label[chosen],
-            species=rows.species[chosen],
-            subject=[f"{mark}{rows.subject[index]}" for mark, index in zip(again, chosen, strict=True)],
-            video=[f"{mark}{rows.video[index]}" for mark, index in zip(again, chosen, strict=True)],
-            frame=rows.frame[chosen],
-            split=["heldout" if mark else str(rows.split[index]) for mark, index in zip(again, chosen, strict=True)],
-            item=[f"{mark}{rows.item[index]}" for mark, index in zip(again, chosen, strict=True)],
-        )
-    return path
+    rows = PreparedSet.open(source).rows
+    names = {
+        kind: [*getattr(rows, kind), *(f"again-{name}" for name in getattr(rows, kind)[:count])]
+        for kind in ("subject", "video", "item")
+    }
+    chosen = np.concatenate([np.arange(len(rows.item)), np.arange(count)])
+    return copy_set(source, path, chosen=chosen, depth=False, split=[*rows.split, *["heldout"] * count], **names)
 
 
-def test_held_out_pictures_that_also_train_are_refused_unless_allowed(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_held_out_pictures_that_also_train_are_refused_unless_allowed(sets: Sets, tmp_path: Path) -> None:
     own, lines = write_set_with_repeated_images(tmp_path / "own", sets["A"], 4), list[str]()
     with refused("--data (held-out subjects)", "4 of 16", "--allow-overlap") as caught:
         check_own_sets(kit(tmp_path), own, None, None, lines.append)
@@ -50,7 +38,7 @@ def test_held_out_pictures_that_also_train_are_refused_unless_allowed(sets: Mapp
     assert "4 of 16" in lines[0]
 
 
-def test_people_shared_with_the_public_set_are_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_people_shared_with_the_public_set_are_refused(sets: Sets, tmp_path: Path) -> None:
     own = sets["A"].with_name("people-A")
     with refused("--data", "public", "--allow-overlap"):
         check_own_sets(kit(tmp_path), own, None, Path(shutil.copytree(own, tmp_path / "public")), print)

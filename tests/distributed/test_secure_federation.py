@@ -1,15 +1,13 @@
 """Secure sums over real kits: signed by all sites, and no second sum without a site."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.distributed.federations import run_through
 from tests.refusals import failed
-from tests.toy import SITES, run_toy, tree, weights
+from tests.toy import SITES, Sets, run_toy, tree, weights
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.base.files import write_json
@@ -22,13 +20,13 @@ pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
-def fresh_federation(sets: Mapping[str, Path], tmp_path: Path) -> Iterator[Rehearsal]:
+def fresh_federation(sets: Sets, tmp_path: Path) -> Iterator[Rehearsal]:
     """A federation of its own: its sites remember the rosters of this test."""
     with rehearsal(tmp_path / "federation", {name: str(sets[name]) for name in SITES}) as members:
         yield members
 
 
-def content(sets: Mapping[str, Path], sites: str) -> dict[str, Any]:
+def content(sets: Sets, sites: str) -> dict[str, Any]:
     own = {name: str(sets[name]) for name in sites}
     changes: dict[str, Any] = {"training__rounds": 1, "federation__secure": True, "federation__give_up_after": 1}
     return tree(sets, data__sites=own, **changes)
@@ -52,7 +50,7 @@ def _set_all(federation: Rehearsal, names: str, key: str, value: str) -> None:
 
 
 def test_plain_runs_are_refused_after_a_sum_and_where_secure_sums_are_required(
-    fresh_federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+    fresh_federation: Rehearsal, sets: Sets, tmp_path: Path
 ) -> None:
     plain = content(sets, "AB") | {"federation": {"give_up_after": 1}}
     run_through(fresh_federation, content(sets, "ABC"), tmp_path / "sum")
@@ -68,7 +66,7 @@ def test_plain_runs_are_refused_after_a_sum_and_where_secure_sums_are_required(
 
 
 def test_second_sum_without_a_site_needs_the_administrators(
-    fresh_federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+    fresh_federation: Rehearsal, sets: Sets, tmp_path: Path
 ) -> None:
     run_toy(content(sets, "ABC"), tmp_path / "here")
     run_through(fresh_federation, content(sets, "ABC"), tmp_path / "with")

@@ -1,26 +1,26 @@
 """A site whose data cannot be opened: it reports the reason for every order, and rejoins once the data is repaired."""
 
-from __future__ import annotations
-
 import json
 import resource
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import torch
 from nvflare.apis.workspace import Workspace
 from tests.distributed.federations import make_kits
 from tests.refusals import failed
-from tests.toy import SITES, make_set, recipe_of, tree
+from tests.toy import SITES, Sets, make_set, recipe_of, tree
 
 from fedvisage.base.errors import NoRoom
 from fedvisage.base.files import write_json
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.record.store import SiteStore, write_sealed
 from fedvisage.federation.wire.message import Order
 from fedvisage.nvflare.job import Job, without_local_parts, write_job
@@ -48,7 +48,7 @@ class Context:
     def get_job_id(self) -> str:
         return NUMBER
 
-    def get_engine(self) -> Context:
+    def get_engine(self) -> Self:
         return self
 
     def get_cell(self) -> None:
@@ -63,7 +63,7 @@ def site_credentials() -> dict[str, bytes]:
         return {name: (startup / name).read_bytes() for name in ("client.key", "client.crt", "rootCA.pem")}
 
 
-def prepare_job(sets: Mapping[str, Path], data: Path, place: Path) -> Context:
+def prepare_job(sets: Sets, data: Path, place: Path) -> Context:
     """Write a site's kit with a job in it, as NVFlare does."""
     kit = place / "kit"
     for folder in (kit / "local", kit / "startup", place / "state"):
@@ -83,7 +83,7 @@ def restore_failure(program: SiteProgram, context: Any, generation: int = 0) -> 
 
 
 def test_site_with_a_wrong_set_reports_it_and_rejoins_after_a_repair(
-    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: Any
+    sets: Sets, tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr("fedvisage.nvflare.site_program.PATIENCE", 0.0)  # no other process holds the run
     data = make_set(tmp_path / "data", "A", 0, size=16)
@@ -96,7 +96,7 @@ def test_site_with_a_wrong_set_reports_it_and_rejoins_after_a_repair(
     assert restore_failure(program, context) == ""
 
 
-def test_run_held_by_another_process_is_reported(sets: Mapping[str, Path], tmp_path: Path, monkeypatch: Any) -> None:
+def test_run_held_by_another_process_is_reported(sets: Sets, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("fedvisage.nvflare.site_program.PATIENCE", 0.0)
     context = prepare_job(sets, sets["A"], tmp_path)
     holder, late = SiteProgram(), SiteProgram()
@@ -114,7 +114,7 @@ def order_failure(program: SiteProgram, call: str, number: int) -> str:
     return unpack_reply("A", program.carry_out(pack_order(Order(call, number, lent, 1, "ticket")))).failure
 
 
-def test_change_of_the_set_during_a_job_ends_the_sites_part(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_change_of_the_set_during_a_job_ends_the_sites_part(sets: Sets, tmp_path: Path) -> None:
     data = Path(shutil.copytree(sets["A"], tmp_path / "data"))
     context, program = prepare_job(sets, data, tmp_path), SiteProgram()
     assert restore_failure(program, context) == ""
@@ -132,7 +132,7 @@ def test_change_of_the_set_during_a_job_ends_the_sites_part(sets: Mapping[str, P
         assert str(tmp_path) not in reason
 
 
-def test_change_of_the_set_during_a_round_is_detected_at_its_commit(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_change_of_the_set_during_a_round_is_detected_at_its_commit(sets: Sets, tmp_path: Path) -> None:
     data = Path(shutil.copytree(sets["A"], tmp_path / "data"))
     context, program = prepare_job(sets, data, tmp_path), SiteProgram()
     assert restore_failure(program, context) == ""
@@ -142,7 +142,7 @@ def test_change_of_the_set_during_a_round_is_detected_at_its_commit(sets: Mappin
     assert "rows.csv" in order_failure(program, "heldout", 1)
 
 
-def test_site_records_the_start_and_end_of_a_run(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_site_records_the_start_and_end_of_a_run(sets: Sets, tmp_path: Path) -> None:
     context, program, lines = prepare_job(sets, sets["A"], tmp_path), SiteProgram(), list[str]()
     record = RunRecord(Kit(context.kit, "site", "A"), lines.append)
     record.start({"job_id": NUMBER, "submitter_name": "operator@example.org"})
@@ -150,7 +150,7 @@ def test_site_records_the_start_and_end_of_a_run(sets: Mapping[str, Path], tmp_p
     assert order_failure(program, "train", 1) == ""
     record.end(NUMBER)
     shutil.rmtree(context.kit)  # as NVFlare's folders of old jobs are deleted
-    first, last = map(json.loads, (tmp_path / "state" / "runs.jsonl").read_text().splitlines())
+    first, last = read_lines(tmp_path / "state" / "runs.jsonl")
     assert (first["event"], first["run"], first["submitter"]) == ("started", "run-1", "operator@example.org")
     assert (first["method"], first["recipe"]["training"]["rounds"]) == ("fedpad", last["rounds"])
     assert (last["event"], last["run"], last["job"], last["round"]) == ("ended", "run-1", NUMBER, 1)
@@ -158,7 +158,7 @@ def test_site_records_the_start_and_end_of_a_run(sets: Mapping[str, Path], tmp_p
     assert "operator@example.org" in lines[0]
 
 
-def test_site_prints_the_reason_for_a_failure_once_per_job(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_site_prints_the_reason_for_a_failure_once_per_job(sets: Sets, tmp_path: Path) -> None:
     data, lines = Path(shutil.copytree(sets["A"], tmp_path / "data")), list[str]()
     context, program = prepare_job(sets, data, tmp_path), SiteProgram()
     assert restore_failure(program, context) == ""
@@ -175,42 +175,40 @@ def test_site_prints_the_reason_for_a_failure_once_per_job(sets: Mapping[str, Pa
     assert ["rows.csv" in line for line in lines[3:]] == [False, False]
 
 
-def test_site_without_space_for_a_commit_reports_a_full_disk(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    """A limit of this process for the size of a file stands for a full disk; even the log has no room."""
-    context, program, limits = (
-        prepare_job(sets, sets["A"], tmp_path),
-        SiteProgram(),
-        resource.getrlimit(resource.RLIMIT_FSIZE),
-    )
-    assert restore_failure(program, context) == ""
-    assert order_failure(program, "train", 1) == ""
+@contextmanager
+def small_files() -> Iterator[None]:
+    """Limit files of this process to ten bytes, as on a full disk; even the log has no room."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
     try:
-        assert unpack_reply("A", program.commit(1)).failure == "its disk is full; see its log"
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_damaged_job_is_not_recorded(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_site_without_space_for_a_commit_reports_a_full_disk(sets: Sets, tmp_path: Path) -> None:
+    context, program = prepare_job(sets, sets["A"], tmp_path), SiteProgram()
+    assert restore_failure(program, context) == ""
+    assert order_failure(program, "train", 1) == ""
+    with small_files():
+        assert unpack_reply("A", program.commit(1)).failure == "its disk is full; see its log"
+
+
+def test_damaged_job_is_not_recorded(sets: Sets, tmp_path: Path) -> None:
     record = RunRecord(Kit(prepare_job(sets, sets["A"], tmp_path).kit, "site", "A"), lambda text: None)
     record.start({"job_id": "another", "submitter_name": "operator@example.org"})
     record.end("another")
     assert not (tmp_path / "state" / "runs.jsonl").exists()
 
 
-def test_server_without_disk_space_advises_to_resume(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    """A limit of this process for the size of a file stands for a full disk."""
-    job, limits = Job("run-1", recipe_of(tree(sets, "fedpad"))), resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
-    try:
-        with failed(NoRoom, "recipe.yaml", "continue with --resume"):
-            train_job(job, {}, tmp_path, [], lambda: False, None)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+def test_server_without_disk_space_advises_to_resume(sets: Sets, tmp_path: Path) -> None:
+    job = Job("run-1", recipe_of(tree(sets, "fedpad")))
+    with small_files(), failed(NoRoom, "recipe.yaml", "continue with --resume"):
+        train_job(job, {}, tmp_path, [], lambda: False, None)
 
 
 def test_state_of_another_run_or_round_is_refused_at_the_site(
-    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: Any, caplog: pytest.LogCaptureFixture
+    sets: Sets, tmp_path: Path, monkeypatch: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("fedvisage.nvflare.site_program.PATIENCE", 0.0)
     context, program = prepare_job(sets, sets["A"], tmp_path), SiteProgram()

@@ -1,7 +1,5 @@
 """The status of a federation for programs."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedvisage.nvflare.status import (

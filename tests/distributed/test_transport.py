@@ -1,8 +1,6 @@
 """The server's waiting time for a site whose proxy stops answering."""
 
-from __future__ import annotations
-
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from nvflare.apis.signal import Signal
@@ -22,7 +20,7 @@ class Proxy:
     def __init__(self, answers: int) -> None:
         self.answers, self.timeouts = answers, list[float]()
 
-    def __call__(self, timeout: float) -> Proxy:
+    def __call__(self, timeout: float) -> Self:
         self.timeouts.append(timeout)
         return self
 

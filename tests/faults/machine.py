@@ -5,8 +5,6 @@ of its own, for each run. A child can be told to kill itself at its n-th operati
 moments such as "the new checkpoint is written but not yet renamed" repeatable, or to allow itself only small files.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource
@@ -19,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 FINISHED, KILLED, FAILED, REFUSED = "finished", "killed", "run failed", "refused"
 OPERATIONS = {"open", "os.rename", "os.remove", "os.truncate", "os.mkdir"}
@@ -36,7 +34,7 @@ class End:
 class Machine:
     """The side of the tests: starts runs, kills them, and returns their outcomes."""
 
-    def __enter__(self) -> Machine:
+    def __enter__(self) -> Self:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.machine"],
@@ -145,7 +143,7 @@ def _run(order: Mapping[str, Any]) -> End:
     if order["largest_file"] is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (order["largest_file"], resource.RLIM_INFINITY))
     if order["kill_at"] is not None:
-        _kill_at(order["kill_at"], tuple(order["at"]))
+        kill_at_operation(order["kill_at"], tuple(order["at"]))
     try:
         method = EXAMPLES.get(order["content"]["method"]["name"])
         run_toy(order["content"], Path(order["out"]), resume=True, method=method)
@@ -158,7 +156,7 @@ def _run(order: Mapping[str, Any]) -> End:
     return End(FINISHED)
 
 
-def _kill_at(number: int, places: tuple[str, ...]) -> None:
+def kill_at_operation(number: int, places: tuple[str, ...]) -> None:
     """Kill this process when it is about to carry out its n-th operation on a file in these places."""
     count = 0
 

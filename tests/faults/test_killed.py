@@ -1,10 +1,7 @@
 """A killed and resumed run ends in the bytes of an uninterrupted run."""
 
-from __future__ import annotations
-
 import json
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +9,7 @@ from typing import Any
 import pytest
 from tests.contract.examples import released, split
 from tests.faults.machine import FINISHED, KILLED, Machine
-from tests.toy import deterministic_files, tree
+from tests.toy import Sets, deterministic_files, tree
 
 from fedvisage.base.streams import numpy_rng
 from fedvisage.methods.pad import fedpad
@@ -35,7 +32,7 @@ class Whole:
 
 @pytest.fixture(scope="module", params=METHODS, ids=lambda method: method.name)
 def whole(
-    request: pytest.FixtureRequest, machine: Machine, sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, machine: Machine, sets: Sets, tmp_path_factory: pytest.TempPathFactory
 ) -> Whole:
     """A run in which the sites keep private state."""
     content = tree(sets, request.param, training__optimizer__state="kept")
@@ -72,7 +69,7 @@ def read_ledger(out: Path, sent: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def short(machine: Machine, sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Whole:
+def short(machine: Machine, sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     """An uninterrupted run of one round."""
     content = tree(sets, training__rounds=1, evaluation__every=0)
     out, began = tmp_path_factory.mktemp("short") / "whole", time.monotonic()

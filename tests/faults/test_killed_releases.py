@@ -1,15 +1,12 @@
 """A killed run draws the noise of a round once: releases before and after a kill are equal."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 from tests.faults.machine import KILLED, Machine
-from tests.toy import ROUNDS, tree
+from tests.toy import ROUNDS, Sets, tree
 
 from fedvisage.base.streams import numpy_rng
 
@@ -24,7 +21,7 @@ def read_releases(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (out / "released").glob("round *.safetensors")}
 
 
-def test_killed_run_never_releases_a_round_twice(machine: Machine, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_killed_run_never_releases_a_round_twice(machine: Machine, sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, federation__dp=NOISE, runtime__checkpoint_every=2)
     draws, kills, repeated_reads, runs = numpy_rng(0, "releases"), 0, 0, 0
     while kills < KILLS or (not repeated_reads and kills < MAX_KILLS):

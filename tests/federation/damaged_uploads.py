@@ -1,7 +1,5 @@
 """Honest uploads, and the ways in which tests damage one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sites with kits and memories, as in a real federation, on a transport within this process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

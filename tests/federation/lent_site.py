@@ -1,12 +1,9 @@
 """A site of a recognition run, as a method's call sees it."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.toy import open_run_data, recipe_of, tree
+from tests.toy import Sets, open_run_data, recipe_of, tree
 
 from fedvisage.base.streams import seed_global_rng
 from fedvisage.federation.record.releases import Releases
@@ -15,7 +12,7 @@ from fedvisage.methods import find
 from fedvisage.nn.compute import resolve_compute
 
 
-def site_of(sets: Mapping[str, Path], tmp_path: Path, number: int = 1, name: str = "fedfr", **changes: Any) -> Site:
+def site_of(sets: Sets, tmp_path: Path, number: int = 1, name: str = "fedfr", **changes: Any) -> Site:
     """Return site A of a recognition recipe in some round, with the network that it was lent."""
     content, method = tree(sets, name, **changes), find({"name": name})
     recipe, data = recipe_of(content), open_run_data(content, tmp_path)

@@ -1,10 +1,7 @@
 """Noise on the models and clusters with noise, together: one account, checked by another composition."""
 
-from __future__ import annotations
-
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,7 +13,7 @@ import torch
 from scipy.stats import binom, norm
 from tests.federation.wires import Wire
 from tests.refusals import refused
-from tests.toy import recipe_of, run_toy, tree
+from tests.toy import Sets, recipe_of, run_toy, tree
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -39,7 +36,7 @@ DP: dict[str, Any] = {"clip": 0.5, "noise": 3.0, "delta": 1e-3, "entropy": "deri
 ROUNDS = 2
 
 
-def recipe_with_both(sets: Mapping[str, Path], **changes: Any) -> dict[str, Any]:
+def recipe_with_both(sets: Sets, **changes: Any) -> dict[str, Any]:
     own = {"method__clustered": "mean-features", "privacy": {"epsilon": 10.0, "delta": 0.05, "noise": "derived"}}
     short = {"training__rounds": ROUNDS, "evaluation__every": 0}
     return tree(sets, "privacyface", **{"federation__dp": DP, **short, **own, **changes})
@@ -59,7 +56,7 @@ class WireRecord:
 
 
 @pytest.fixture(scope="module")
-def run_and_wire(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, WireRecord]:
+def run_and_wire(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, WireRecord]:
     out, wire_record = tmp_path_factory.mktemp("joint") / "run", WireRecord()
     run_toy(recipe_with_both(sets), out, wire=partial(Wire, record=wire_record.record))
     return out, wire_record
@@ -141,9 +138,7 @@ def test_a_site_clips_the_model_that_a_round_began_with(wire_record: WireRecord)
             assert norm_of_update({name: reply[name] for name in lent}, lent) <= DP["clip"], site
 
 
-def test_clustering_uses_each_persons_own_features_under_the_lent_model(
-    wire_record: WireRecord, sets: Mapping[str, Path]
-) -> None:
+def test_clustering_uses_each_persons_own_features_under_the_lent_model(wire_record: WireRecord, sets: Sets) -> None:
     """Worked out again for round 2 from the lent model and the images: W, which trained by then, has no part in it."""
     recipe = recipe_of(recipe_with_both(sets))
     net = METHODS["privacyface"].network(recipe)["model"]
@@ -177,7 +172,7 @@ def test_report_states_the_joint_cost_and_its_adversary(run: Path) -> None:
     assert "noise on the models" in html.partition("Models and releases in one account")[2]
 
 
-def test_one_time_releases_count_once_with_noise_in_every_round(sets: Mapping[str, Path]) -> None:
+def test_one_time_releases_count_once_with_noise_in_every_round(sets: Sets) -> None:
     content = recipe_with_both(sets, method__releases="once", training__rounds=5)
     account = account_of(recipe_of(content), METHODS["privacyface"])
     assert account is not None
@@ -186,7 +181,7 @@ def test_one_time_releases_count_once_with_noise_in_every_round(sets: Mapping[st
     assert account.charges(0) == ()
 
 
-def test_algorithm_1_is_added_as_in_the_paper_and_marked(sets: Mapping[str, Path]) -> None:
+def test_algorithm_1_is_added_as_in_the_paper_and_marked(sets: Sets) -> None:
     recipe = recipe_of(
         recipe_with_both(sets, method__clustering="paper", method__clustered="trained", method__queries=2)
     )
@@ -207,7 +202,7 @@ def test_algorithm_1_is_added_as_in_the_paper_and_marked(sets: Mapping[str, Path
     ],
 )
 def test_combinations_without_a_joint_account_are_refused(
-    method: str, own: dict[str, Any], place: str, keyword: str, sets: Mapping[str, Path]
+    method: str, own: dict[str, Any], place: str, keyword: str, sets: Sets
 ) -> None:
     content = tree(sets, method, federation__dp=DP, evaluation__every=0)
     content["method"] |= own
@@ -215,6 +210,6 @@ def test_combinations_without_a_joint_account_are_refused(
         check_protection(recipe_of(content), METHODS[method])
 
 
-def test_joint_account_needs_a_budget_for_releases(sets: Mapping[str, Path]) -> None:
+def test_joint_account_needs_a_budget_for_releases(sets: Sets) -> None:
     with refused("recipe.privacy", "budget"):
         check_protection(recipe_of(recipe_with_both(sets, privacy={})), METHODS["privacyface"])

@@ -1,8 +1,5 @@
 """Ten thousand hostile answers, none of which is admitted: each is put down by site, field and reason."""
 
-from __future__ import annotations
-
-import json
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -18,7 +15,7 @@ from tests.toy import recipe_of, tree
 
 from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.protections.combine import Mean
-from fedvisage.federation.record.ledger import JsonLines
+from fedvisage.federation.record.ledger import JsonLines, read_lines
 from fedvisage.federation.wire.message import Message, Order, Reply
 from fedvisage.federation.wire.schema import schema_of
 
@@ -107,8 +104,7 @@ def test_ten_thousand_hostile_answers_are_all_refused(tmp_path: Path) -> None:
             assert all(torch.isfinite(value).all() for value in mean_of(replies).values())
             assert wire.refused is None or wire.refused() is None, "a refused upload is still in memory"
     assert min(ways.values()) > TRIALS / 20
-    lines = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
-    assert len(lines) == admitted * len(UPLOADS)
+    assert len(read_lines(tmp_path / "ledger.jsonl")) == admitted * len(UPLOADS)
 
 
 class FailingWire(HostileWire):

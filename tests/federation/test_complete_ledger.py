@@ -1,13 +1,11 @@
 """The ledger lists every message between sites and server, also after several interruptions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
 import pytest
-from tests.toy import deterministic_files, run_toy, tree
+from tests.toy import Sets, deterministic_files, run_toy, tree
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.federation.record.ledger import read_lines
@@ -47,7 +45,7 @@ def entries(ledger: Path) -> list[Crossing]:
 
 
 @pytest.mark.parametrize("checkpoint_every", [1, 2, 50])
-def test_interruptions_lose_no_ledger_line(checkpoint_every: int, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_interruptions_lose_no_ledger_line(checkpoint_every: int, sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, runtime__checkpoint_every=checkpoint_every, training__local={"batches": 1})
     out, seen = tmp_path / "run", list[Crossing]()
     run_toy(content, tmp_path / "whole")

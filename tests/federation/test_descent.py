@@ -1,7 +1,5 @@
 """A batch in parts has the gradient of the whole batch; without enough memory the error names a size that fits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -4,15 +4,13 @@ Tensors of torch's ``meta`` device have shapes and no numbers. Reading one (``it
 choosing by a mask) fails there, where it would make this process wait for a GPU: a whole step that passes reads none.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.toy import open_run_data, recipe_of, tree
+from tests.toy import Sets, open_run_data, recipe_of, tree
 from torch import Tensor
 
 from fedvisage.base.streams import seed_global_rng
@@ -31,7 +29,7 @@ ALL = {"flip": 0.5, "shift": 0.1, "brightness": 0.1, "contrast": 0.1, "saturatio
 Loss = Callable[[Site, Batch], Tensor]
 
 
-def site_at(name: str, sets: Mapping[str, Path], folder: Path, device: torch.device = DEVICE, **changes: Any) -> Site:
+def site_at(name: str, sets: Sets, folder: Path, device: torch.device = DEVICE, **changes: Any) -> Site:
     """Return a site in its second round, whose network is on a device."""
     content, method = tree(sets, name, **{"training__local": {"batches": 2}, **changes}), find({"name": name})
     recipe, data = recipe_of(content), open_run_data(content, folder)
@@ -72,20 +70,20 @@ ADAM, SGD = {"name": "adam", "clip_norm": 1.0}, {"name": "sgd", "momentum": 0.9}
     ],
 )
 def test_attack_detection_reads_nothing_back(
-    name: str, loss: Loss, optimizer: dict[str, Any], sets: Mapping[str, Path], tmp_path: Path
+    name: str, loss: Loss, optimizer: dict[str, Any], sets: Sets, tmp_path: Path
 ) -> None:
     site = site_at(name, sets, tmp_path, training__augment=ALL, training__optimizer=optimizer)
     assert train(site, loss) == 2
     assert all(loss.device == DEVICE for loss in site.losses)
 
 
-def test_capture_changes_happen_before_the_transfer(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_capture_changes_happen_before_the_transfer(sets: Sets, tmp_path: Path) -> None:
     changes = dict.fromkeys(("margin", "blur", "noise", "jpeg", "cutmix"), 1.0)
     assert train(site_at("fedpad", sets, tmp_path, training__augment=changes), resnet18.MODEL.loss) == 2
 
 
 @pytest.mark.parametrize("customisation", ["binary", "cosface"])
-def test_recognition_reads_nothing_back(customisation: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_recognition_reads_nothing_back(customisation: str, sets: Sets, tmp_path: Path) -> None:
     own = {"method__customisation": {"loss": customisation}, "training__augment": {"flip": 0.5}}
     site = prepare_faces_site(sets, tmp_path, **own)
     optimizer = site.optimizer("model", "centres", own=site.held["own"])
@@ -94,7 +92,7 @@ def test_recognition_reads_nothing_back(customisation: str, sets: Mapping[str, P
     assert len(site.losses) == 2
 
 
-def test_classes_are_sampled_on_the_cpu(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_classes_are_sampled_on_the_cpu(sets: Sets, tmp_path: Path) -> None:
     site = prepare_faces_site(sets, tmp_path)
     centres = face.class_centres(site, public=True)
     optimizer = site.optimizer("model", "centres", own=site.held["own"])
@@ -104,7 +102,7 @@ def test_classes_are_sampled_on_the_cpu(sets: Mapping[str, Path], tmp_path: Path
     assert len(site.losses) == 2
 
 
-def prepare_faces_site(sets: Mapping[str, Path], folder: Path, **changes: Any) -> Site:
+def prepare_faces_site(sets: Sets, folder: Path, **changes: Any) -> Site:
     """Return FedFR's site in a later round, with what it keeps for itself and its frozen models."""
     on_cpu = site_at("fedfr", sets, folder, torch.device("cpu"), **changes)
     on_cpu.lent = on_cpu.tensors(*on_cpu.net)
@@ -119,7 +117,7 @@ def prepare_faces_site(sets: Mapping[str, Path], folder: Path, **changes: Any) -
 
 @pytest.mark.parametrize("read", [Tensor.item, Tensor.tolist, bool, Tensor.cpu, lambda value: value[value > 0]])
 def test_reading_a_value_within_a_step_fails_on_the_meta_device(
-    read: Callable[[Tensor], object], sets: Mapping[str, Path], tmp_path: Path
+    read: Callable[[Tensor], object], sets: Sets, tmp_path: Path
 ) -> None:
     def loss(site: Site, batch: Batch) -> Tensor:
         value = resnet18.MODEL.loss(site, batch)

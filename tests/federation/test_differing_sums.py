@@ -3,8 +3,6 @@
 Each attack first runs against sites without a memory; then the sites have kits and memories, and refuse.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +16,7 @@ import pytest
 import torch
 from tests.federation.kit_sites import KitTransport, RoundView, provision_kits, train_round
 from tests.refusals import failed
-from tests.toy import SITES, make_set, recipe_of, run_toy, tree
+from tests.toy import SITES, Sets, make_set, recipe_of, run_toy, tree
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.federation.record.ledger import read_lines
@@ -47,7 +45,7 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     return {name: make_set(root / name, name, seed, subjects=subjects[name]) for seed, name in enumerate(subjects)}
 
 
-def content_of(sets: Mapping[str, Path], sites: Sequence[str] = SITES, secure: Any = True, **changes: Any) -> Any:
+def content_of(sets: Sets, sites: Sequence[str] = SITES, secure: Any = True, **changes: Any) -> Any:
     """Return a recipe of one epoch with SGD, in batches of the size of the smaller sites."""
     settings: dict[str, Any] = {
         "training__rounds": 1,
@@ -129,9 +127,7 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
-def test_two_runs_that_reveal_an_upload_are_refused(
-    attack: Attack, kits: Path, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_two_runs_that_reveal_an_upload_are_refused(attack: Attack, kits: Path, sets: Sets, tmp_path: Path) -> None:
     contents = [content_of(sets, **changes) for changes in (attack.first, attack.second)]
     views = [train_round(content, tmp_path / f"view{number}") for number, content in enumerate(contents)]
     expected, other = (single_upload(sets, attack.site, changes) for changes in (attack.first, attack.second))
@@ -147,7 +143,7 @@ def test_two_runs_that_reveal_an_upload_are_refused(
         train_round(contents[1], tmp_path / "second", partial(wire, run="second"))
 
 
-def single_upload(sets: Mapping[str, Path], site: str, changes: Mapping[str, Any]) -> Message:
+def single_upload(sets: Sets, site: str, changes: Mapping[str, Any]) -> Message:
     """Return what a site uploads, from a plain run of this site alone."""
     content = content_of(sets, **{**changes, "sites": site, "secure": None, "federation": {}})
     return train_round(content, sets[site].parent / "alone").uploads[site]
@@ -160,13 +156,10 @@ def distance(one: Message, other: Message) -> float:
 
 
 def zeros_like(message: Message) -> Message:
-    """Return a message of zeros."""
     return {name: torch.zeros_like(value) for name, value in message.items()}
 
 
-def test_other_images_of_one_site_reveal_its_change_and_are_refused(
-    kits: Path, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_other_images_of_one_site_reveal_its_change_and_are_refused(kits: Path, sets: Sets, tmp_path: Path) -> None:
     larger = {**sets, "A": make_set(tmp_path / "larger", "A", seed=0, subjects=12)}
     one, two = (train_round(content_of(own), tmp_path / own["A"].name) for own in (sets, larger))
     before, after = single_upload(sets, "A", {}), single_upload(larger, "A", {})
@@ -182,9 +175,7 @@ def test_other_images_of_one_site_reveal_its_change_and_are_refused(
 # Learning rates: three equations. The smaller sites take one step of SGD, so their uploads are linear in the rate.
 
 
-def test_learning_rates_reveal_the_site_with_more_steps_and_are_refused(
-    kits: Path, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_learning_rates_reveal_the_site_with_more_steps_and_are_refused(kits: Path, sets: Sets, tmp_path: Path) -> None:
     rates: dict[float, dict[str, Any]] = {
         rate: {"training__optimizer": {"name": "sgd", "lr": rate}} for rate in (0.05, 0.1)
     }
@@ -258,14 +249,14 @@ HARMLESS: dict[str, Any] = {
 }
 
 
-def test_settings_without_effect_on_an_upload_may_change(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_settings_without_effect_on_an_upload_may_change(kits: Path, sets: Sets, tmp_path: Path) -> None:
     wire = partial(KitTransport, kits=kits, memory=tmp_path / "memory")
     first = train_round(content_of(sets), tmp_path / "first", wire)
     again = train_round(content_of(sets, **HARMLESS), tmp_path / "again", partial(wire, run="second"))
     assert all(torch.equal(value, again.mean[name]) for name, value in first.mean.items())
 
 
-def test_rounds_that_a_longer_run_repeats_are_equal(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_rounds_that_a_longer_run_repeats_are_equal(sets: Sets, tmp_path: Path) -> None:
     uploads = []
     for rounds in (1, 2):
         run_toy(content_of(sets, secure=None, training__rounds=rounds), tmp_path / str(rounds))
@@ -284,9 +275,7 @@ def test_a_resumed_run_with_a_changed_recipe_is_refused_under_the_same_name(tmp_
 
 
 @pytest.mark.parametrize("subjects", [9, 4], ids=["renamed copy", "subset"])
-def test_copies_and_subsets_are_the_same_data(
-    subjects: int, kits: Path, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_copies_and_subsets_are_the_same_data(subjects: int, kits: Path, sets: Sets, tmp_path: Path) -> None:
     wire = partial(KitTransport, kits=kits, memory=tmp_path / "memory")
     train_round(content_of(sets), tmp_path / "first", wire)
     copy = make_set(tmp_path / "copy", "renamed", seed=0, subjects=subjects)  # the pictures of A
@@ -352,9 +341,7 @@ def test_memory_of_an_earlier_version_binds_its_data(tmp_path: Path) -> None:
 # A lying server.
 
 
-def test_a_sum_over_sites_with_different_models_is_not_opened(
-    kits: Path, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_a_sum_over_sites_with_different_models_is_not_opened(kits: Path, sets: Sets, tmp_path: Path) -> None:
     """Lend B and C weights of zero: what they learn does not depend on their images, and the rest is A's upload."""
 
     class Lending(KitTransport):

@@ -1,15 +1,12 @@
 """A site refuses orders that its recipe does not provide for, and carries out those of a resumed run."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from tests.refusals import failed
-from tests.toy import open_run_data, recipe_of, tree
+from tests.toy import Sets, open_run_data, recipe_of, tree
 
 from fedvisage.federation.method import Home
 from fedvisage.federation.record.store import SiteStore
@@ -23,7 +20,7 @@ ROUNDS = 3
 
 
 @pytest.fixture
-def worker(sets: Mapping[str, Path], tmp_path: Path) -> SiteWorker:
+def worker(sets: Sets, tmp_path: Path) -> SiteWorker:
     kept = {"training__optimizer__state": "kept"}  # so that there are generations
     content = tree(sets, "fedpad", training__rounds=ROUNDS, **kept)
     recipe = recipe_of(content)
@@ -104,7 +101,7 @@ def test_evaluation_orders_are_limited_to_the_recipes_evaluations(worker: SiteWo
         worker.execute(Order("heldout", 1, weights(worker, 0.9), 1))
 
 
-def test_per_batch_call_is_limited_to_the_number_of_batches(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_per_batch_call_is_limited_to_the_number_of_batches(sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, "fedsis", training__rounds=ROUNDS)
     recipe = recipe_of(content)
     site, workspace = open_run_data(content, tmp_path).sites["A"], set_up(recipe, find(recipe.method)).workspace()

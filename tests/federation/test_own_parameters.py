@@ -1,17 +1,15 @@
 """Private parameters of a site, and the batches of recognition."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from tests.federation.lent_site import site_of
+from tests.toy import Sets
 
 from fedvisage.data.batches import View
 
 
-def test_private_parameter_is_created_once_trained_and_kept(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_private_parameter_is_created_once_trained_and_kept(sets: Sets, tmp_path: Path) -> None:
     site, calls = site_of(sets, tmp_path), []
 
     def make() -> torch.Tensor:
@@ -31,7 +29,7 @@ def test_private_parameter_is_created_once_trained_and_kept(sets: Mapping[str, P
     assert {key.split("/")[1] for key in kept if key.startswith("optimizer/")} <= {"model+W"}
 
 
-def test_batches_of_a_round_repeat_a_view_once_per_epoch(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_batches_of_a_round_repeat_a_view_once_per_epoch(sets: Sets, tmp_path: Path) -> None:
     site = site_of(sets, tmp_path, training__local={"epochs": 2}, training__batch=4, training__augment={})
     assert site.public is not None
     view = View.join([site.data, site.public.subset(torch.arange(5).numpy())])
@@ -46,12 +44,12 @@ def test_batches_of_a_round_repeat_a_view_once_per_epoch(sets: Mapping[str, Path
     assert actual != [batch.class_numbers.tolist() for batch in batches]
 
 
-def test_fixed_number_of_batches_wraps_around_a_small_view(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_fixed_number_of_batches_wraps_around_a_small_view(sets: Sets, tmp_path: Path) -> None:
     site = site_of(sets, tmp_path, training__local={"batches": 7}, training__batch=4)
     assert len(list(site.batches_of(site.data))) == 7
 
 
-def test_features_are_those_of_the_stored_images_in_both_modes(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_features_are_those_of_the_stored_images_in_both_modes(sets: Sets, tmp_path: Path) -> None:
     site = site_of(sets, tmp_path)
     actual = site.embed(site.net["model"].train(), site.data)
     assert site.net["model"].training
@@ -60,7 +58,7 @@ def test_features_are_those_of_the_stored_images_in_both_modes(sets: Mapping[str
         assert torch.allclose(actual, site.net["model"].eval()(images), atol=1e-5)
 
 
-def test_public_features_are_computed_once_per_lent_model(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_public_features_are_computed_once_per_lent_model(sets: Sets, tmp_path: Path) -> None:
     site = site_of(sets, tmp_path)
     first = site.public_features("model")
     assert site.public_features("model") is first

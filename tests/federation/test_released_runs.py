@@ -1,8 +1,5 @@
 """Runs with releases: their costs in the ledger and the metrics, and the stop at a budget."""
 
-from __future__ import annotations
-
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing, nullcontext
 from pathlib import Path
@@ -12,20 +9,20 @@ import pytest
 from tests.contract.examples import released
 from tests.contract.examples.released import BUDGET, SIGMA
 from tests.refusals import failed, refused
-from tests.toy import recipe_of, run_toy, tree
+from tests.toy import Sets, recipe_of, run_toy, tree
 
 from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.method import Kind, Upload
 from fedvisage.federation.privacy.accountant import BudgetSpent
-from fedvisage.federation.record.ledger import JsonLines
+from fedvisage.federation.record.ledger import JsonLines, read_lines
 from fedvisage.federation.record.releases import Releases
 from fedvisage.federation.wire.message import Order, Reply
 from fedvisage.federation.wire.schema import Schema
 
 
-def test_ledger_states_the_cost_of_each_release_and_metrics_the_total(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_ledger_states_the_cost_of_each_release_and_metrics_the_total(sets: Sets, tmp_path: Path) -> None:
     metrics = run_toy(tree(sets, released.METHOD), tmp_path / "run", method=released.METHOD)
-    lines = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
+    lines = read_lines(tmp_path / "run" / "ledger.jsonl")
     releases = [line for line in lines if line["kind"] == "dp"]
     assert len(releases) == 9, "three sites, three rounds"
     for line in releases:
@@ -40,7 +37,7 @@ def test_ledger_states_the_cost_of_each_release_and_metrics_the_total(sets: Mapp
     assert not any("cost" in line for line in lines if line["kind"] != "dp")
 
 
-def test_a_run_stops_at_its_budget(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_run_stops_at_its_budget(sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, released.METHOD)
     content["privacy"] |= {"epsilon": 2 * BUDGET.epsilon}
     for resume in (False, True):
@@ -71,9 +68,7 @@ class ClaimingTransport:
 
 
 @pytest.mark.parametrize(("kind", "ends"), [("dp", True), ("weights", False)])
-def test_spent_budget_ends_only_runs_with_releases(
-    kind: Kind, ends: bool, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_spent_budget_ends_only_runs_with_releases(kind: Kind, ends: bool, sets: Sets, tmp_path: Path) -> None:
     """A hostile site must not end a run of any method by a claim."""
     schema = Schema({}, (Upload("told", kind),))
     with closing(JsonLines(tmp_path / "ledger.jsonl")) as ledger:
@@ -85,7 +80,7 @@ def test_spent_budget_ends_only_runs_with_releases(
 
 @pytest.mark.parametrize(("claiming", "quorum", "ends"), [("B", 2, False), ("BC", 2, True), ("BAC", 1, True)])
 def test_spent_budget_fails_its_site_and_ends_the_run_without_a_quorum(
-    claiming: str, quorum: int, ends: bool, sets: Mapping[str, Path], tmp_path: Path
+    claiming: str, quorum: int, ends: bool, sets: Sets, tmp_path: Path
 ) -> None:
     schema, recipe = Schema({}, (Upload("told", "dp"),)), recipe_of(tree(sets, federation__quorum=quorum))
     with closing(JsonLines(tmp_path / "ledger.jsonl")) as ledger:
@@ -96,12 +91,7 @@ def test_spent_budget_fails_its_site_and_ends_the_run_without_a_quorum(
     assert exchange.record.failed["B"] == "no more"
 
 
-def test_a_release_without_a_budget_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    with refused("recipe.privacy", "budget"):
-        run_toy(tree(sets, released.METHOD, privacy={}), tmp_path / "run", method=released.METHOD)
-
-
-def test_a_budget_for_a_method_that_releases_nothing_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_budget_for_a_method_that_releases_nothing_is_refused(sets: Sets, tmp_path: Path) -> None:
     with refused("recipe.privacy", "fedpad"):
         run_toy(tree(sets, "fedpad", privacy={"epsilon": 1.0, "delta": 1e-5}), tmp_path / "run")
 
@@ -109,13 +99,14 @@ def test_a_budget_for_a_method_that_releases_nothing_is_refused(sets: Mapping[st
 @pytest.mark.parametrize(
     ("privacy", "place", "keyword"),
     [
+        ({}, "recipe.privacy", "budget"),
         ({"epsilon": 0.0, "delta": 0.1}, "recipe.privacy.epsilon", "0.0"),
         ({"epsilon": 1.0, "delta": 1.0}, "recipe.privacy.delta", "1.0"),
         ({"epsilon": 1.0}, "recipe.privacy", "delta"),
     ],
 )
 def test_budget_without_a_guarantee_is_refused(
-    privacy: dict[str, float], place: str, keyword: str, sets: Mapping[str, Path], tmp_path: Path
+    privacy: dict[str, float], place: str, keyword: str, sets: Sets, tmp_path: Path
 ) -> None:
     with refused(place, keyword):
         run_toy(tree(sets, released.METHOD, privacy=privacy), tmp_path / "run", method=released.METHOD)

@@ -1,8 +1,5 @@
 """A robust rule in a run: the same bytes for any order of sites, its baseline when switched off, refused where void."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.refusals import failed, refused
-from tests.toy import deterministic_files, make_set, recipe_of, run_toy, tree, weights
+from tests.toy import Sets, deterministic_files, make_set, recipe_of, run_toy, tree, weights
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.federation.protections.combine import combination_of
@@ -22,23 +19,19 @@ RULES: list[Any] = ["norm-clip", {"rule": "norm-clip", "bound": 0.5}, "trimmed-m
 
 
 @pytest.fixture(scope="module")
-def five(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def five(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     root = tmp_path_factory.mktemp("five")
     more = {name: make_set(root / name, name, seed) for seed, name in ((10, "D"), (11, "E"))}
     return {name: str(path) for name, path in {**sets, **more}.items() if name in "ABCDE"}
 
 
 @pytest.fixture(scope="module")
-def mean(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    out = tmp_path_factory.mktemp("mean") / "run"
-    run_toy(tree(sets, training__rounds=1), out)
-    return weights(out)
+def mean(pad_run: Path) -> bytes:
+    return weights(pad_run)
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_rule_gives_the_same_bytes_for_any_order_of_sites(
-    rule: Any, mean: bytes, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_a_rule_gives_the_same_bytes_for_any_order_of_sites(rule: Any, mean: bytes, sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, training__rounds=1, federation__combine=rule)
     run_toy(content, tmp_path / "forwards")
     content["data"]["sites"] = dict(reversed(content["data"]["sites"].items()))
@@ -50,12 +43,12 @@ def test_a_rule_gives_the_same_bytes_for_any_order_of_sites(
     assert weights(tmp_path / "forwards") != mean
 
 
-def test_clipping_beyond_every_update_is_the_mean(mean: bytes, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_clipping_beyond_every_update_is_the_mean(mean: bytes, sets: Sets, tmp_path: Path) -> None:
     run_toy(tree(sets, training__rounds=1, federation__combine={"rule": "norm-clip", "bound": 1e6}), tmp_path / "run")
     assert weights(tmp_path / "run") == mean
 
 
-def test_krum_takes_over_one_of_the_uploads(five: dict[str, str], sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_krum_takes_over_one_of_the_uploads(five: dict[str, str], sets: Sets, tmp_path: Path) -> None:
     common: dict[str, Any] = {"training__rounds": 1, "evaluation__every": 0}
     run_toy(tree(sets, data__sites=five, federation__combine="krum", **common), tmp_path / "krum")
     alone = set()
@@ -65,20 +58,20 @@ def test_krum_takes_over_one_of_the_uploads(five: dict[str, str], sets: Mapping[
     assert weights(tmp_path / "krum") in alone
 
 
-def test_a_round_with_fewer_uploads_than_the_rule_needs_has_no_quorum(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_round_with_fewer_uploads_than_the_rule_needs_has_no_quorum(sets: Sets, tmp_path: Path) -> None:
     federation = {"combine": "trimmed-mean", "offline": 1, "offline_policy": "one-site", "give_up_after": 2}
     with failed(RunFailed, "2 of 3", "3 needed"):
         run_toy(tree(sets, federation=federation), tmp_path / "run")
 
 
 @pytest.mark.parametrize("name", ["single", "fused", "afl", "fedma", "fedsis", "festa"])
-def test_methods_without_a_single_mean_refuse_robust_rules(name: str, sets: Mapping[str, Path]) -> None:
+def test_methods_without_a_single_mean_refuse_robust_rules(name: str, sets: Sets) -> None:
     recipe = recipe_of(tree(sets, name, federation__combine="median"))
     with refused("recipe.federation.combine", name):
         check_protection(recipe, METHODS[name])
 
 
-def test_a_claimed_number_of_examples_cannot_outweigh_a_rule(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_claimed_number_of_examples_cannot_outweigh_a_rule(sets: Sets, tmp_path: Path) -> None:
     with refused("recipe.federation.combine", "method.weight"):
         run_toy(tree(sets, federation__combine="median", method__weight="examples"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -97,9 +90,7 @@ def test_a_claimed_number_of_examples_cannot_outweigh_a_rule(sets: Mapping[str, 
         ({"rule": "norm-clip", "bound": 0}, "recipe.federation.combine.bound", "0"),
     ],
 )
-def test_impossible_rule_is_refused_with_its_reason(
-    combine: Any, place: str, keyword: str, sets: Mapping[str, Path]
-) -> None:
+def test_impossible_rule_is_refused_with_its_reason(combine: Any, place: str, keyword: str, sets: Sets) -> None:
     with refused(place, keyword):
         recipe_of(tree(sets, federation__combine=combine))
 
@@ -115,6 +106,6 @@ def test_counters_stay_within_the_range_of_the_sites(rule: Any) -> None:
     assert all(value.dtype == torch.float64 for value in result.values())
 
 
-def test_the_members_of_a_robust_run_are_finite(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_the_members_of_a_robust_run_are_finite(sets: Sets, tmp_path: Path) -> None:
     run_toy(tree(sets, "fedgpad", training__rounds=1, federation__combine="median"), tmp_path / "run")
     assert all(torch.isfinite(value).all() for value in load_file(tmp_path / "run" / "model.safetensors").values())

@@ -1,10 +1,7 @@
 """Absent, failing and malicious sites do not change the round of the others."""
 
-from __future__ import annotations
-
-import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,30 +12,25 @@ import torch
 from tests.contract.examples import split, two_exchanges
 from tests.federation.wires import Wire
 from tests.refusals import failed
-from tests.toy import ROUNDS, run_toy, tree, weights
+from tests.toy import ROUNDS, NewRun, Sets, run_toy, tree, weights
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.federation.method import Method
 from fedvisage.federation.record.attendance import draw_offline
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.site_worker import LocalTransport
-from fedvisage.federation.wire.message import Message, Order, Reply
+from fedvisage.federation.wire.message import Message, Order
 from fedvisage.methods.pad import fedpad
 from fedvisage.recipe import Federation
 
 
-def rounds_of(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
-
-
 @pytest.fixture(scope="module")
-def without_b(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def without_b(sets: Sets, new_run: NewRun) -> Path:
     """A run without site B."""
-    out = tmp_path_factory.mktemp("without") / "run"
-    run_toy(recipe_without(sets, "B"), out)
-    return out
+    return new_run(recipe_without(sets, "B"))
 
 
-def recipe_without(sets: Mapping[str, Path], *names: str, **changes: Any) -> dict[str, Any]:
+def recipe_without(sets: Sets, *names: str, **changes: Any) -> dict[str, Any]:
     return tree(sets, data__sites={name: str(sets[name]) for name in "ABC" if name not in names}, **changes)
 
 
@@ -60,62 +52,16 @@ def claim_examples(order: Order, message: Message) -> Message:
 
 @pytest.mark.parametrize("up", [spoil, drop_a_field, keep_one_row, claim_examples])
 def test_malformed_upload_is_refused_by_site_name_and_left_out(
-    up: Any, sets: Mapping[str, Path], without_b: Path, tmp_path: Path
+    up: Any, sets: Sets, without_b: Path, tmp_path: Path
 ) -> None:
     run_toy(tree(sets), tmp_path / "run", wire=partial(Wire, up=up))
     assert weights(tmp_path / "run") == weights(without_b)
-    for row in rounds_of(tmp_path / "run"):
+    for row in read_lines(tmp_path / "run" / "rounds.jsonl"):
         assert row["replied"] == ["A", "C"]
         assert row["failed"]["B"].startswith("refused: ")
 
 
-class Repeating(LocalTransport):
-    """A wire that brings every answer of B twice, and one of a site that does not exist."""
-
-    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
-        for reply in super().call(orders):
-            yield reply
-            if reply.site == "B":
-                yield reply
-                yield replace(reply, site="D")
-
-
-def test_answer_counts_once_and_only_if_requested(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    run_toy(tree(sets), tmp_path / "honest")
-    run_toy(tree(sets), tmp_path / "repeated", wire=Repeating)
-    assert weights(tmp_path / "repeated") == weights(tmp_path / "honest")
-    for row in rounds_of(tmp_path / "repeated"):
-        assert row["replied"] == ["A", "B", "C"]
-        assert row["failed"] == {"B (again)": "refused: answered again", "D (unasked)": "refused: answered unasked"}
-
-
-class Replaying(LocalTransport):
-    """A wire that answers for B, from the second round on, with what B said in the first."""
-
-    first: Reply | None = None
-
-    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
-        for reply in super().call(orders):
-            if reply.site == "B" and orders["B"].call == "train":
-                self.first = self.first or reply
-                yield self.first
-            else:
-                yield reply
-
-
-def test_an_answer_to_an_earlier_round_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    run_toy(tree(sets, evaluation__every=0), tmp_path / "run", wire=Replaying)
-    first, *later = rounds_of(tmp_path / "run")
-    assert first["replied"] == ["A", "B", "C"]
-    for row in later:
-        assert row["replied"] == ["A", "C"]
-        assert row["failed"]["B"] == "did not answer"
-        assert "answers 'round 1, train" in row["failed"]["B (stale)"]
-
-
-def test_failing_disk_of_a_site_does_not_stop_the_others(
-    sets: Mapping[str, Path], without_b: Path, tmp_path: Path
-) -> None:
+def test_failing_disk_of_a_site_does_not_stop_the_others(sets: Sets, without_b: Path, tmp_path: Path) -> None:
     class Broken(LocalTransport):
         def __init__(self, site_workers: Any, **others: Any) -> None:
             super().__init__(site_workers, **others)
@@ -126,10 +72,10 @@ def test_failing_disk_of_a_site_does_not_stop_the_others(
 
     run_toy(tree(sets), tmp_path / "run", wire=Broken)
     assert weights(tmp_path / "run") == weights(without_b)
-    assert "Input/output error" in rounds_of(tmp_path / "run")[0]["failed"]["B"]
+    assert "Input/output error" in read_lines(tmp_path / "run" / "rounds.jsonl")[0]["failed"]["B"]
 
 
-def test_a_site_whose_loss_is_not_finite_fails_alone(sets: Mapping[str, Path], without_b: Path, tmp_path: Path) -> None:
+def test_a_site_whose_loss_is_not_finite_fails_alone(sets: Sets, without_b: Path, tmp_path: Path) -> None:
     def down(order: Order) -> Order:
         broken = {
             name: torch.full_like(value, math.nan) for name, value in order.message.items() if value.is_floating_point()
@@ -138,31 +84,31 @@ def test_a_site_whose_loss_is_not_finite_fails_alone(sets: Mapping[str, Path], w
 
     run_toy(tree(sets), tmp_path / "run", wire=partial(Wire, down=down))
     assert weights(tmp_path / "run") == weights(without_b)
-    first = rounds_of(tmp_path / "run")[0]
+    first = read_lines(tmp_path / "run" / "rounds.jsonl")[0]
     assert first["replied"] == ["A", "C"]
     assert "not finite" in first["failed"]["B"]
 
 
-def test_a_round_without_a_site_equals_the_round_of_the_survivors(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_round_without_a_site_equals_the_round_of_the_survivors(sets: Sets, tmp_path: Path) -> None:
     settings = {"offline": 0.4}
     seed = next(s for s in range(100) if draw_offline("ABC", Federation(**settings), s, 1) == {"B"})
     common: dict[str, Any] = {"runtime__seed": seed, "training__rounds": 1}
     run_toy(tree(sets, federation=settings, **common), tmp_path / "away")
     run_toy(recipe_without(sets, "B", **common), tmp_path / "without")
     assert weights(tmp_path / "away") == weights(tmp_path / "without")
-    assert rounds_of(tmp_path / "away")[0]["failed"] == {"B": "offline"}
+    assert read_lines(tmp_path / "away" / "rounds.jsonl")[0]["failed"] == {"B": "offline"}
 
 
-def test_unsampled_sites_get_no_message(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_unsampled_sites_get_no_message(sets: Sets, tmp_path: Path) -> None:
     run_toy(tree(sets, federation={"participation": 0.34}, evaluation__every=0), tmp_path / "run")
-    ledger = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
-    for row in rounds_of(tmp_path / "run"):
+    ledger = read_lines(tmp_path / "run" / "ledger.jsonl")
+    for row in read_lines(tmp_path / "run" / "rounds.jsonl"):
         receivers = {line["site"] for line in ledger if line["round"] == row["round"] and line["call"] == "train"}
         assert receivers == set(row["asked"])
         assert len(receivers) == 1
 
 
-def test_without_a_quorum_the_model_stays_as_it_was(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_without_a_quorum_the_model_stays_as_it_was(sets: Sets, tmp_path: Path) -> None:
     settings = {"offline": 0.4, "quorum": 3}
     drawn = Federation(**settings)
     seed = next(s for s in range(100) if [bool(draw_offline("ABC", drawn, s, r)) for r in (1, 2)] == [False, True])
@@ -170,18 +116,18 @@ def test_without_a_quorum_the_model_stays_as_it_was(sets: Mapping[str, Path], tm
     run_toy(tree(sets, federation=settings, training__rounds=1, **common), tmp_path / "one")
     run_toy(tree(sets, federation=settings, training__rounds=2, **common), tmp_path / "two")
     assert weights(tmp_path / "one") == weights(tmp_path / "two")
-    assert "3 needed" in rounds_of(tmp_path / "two")[1]["failed"]["no quorum"]
+    assert "3 needed" in read_lines(tmp_path / "two" / "rounds.jsonl")[1]["failed"]["no quorum"]
 
 
 @pytest.mark.parametrize("method", [fedpad.METHOD, fedpad.SINGLE, two_exchanges.METHOD, split.METHOD])
-def test_too_many_rounds_without_a_quorum_end_the_run(method: Method, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_too_many_rounds_without_a_quorum_end_the_run(method: Method, sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, method, federation={"offline": 1.0, "give_up_after": 2}, training__rounds=9)
     with failed(RunFailed, "2 rounds", "quorum"):
         run_toy(content, tmp_path / "run", method=method)
-    assert len(rounds_of(tmp_path / "run")) == 1, "the second of the rounds was the last straw"
+    assert len(read_lines(tmp_path / "run" / "rounds.jsonl")) == 1, "the second of the rounds was the last straw"
 
 
-def test_failure_at_all_sites_ends_the_run_with_the_reason(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_failure_at_all_sites_ends_the_run_with_the_reason(sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, training__optimizer={"lr": 1e30}, federation={"give_up_after": 2})
     with pytest.raises(RunFailed, match=r"quorum.* 0 of 3 .*\(A: .*(finite|reaches).*; B: .*; C: .*\)"):
         run_toy(content, tmp_path / "run")
@@ -201,21 +147,21 @@ def lost_at(call: str, number: int) -> Callable[[Order, Message], Message | None
 
 @pytest.mark.parametrize(("call", "number"), [("tokens", 1), ("tokens", 2), ("head", 1), ("finish", 1)])
 def test_site_lost_during_an_exchange_does_not_stop_the_round(
-    call: str, number: int, sets: Mapping[str, Path], tmp_path: Path
+    call: str, number: int, sets: Sets, tmp_path: Path
 ) -> None:
     content, wire = tree(sets, split.METHOD, training__optimizer__state="kept"), partial(Wire, up=lost_at(call, number))
     metrics = run_toy(content, tmp_path / "run", method=split.METHOD, wire=wire)
-    rows = rounds_of(tmp_path / "run")
+    rows = read_lines(tmp_path / "run" / "rounds.jsonl")
     assert len(rows) == ROUNDS
     assert [row["failed"] for row in rows] == [{}, {"B": "lost"}, {}]
     assert math.isfinite(metrics["eer"])
 
 
-def test_gradient_of_another_shape_is_refused_and_the_server_continues(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_gradient_of_another_shape_is_refused_and_the_server_continues(sets: Sets, tmp_path: Path) -> None:
     def up(order: Order, message: Message) -> Message:
         return {"gradient": message["gradient"][:3]} if order.call == "head" else message
 
     run_toy(tree(sets, split.METHOD), tmp_path / "run", method=split.METHOD, wire=partial(Wire, up=up))
-    assert all("gradient: has shape (3, 16)" in row["failed"]["B"] for row in rounds_of(tmp_path / "run"))
+    assert all(
+        "gradient: has shape (3, 16)" in row["failed"]["B"] for row in read_lines(tmp_path / "run" / "rounds.jsonl")
+    )

@@ -4,10 +4,9 @@ The sites' ends are those of a real federation, with kits and memories, on a tra
 ``test_differing_sums.py`` has sums over the same members that differ in something else.
 """
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 from tests.federation.kit_sites import KitTransport, open_trust, provision_kits, uploads_of
 from tests.refusals import failed, refused
-from tests.toy import SITES, recipe_of, run_toy, tree, weights
+from tests.toy import SITES, Sets, recipe_of, run_toy, tree, weights
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.federation.protections.compatible import check_protection, check_real
@@ -49,10 +48,13 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return provision_kits(tmp_path_factory.mktemp("foreign") / "kits")
 
 
-ELSEWHERE = dict.fromkeys((*SITES, "U"), Path("target"))
+@pytest.fixture
+def wire(kits: Path, tmp_path: Path) -> partial[KitTransport]:
+    """Return the transport of a run named ``first``, at sites with an empty memory."""
+    return partial(KitTransport, kits=kits, memory=tmp_path)
 
 
-def secure_recipe(sets: Mapping[str, Path], sites: Sequence[str] = SITES, colluders: int = 0, **changes: Any) -> Any:
+def secure_recipe(sets: Sets, sites: Sequence[str] = SITES, colluders: int = 0, **changes: Any) -> Any:
     changes = {"training__rounds": 1, "evaluation__every": 0, "federation__give_up_after": 1, **changes}
     own = {name: str(sets[name]) for name in sites}
     return tree(sets, data__sites=own, federation__secure={"colluders": colluders}, **changes)
@@ -61,7 +63,7 @@ def secure_recipe(sets: Mapping[str, Path], sites: Sequence[str] = SITES, collud
 # An operator who follows the protocol, and starts runs with and without a site.
 
 
-def test_two_sums_that_differ_by_one_site_show_its_upload(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_two_sums_that_differ_by_one_site_show_its_upload(sets: Sets, tmp_path: Path) -> None:
     run_toy(secure_recipe(sets), tmp_path / "with")
     run_toy(secure_recipe(sets, "AB"), tmp_path / "without")
     seen: dict[str, Message] = {}
@@ -83,34 +85,36 @@ def test_two_sums_that_differ_by_one_site_show_its_upload(sets: Mapping[str, Pat
     assert max(errors) < 2e-6 < moved / 1000, "simulations remember nothing; docs/protections.md has the figure"
 
 
-def test_a_second_run_without_a_site_is_refused(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
-    wire = partial(KitTransport, kits=kits, memory=tmp_path)
-    run_toy(secure_recipe(sets), tmp_path / "with", wire=wire)
-    with failed(RunFailed, "run 'first'", "without C", "--allow-roster A,B"):
-        run_toy(secure_recipe(sets, "AB"), tmp_path / "without", wire=partial(wire, run="second"))
-    assert uploads_of(tmp_path / "with", "masked") == ["A", "B", "C"]
-    assert uploads_of(tmp_path / "without", "public") == [], "not even a key left the sites"
+@pytest.mark.parametrize(
+    ("first", "second", "keywords", "new_sites"),
+    [("ABC", "AB", ("without C", "--allow-roster A,B"), []), ("AB", "ABC", ("with C",), ["C"])],
+    ids=["without one site", "with one more site"],
+)
+def test_a_second_run_with_other_sites_is_refused(
+    first: str,
+    second: str,
+    keywords: Sequence[str],
+    new_sites: list[str],
+    wire: partial[KitTransport],
+    sets: Sets,
+    tmp_path: Path,
+) -> None:
+    run_toy(secure_recipe(sets, first), tmp_path / "one", wire=wire)
+    with failed(RunFailed, "run 'first'", *keywords):
+        run_toy(secure_recipe(sets, second), tmp_path / "two", wire=partial(wire, run="second"))
+    assert uploads_of(tmp_path / "one", "masked") == list(first)
+    assert uploads_of(tmp_path / "two", "public") == new_sites, "not even a key leaves a site of the first run"
 
 
-def test_a_second_run_with_one_more_site_is_refused(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
-    wire = partial(KitTransport, kits=kits, memory=tmp_path)
-    run_toy(secure_recipe(sets, "AB"), tmp_path / "without", wire=wire)
-    with failed(RunFailed, "run 'first'", "with C"):
-        run_toy(secure_recipe(sets), tmp_path / "with", wire=partial(wire, run="second"))
-    assert uploads_of(tmp_path / "with", "public") == ["C"], "C has taken part in no sum yet"
-
-
-def test_the_same_members_may_run_again(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
-    wire = partial(KitTransport, kits=kits, memory=tmp_path)
+def test_the_same_members_may_run_again(wire: partial[KitTransport], sets: Sets, tmp_path: Path) -> None:
     run_toy(secure_recipe(sets), tmp_path / "one", wire=wire)
     run_toy(secure_recipe(sets), tmp_path / "two", wire=partial(wire, run="second"))
     assert weights(tmp_path / "one") == weights(tmp_path / "two")
 
 
 def test_each_sites_administrator_can_allow_another_roster(
-    kits: Path, sets: Mapping[str, Path], tmp_path: Path
+    wire: partial[KitTransport], sets: Sets, tmp_path: Path
 ) -> None:
-    wire = partial(KitTransport, kits=kits, memory=tmp_path)
     run_toy(secure_recipe(sets), tmp_path / "with", wire=wire)
     run_toy(
         secure_recipe(sets, "AB"), tmp_path / "without", wire=partial(wire, run="second", allowed=[frozenset("AB")])
@@ -118,8 +122,7 @@ def test_each_sites_administrator_can_allow_another_roster(
     assert uploads_of(tmp_path / "without", "masked") == ["A", "B"]
 
 
-def test_a_round_repeated_with_fewer_sites_is_refused(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
-    wire = partial(KitTransport, kits=kits, memory=tmp_path)
+def test_a_round_repeated_with_fewer_sites_is_refused(wire: partial[KitTransport], sets: Sets, tmp_path: Path) -> None:
     run_toy(secure_recipe(sets), tmp_path / "one", wire=wire)
     with failed(RunFailed, "run 'first'", "round 1", "without B"):
         run_toy(secure_recipe(sets), tmp_path / "again", wire=partial(wire, lost="train"))
@@ -136,12 +139,12 @@ class Dying(KitTransport):
 
 
 def test_after_a_restart_a_round_can_only_be_summed_over_the_same_survivors(
-    kits: Path, sets: Mapping[str, Path], tmp_path: Path
+    wire: partial[KitTransport], sets: Sets, tmp_path: Path
 ) -> None:
     run_toy(secure_recipe(sets), tmp_path / "whole")
-    killed, wire = tmp_path / "killed", partial(KitTransport, kits=kits, memory=tmp_path)
+    killed = tmp_path / "killed"
     with pytest.raises(KeyboardInterrupt):
-        run_toy(secure_recipe(sets), killed, wire=partial(Dying, kits=kits, memory=tmp_path))
+        run_toy(secure_recipe(sets), killed, wire=partial(Dying, **wire.keywords))
     with failed(RunFailed, "run 'first'", "round 1"):
         run_toy(secure_recipe(sets), killed, resume=True, wire=partial(wire, lost="train"))
     run_toy(secure_recipe(sets), killed, resume=True, wire=wire)
@@ -151,21 +154,9 @@ def test_after_a_restart_a_round_can_only_be_summed_over_the_same_survivors(
 # A server that lies.
 
 
-def lying_transport(call: str, change: Any) -> type[KitTransport]:
-    """Return a wire on which the server changes what it sends site A."""
-
-    class Lying(KitTransport):
-        def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
-            if "A" in orders and orders["A"].call == call:
-                change(orders["A"].message)
-            return super().call(orders)
-
-    return Lying
-
-
-def failure_reason(run: Path, site: str = "A") -> str:
+def failure_of_a(run: Path) -> str:
     failed: Mapping[str, str] = read_lines(run / "rounds.jsonl")[0]["failed"]
-    return next(reason for name, reason in failed.items() if name.startswith(site))
+    return next(reason for name, reason in failed.items() if name.startswith("A"))
 
 
 def substitute_keys(message: Message) -> None:
@@ -178,32 +169,29 @@ def substitute_keys(message: Message) -> None:
     message["roster"] = roster
 
 
-def test_substituted_keys_are_refused(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
-    run_toy(
-        secure_recipe(sets),
-        tmp_path / "run",
-        wire=partial(lying_transport(SHARES, substitute_keys), kits=kits, memory=tmp_path),
-    )
-    assert failure_reason(tmp_path / "run").startswith("secure: a message of site B is not signed")
+def swap_credentials(message: Message) -> None:
+    message["roster"], message["signatures"] = (message[key][[0, 2, 1]] for key in ("roster", "signatures"))
+
+
+@pytest.mark.parametrize("change", [substitute_keys, swap_credentials])
+def test_keys_without_the_signature_of_their_site_are_refused(
+    change: Callable[[Message], None], wire: partial[KitTransport], sets: Sets, tmp_path: Path
+) -> None:
+    class Lying(KitTransport):
+        """Changes the keys that the server sends site A."""
+
+        def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+            if "A" in orders and orders["A"].call == SHARES:
+                change(orders["A"].message)
+            return super().call(orders)
+
+    run_toy(secure_recipe(sets), tmp_path / "run", wire=partial(Lying, **wire.keywords))
+    assert failure_of_a(tmp_path / "run").startswith("secure: a message of site B is not signed")
     assert uploads_of(tmp_path / "run", "masked") == ["B", "C"]
 
 
-def test_keys_with_credentials_of_another_site_are_refused(
-    kits: Path, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
-    def swap_credentials(message: Message) -> None:
-        message["roster"], message["signatures"] = (message[key][[0, 2, 1]] for key in ("roster", "signatures"))
-
-    run_toy(
-        secure_recipe(sets),
-        tmp_path / "run",
-        wire=partial(lying_transport(SHARES, swap_credentials), kits=kits, memory=tmp_path),
-    )
-    assert "message of site B is not signed" in failure_reason(tmp_path / "run")
-
-
 def test_list_of_survivors_without_signatures_reveals_nothing(
-    kits: Path, sets: Mapping[str, Path], tmp_path: Path
+    wire: partial[KitTransport], sets: Sets, tmp_path: Path
 ) -> None:
     class TwoLists(KitTransport):
         """Names A and B to A, and all three to the others, with the signatures that it got."""
@@ -218,13 +206,13 @@ def test_list_of_survivors_without_signatures_reveals_nothing(
                     order.message.update(signers=torch.tensor(signers), signatures=signatures)
             return super().call(orders)
 
-    run_toy(secure_recipe(sets), tmp_path / "run", wire=partial(TwoLists, kits=kits, memory=tmp_path))
-    assert "message of site B is not signed" in failure_reason(tmp_path / "run")
+    run_toy(secure_recipe(sets), tmp_path / "run", wire=partial(TwoLists, **wire.keywords))
+    assert "message of site B is not signed" in failure_of_a(tmp_path / "run")
     assert uploads_of(tmp_path / "run", "shares") == ["B", "C"]
 
 
-@pytest.mark.parametrize("call", ["train", CONSISTENCY, SHARES])
-def test_each_step_of_a_sum_runs_once(call: str, kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("call", ["train", CONSISTENCY, SHARES, UNMASK])
+def test_each_step_of_a_sum_runs_once(call: str, wire: partial[KitTransport], sets: Sets, tmp_path: Path) -> None:
     answers: list[str] = []
 
     class Twice(KitTransport):
@@ -236,11 +224,11 @@ def test_each_step_of_a_sum_runs_once(call: str, kits: Path, sets: Mapping[str, 
             if any(order.call == call for order in orders.values()):
                 answers.extend(reply.failure for reply in super().call(copies))
 
-    run_toy(secure_recipe(sets), tmp_path / "run", wire=partial(Twice, kits=kits, memory=tmp_path))
+    run_toy(secure_recipe(sets), tmp_path / "run", wire=partial(Twice, **wire.keywords))
     assert answers == [f"order: requests '{call}' again in round 1"] * 3
 
 
-def test_a_round_has_one_sum(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_round_has_one_sum(sets: Sets, tmp_path: Path) -> None:
     answers: list[str] = []
 
     class Again(LocalTransport):
@@ -257,11 +245,11 @@ def test_a_round_has_one_sum(sets: Mapping[str, Path], tmp_path: Path) -> None:
 
 
 def test_one_colluder_among_three_sites_prevents_sums_of_two(
-    kits: Path, sets: Mapping[str, Path], tmp_path: Path
+    wire: partial[KitTransport], sets: Sets, tmp_path: Path
 ) -> None:
     content = secure_recipe(sets, colluders=1)
     with failed(RunFailed, "2 sites", "3 needed", "B"):
-        run_toy(content, tmp_path / "run", wire=partial(KitTransport, kits=kits, memory=tmp_path, lost="train"))
+        run_toy(content, tmp_path / "run", wire=partial(wire, lost="train"))
 
 
 # The pieces.
@@ -300,7 +288,8 @@ def memory_of(
 ) -> RunMemory:
     """Open the memory of a site in a run."""
     changes = {"data__sites": dict.fromkeys(roster, "elsewhere"), "federation__secure": True, **changes}
-    return RunMemory(directory, recipe_of(tree(ELSEWHERE, **changes)), run, np.array(images, np.uint64))
+    elsewhere = dict.fromkeys((*SITES, "U"), Path("target"))
+    return RunMemory(directory, recipe_of(tree(elsewhere, **changes)), run, np.array(images, np.uint64))
 
 
 @pytest.mark.parametrize(
@@ -309,12 +298,8 @@ def memory_of(
 )
 def test_data_are_the_same_if_they_share_an_image(images: Sequence[int], is_refused: bool, tmp_path: Path) -> None:
     memory_of(tmp_path).remember_use()
-    third = memory_of(tmp_path, "AB", "third", images)
-    if is_refused:
-        with failed(RefusedMessage, "run 'first'", "without C"):
-            third.check_use()
-    else:
-        third.check_use()
+    with failed(RefusedMessage, "run 'first'", "without C") if is_refused else nullcontext():
+        memory_of(tmp_path, "AB", "third", images).check_use()
 
 
 def test_differences_of_two_sites_are_refused_as_well(tmp_path: Path) -> None:
@@ -349,7 +334,7 @@ def test_any_two_groups_that_could_unmask_share_more_sites_than_collude(sites: i
         ({"secure": {"colluders": 3}}, "recipe.federation.secure.colluders"),
     ],
 )
-def test_recipes_with_separable_sums_are_refused(changes: dict[str, Any], place: str, sets: Mapping[str, Path]) -> None:
+def test_recipes_with_separable_sums_are_refused(changes: dict[str, Any], place: str, sets: Sets) -> None:
     recipe = recipe_of(tree(sets, federation={"secure": True, **changes}))
     with refused(place):
         check_protection(recipe, METHODS["fedpad"])
@@ -358,7 +343,7 @@ def test_recipes_with_separable_sums_are_refused(changes: dict[str, Any], place:
 
 
 @pytest.mark.parametrize(("key", "value"), [("joins", {"C": 2}), ("offline", 0.5)])
-def test_federation_recipe_cannot_leave_a_site_out_of_a_sum(key: str, value: Any, sets: Mapping[str, Path]) -> None:
+def test_federation_recipe_cannot_leave_a_site_out_of_a_sum(key: str, value: Any, sets: Sets) -> None:
     recipe = recipe_of(tree(sets, federation={"secure": True, key: value}))
     check_protection(recipe, METHODS["fedpad"])
     with refused(f"recipe.federation.{key}", "federation.secure"):
@@ -372,13 +357,13 @@ def test_allowed_roster_has_at_least_two_sites(roster: str) -> None:
         as_setting([roster])
 
 
-def test_permission_for_plain_runs_excludes_their_refusal(kits: Path, sets: Mapping[str, Path]) -> None:
+def test_permission_for_plain_runs_excludes_their_refusal(kits: Path, sets: Sets) -> None:
     terminal, kit = Terminal(print, print), kits / "sites" / "A"
     with refused("--require-secure", "--allow-roster plain"):
         start_site(kit, sets["A"], None, None, terminal, verbose=False, rosters=["plain"], require_secure=True)
 
 
-def test_allowed_roster_ends_with_the_next_start(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_allowed_roster_ends_with_the_next_start(kits: Path, sets: Sets, tmp_path: Path) -> None:
     kit = open_kit(Path(shutil.copytree(kits / "sites" / "A", tmp_path / "kit")), "site")
     prepare_site(kit, str(sets["A"]), rosters=["A,B", "A,C"], require_secure=True)
     assert (own_settings(kit.path)[ROSTERS], own_settings(kit.path)[REQUIRE_SECURE]) == ("A,B A,C", "yes")

@@ -1,7 +1,5 @@
 """A secure sum equals the plain sum, or there is none."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Collection
 from dataclasses import dataclass

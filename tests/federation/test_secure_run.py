@@ -1,8 +1,7 @@
 """Secure sums in a run: the mean within rounding, survivors only, and no upload that shows a site's weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,13 @@ import torch
 from safetensors.torch import load_file
 from tests.federation.wires import Wire
 from tests.refusals import failed, refused
-from tests.toy import deterministic_files, recipe_of, run_toy, tree, weights
+from tests.toy import NewRun, Sets, deterministic_files, recipe_of, run_toy, tree, weights
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.federation.protections.compatible import check_protection
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.secure.calls import CONSISTENCY, KEYS, SHARES, UNMASK
-from fedvisage.federation.site_worker import LocalTransport, SiteWorker
+from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.message import Message, Order, Reply
 from fedvisage.methods import METHODS
 
@@ -26,19 +25,17 @@ DERIVED = {"entropy": "derived", "colluders": 0}
 """Masks that repeat, and sums of two of three sites."""
 
 
-def secure_recipe(sets: Mapping[str, Path], **changes: Any) -> dict[str, Any]:
+def secure_recipe(sets: Sets, **changes: Any) -> dict[str, Any]:
     return tree(sets, **{"federation__secure": DERIVED, "training__rounds": 1, "evaluation__every": 0, **changes})
 
 
 @pytest.fixture(scope="module")
-def baseline(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("whole") / "run"
-    run_toy(secure_recipe(sets), out)
-    return out
+def baseline(sets: Sets, new_run: NewRun) -> Path:
+    return new_run(secure_recipe(sets))
 
 
 @pytest.mark.parametrize("weight", ["uniform", "examples"])
-def test_secure_sum_equals_the_plain_mean_to_rounding(weight: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_secure_sum_equals_the_plain_mean_to_rounding(weight: str, sets: Sets, tmp_path: Path) -> None:
     changes = {"method__weight": weight, "federation__secure": {**DERIVED, "most_examples": 20}}
     run_toy(secure_recipe(sets, **changes), tmp_path / "secret")
     run_toy(secure_recipe(sets, method__weight=weight, federation={}), tmp_path / "plain")
@@ -68,9 +65,7 @@ def test_every_upload_is_a_key_a_share_or_masked_and_losses_are_summed(baseline:
     assert list(read_lines(baseline / "rounds.jsonl")[0]["loss"]) == ["all sites"]
 
 
-def test_system_entropy_changes_the_masks_but_not_the_model(
-    baseline: Path, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_system_entropy_changes_the_masks_but_not_the_model(baseline: Path, sets: Sets, tmp_path: Path) -> None:
     run_toy(secure_recipe(sets, federation__secure=True), tmp_path / "run")
     assert weights(tmp_path / "run") == weights(baseline)
     assert (tmp_path / "run" / "scores.csv").read_bytes() == (baseline / "scores.csv").read_bytes()
@@ -90,9 +85,7 @@ def lose_call(call: str) -> Callable[[Order, Message], Message | None]:
 
 
 @pytest.mark.parametrize("lost", [KEYS, SHARES, "train"])
-def test_a_site_lost_before_its_numbers_arrive_is_not_in_the_sum(
-    lost: str, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_a_site_lost_before_its_numbers_arrive_is_not_in_the_sum(lost: str, sets: Sets, tmp_path: Path) -> None:
     run_toy(secure_recipe(sets, data__sites={name: str(sets[name]) for name in "AC"}), tmp_path / "without")
     run_toy(secure_recipe(sets), tmp_path / "run", wire=partial(Wire, up=lose_call(lost)))
     assert weights(tmp_path / "run") == weights(tmp_path / "without")
@@ -101,7 +94,7 @@ def test_a_site_lost_before_its_numbers_arrive_is_not_in_the_sum(
 
 @pytest.mark.parametrize("lost", [CONSISTENCY, UNMASK])
 def test_a_site_lost_after_its_numbers_arrived_is_in_the_sum(
-    lost: str, baseline: Path, sets: Mapping[str, Path], tmp_path: Path
+    lost: str, baseline: Path, sets: Sets, tmp_path: Path
 ) -> None:
     run_toy(secure_recipe(sets, federation__quorum=3), tmp_path / "run", wire=partial(Wire, up=lose_call(lost)))
     assert weights(tmp_path / "run") == weights(baseline)
@@ -111,21 +104,21 @@ def test_a_site_lost_after_its_numbers_arrived_is_in_the_sum(
 
 @pytest.mark.parametrize("lost", [KEYS, SHARES, "train", CONSISTENCY, UNMASK])
 def test_with_fewer_sites_than_the_threshold_there_is_no_sum_and_the_model_stays(
-    lost: str, sets: Mapping[str, Path], tmp_path: Path
+    lost: str, sets: Sets, tmp_path: Path
 ) -> None:
     content = secure_recipe(sets, federation={"secure": {**DERIVED, "threshold": 1.0}, "give_up_after": 1})
     with pytest.raises(RunFailed, match="3 needed"):
         run_toy(content, tmp_path / "run", wire=partial(Wire, up=lose_call(lost)))
 
 
-def test_threshold_is_a_share_of_the_sites_that_joined(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_threshold_is_a_share_of_the_sites_that_joined(sets: Sets, tmp_path: Path) -> None:
     federation = {"secure": {**DERIVED, "threshold": 1.0}, "joins": {"C": 2}}
     run_toy(secure_recipe(sets, federation=federation, training__rounds=2), tmp_path / "run")
     rows = read_lines(tmp_path / "run" / "rounds.jsonl")
     assert [(row["replied"], row["failed"]) for row in rows] == [(["A", "B"], {}), (["A", "B", "C"], {})]
 
 
-def test_resumed_secure_run_equals_an_uninterrupted_one(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_resumed_secure_run_equals_an_uninterrupted_one(sets: Sets, tmp_path: Path) -> None:
     content = secure_recipe(sets, training__rounds=2, training__optimizer__state="kept")
     run_toy(content, tmp_path / "whole")
 
@@ -150,48 +143,45 @@ def fewer_rows(message: Message) -> Message:
     return {name: value[:-1] for name, value in message.items()}
 
 
-def double_masked(message: Message) -> Message:
-    return {name: value.double() for name, value in message.items()}
-
-
 @pytest.mark.parametrize(
     ("call", "change", "reason"),
     [
         (KEYS, fewer_rows, "refused: public: has shape (2, 32)"),
         (SHARES, fewer_rows, "refused: sealed: has 2 rows"),
         ("train", fewer_rows, "refused: masked: has shape"),
-        ("train", double_masked, "refused: masked: has type torch.float64"),
+        ("train", lambda message: {"masked": message["masked"].double()}, "refused: masked: has type torch.float64"),
     ],
 )
 def test_malformed_part_of_a_sum_is_refused_by_field_and_reason(
-    call: str, change: Any, reason: str, sets: Mapping[str, Path], tmp_path: Path
+    call: str, change: Any, reason: str, sets: Sets, tmp_path: Path
 ) -> None:
     run_toy(secure_recipe(sets), tmp_path / "run", wire=spoiling_transport(call, change))
     assert read_lines(tmp_path / "run" / "rounds.jsonl")[0]["failed"]["B"].startswith(reason)
 
 
-def test_wrong_share_ends_the_round_without_a_sum(sets: Mapping[str, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("call", "change", "keywords"),
+    [
+        (UNMASK, lambda message: {"shares": message["shares"] ^ 1}, ("site 1", "opened")),
+        ("train", lambda message: {"masked": message["masked"] + 2**61}, ("A, B, C", "count")),
+    ],
+    ids=["a wrong share", "implausible masked numbers"],
+)
+def test_round_with_wrong_uploads_ends_without_a_sum(
+    call: str, change: Callable[[Message], Message], keywords: Sequence[str], sets: Sets, tmp_path: Path
+) -> None:
     content = secure_recipe(sets, federation={"secure": DERIVED, "give_up_after": 1})
-    with failed(RunFailed, "site 1", "opened"):
-        run_toy(content, tmp_path / "run", wire=spoiling_transport(UNMASK, lambda m: {"shares": m["shares"] ^ 1}))
+    with failed(RunFailed, *keywords):
+        run_toy(content, tmp_path / "run", wire=spoiling_transport(call, change))
 
 
-def test_implausible_masked_numbers_end_the_round_without_a_sum(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    content = secure_recipe(sets, federation={"secure": DERIVED, "give_up_after": 1})
-    with failed(RunFailed, "A, B, C", "count"):
-        run_toy(content, tmp_path / "run", wire=spoiling_transport("train", lambda m: {"masked": m["masked"] + 2**61}))
+def refusal_of_b(sets: Sets, tmp_path: Path, call: str, change: Callable[[Message], Message]) -> str:
+    """Run with a server that sends B wrong tensors with one call, and return the reason of B's refusal."""
 
+    def down(order: Order) -> Order:
+        return replace(order, message=order.message | change(order.message)) if order.call == call else order
 
-def refusal_of_b(sets: Mapping[str, Path], tmp_path: Path, call: str, change: Any) -> str:
-    """Run with a server that sends B a wrong message, and return the reason of B's refusal."""
-
-    class Lying(LocalTransport):
-        def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
-            if "B" in orders and orders["B"].call == call:
-                change(orders["B"].message)
-            return super().call(orders)
-
-    run_toy(secure_recipe(sets), tmp_path / "run", wire=Lying)
+    run_toy(secure_recipe(sets), tmp_path / "run", wire=partial(Wire, down=down))
     failed: Mapping[str, str] = read_lines(tmp_path / "run" / "rounds.jsonl")[0]["failed"]
     return next(reason for name, reason in failed.items() if name.startswith("B"))
 
@@ -218,66 +208,40 @@ def refusal_of_b(sets: Mapping[str, Path], tmp_path: Path, call: str, change: An
     ],
 )
 def test_site_refuses_malformed_steps_of_a_sum(
-    call: str,
-    field: str,
-    value: torch.Tensor,
-    reason: str,
-    sets: Mapping[str, Path],
-    tmp_path: Path,
+    call: str, field: str, value: torch.Tensor, reason: str, sets: Sets, tmp_path: Path
 ) -> None:
-    actual = refusal_of_b(sets, tmp_path, call, lambda message: message.update({field: value}))
+    actual = refusal_of_b(sets, tmp_path, call, lambda message: {field: value})
     assert actual.startswith(reason)
 
 
-def test_key_of_low_order_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    def change(message: Message) -> None:
+def test_key_of_low_order_is_refused(sets: Sets, tmp_path: Path) -> None:
+    def change(message: Message) -> Message:
         roster = message["roster"].clone()
         roster[0, 0] = 0
-        message["roster"] = roster
+        return {"roster": roster}
 
     assert refusal_of_b(sets, tmp_path, SHARES, change).startswith("roster: contains an unusable key")
 
 
-class Twice(LocalTransport):
-    """A server that asks for shares again, to get the other halves."""
-
-    def __init__(self, site_workers: Sequence[SiteWorker], answers: list[str]) -> None:
-        super().__init__(site_workers)
-        self.answers = answers
-
-    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
-        yield from super().call(orders)
-        if any(order.call == UNMASK for order in orders.values()):
-            self.answers += [reply.failure for reply in super().call(orders)]
-
-
-def test_a_site_reveals_shares_once(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    answers = list[str]()
-    run_toy(secure_recipe(sets), tmp_path / "run", wire=partial(Twice, answers=answers))
-    assert answers == ["order: requests 'secure-unmask' again in round 1"] * 3
-
-
 @pytest.mark.parametrize("name", ["single", "fused", "afl", "fedma", "fedsis", "festa"])
-def test_methods_that_need_single_uploads_refuse_secure_sums(name: str, sets: Mapping[str, Path]) -> None:
+def test_methods_that_need_single_uploads_refuse_secure_sums(name: str, sets: Sets) -> None:
     with refused("recipe.federation.secure", name):
         check_protection(recipe_of(tree(sets, name, federation__secure=True)), METHODS[name])
 
 
-def test_robust_rules_and_secure_sums_exclude_each_other(sets: Mapping[str, Path]) -> None:
+def test_robust_rules_and_secure_sums_exclude_each_other(sets: Sets) -> None:
     content = tree(sets, federation={"secure": True, "combine": "median"})
     with refused("recipe.federation.combine", "median", "federation.secure"):
         check_protection(recipe_of(content), METHODS["fedpad"])
 
 
-def test_secure_sum_of_one_site_is_refused(sets: Mapping[str, Path]) -> None:
+def test_secure_sum_of_one_site_is_refused(sets: Sets) -> None:
     with refused("recipe", "federation.secure", "two sites"):
         recipe_of(tree(sets, data__sites={"A": str(sets["A"])}, federation__secure=True))
 
 
 @pytest.mark.parametrize("name", ["fedgpad", "fedbn", "fedprox-vit-h"])
-def test_methods_with_private_or_several_parts_train_with_secure_sums(
-    name: str, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_methods_with_private_or_several_parts_train_with_secure_sums(name: str, sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, name, federation__secure=DERIVED, training__rounds=1, training__local={"batches": 1})
     run_toy(content, tmp_path / "run")
     assert all(torch.isfinite(value).all() for value in load_file(tmp_path / "run" / "model.safetensors").values())

@@ -1,15 +1,13 @@
 """The images of a site's batches are a function of seed, site and round."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.toy import open_run_data, recipe_of, tree
+from tests.toy import Sets, open_run_data, recipe_of, tree
 from torch import Tensor, nn
 
 from fedvisage.federation.site import Batch, Site
@@ -19,7 +17,7 @@ Make = Callable[..., Site]
 
 
 @pytest.fixture
-def site(sets: Mapping[str, Path], tmp_path: Path) -> Make:
+def site(sets: Sets, tmp_path: Path) -> Make:
     def make(number: int = 1, name: str = "A", **changes: Any) -> Site:
         content = tree(sets, training__augment={}, **changes)
         data = open_run_data(content, tmp_path).sites[name].train

@@ -1,17 +1,15 @@
 """A site that could not store its private state appears in the run's lines, its rounds, its figures and its report."""
 
-from __future__ import annotations
-
 import io
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.toy import run_toy, tree
+from tests.toy import Sets, run_toy, tree
 
 from fedvisage.base.progress import Reporter
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.report.page import write_report
 
@@ -39,7 +37,7 @@ class FullDisk(LocalTransport):
 
 
 @pytest.fixture(scope="module")
-def run_and_output(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def run_and_output(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Return a run with a full disk, and the lines that its operator saw."""
     out, screen = tmp_path_factory.mktemp("full") / "run", io.StringIO()
     content = tree(sets, "fedgpad", training__rounds=4, training__optimizer__state="kept")
@@ -48,7 +46,7 @@ def run_and_output(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFa
 
 
 def test_rounds_record_the_site_that_could_not_commit(run_and_output: tuple[Path, str]) -> None:
-    rows = [json.loads(line) for line in (run_and_output[0] / "rounds.jsonl").read_text().splitlines()]
+    rows = read_lines(run_and_output[0] / "rounds.jsonl")
     assert [row.get("uncommitted") for row in rows] == [None, {"B": REASON}, {"B": REASON}, None]
     assert [row["counted"] for row in rows] == [["A", "B", "C"]] * 4, "its uploads count"
     assert [row["failed"] for row in rows] == [{}] * 4
@@ -73,8 +71,8 @@ def test_report_shows_the_site_that_could_not_commit(run_and_output: tuple[Path,
     assert "B lost its private state of rounds 2, 3" in page
 
 
-def test_run_without_failed_commits_records_no_failure(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_run_without_failed_commits_records_no_failure(sets: Sets, tmp_path: Path) -> None:
     run_toy(tree(sets, training__rounds=1), tmp_path / "run")
-    (row,) = map(json.loads, (tmp_path / "run/rounds.jsonl").read_text().splitlines())
+    (row,) = read_lines(tmp_path / "run" / "rounds.jsonl")
     assert "uncommitted" not in row
     assert "uncommitted" not in json.loads((tmp_path / "run/metrics.json").read_text())["attendance"]

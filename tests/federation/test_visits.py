@@ -1,15 +1,12 @@
 """Lifetimes of a site's state: one visit, one round, or the whole run."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from tests.contract.examples import split
-from tests.toy import open_run_data, recipe_of, tree
+from tests.toy import Sets, open_run_data, recipe_of, tree
 from torch import nn
 
 from fedvisage.federation.method import EXAMPLES, Call, Home, Method, Upload
@@ -69,7 +66,7 @@ METHOD: Method = replace(
 
 
 @pytest.fixture
-def site_workers(sets: Mapping[str, Path], tmp_path: Path) -> dict[str, SiteWorker]:
+def site_workers(sets: Sets, tmp_path: Path) -> dict[str, SiteWorker]:
     content = tree(sets, METHOD)
     recipe = recipe_of(content, METHOD)
     workspace = Workspace(METHOD, recipe, resolve_compute("cpu", "fp32"))

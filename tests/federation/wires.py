@@ -1,7 +1,5 @@
 """A transport on which messages of one site change, and every reply may be recorded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from fedvisage.federation.site_worker import LocalTransport, SiteWorker

@@ -1,12 +1,8 @@
 """Recipes of any algorithm on any model, small enough for tests."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from tests.toy import FACES, NETWORK, tree
+from tests.toy import FACES, NETWORK, Sets, tree
 
 from fedvisage.methods import MODELS
 
@@ -33,7 +29,7 @@ def small(model: str) -> dict[str, Any]:
     return sizes
 
 
-def combined(sets: Mapping[str, Path], algorithm: str, model: str, **changes: Any) -> dict[str, Any]:
+def combined(sets: Sets, algorithm: str, model: str, **changes: Any) -> dict[str, Any]:
     """Return a recipe of two rounds; sites step by SGD, so that all algorithms can be compared."""
     bare = "fedavg" if MODELS[model].task == "recognition" else "fedpad"
     actual = tree(sets, bare)

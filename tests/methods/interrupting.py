@@ -1,10 +1,11 @@
-"""Methods whose runs are interrupted after a round."""
-
-from __future__ import annotations
+"""Methods and reporters that interrupt a run after a round."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
+from tests.toy import quiet_reporter
+
+from fedvisage.base.progress import Reporter
 from fedvisage.federation.method import Method
 from fedvisage.federation.server import Server
 
@@ -23,3 +24,15 @@ def stop_after(method: Method, after: int) -> Method:
                 raise Interrupted
 
     return replace(method, server=server)
+
+
+class InterruptingReporter(Reporter):
+    """A reporter that interrupts the run at the end of a round, before its checkpoint."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(quiet_reporter().console)
+        self.number = number
+
+    def advance(self, done: int, total: int, note: str) -> None:
+        if done == self.number:
+            raise KeyboardInterrupt

@@ -1,8 +1,5 @@
 """Federated fine-tuning by adapters: messages, the finished model, protections, and refused settings."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +10,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 from tests.methods.combining import TRANSFORMER, combined
 from tests.refusals import refused
-from tests.toy import deterministic_files, recipe_of, run_toy, tree
+from tests.toy import Sets, deterministic_files, recipe_of, run_toy, tree
 
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.methods import ALGORITHMS
@@ -22,29 +19,16 @@ from fedvisage.studies.shipped import locate
 from fedvisage.tasks.finished_model import open_model
 
 
-@pytest.fixture(scope="session")
-def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of timm's names for images of 32 pixels."""
-    import timm
-
-    with torch.random.fork_rng():
-        torch.manual_seed(5)
-        net = timm.create_model(TRANSFORMER, num_classes=7, img_size=32)
-    path = tmp_path_factory.mktemp("published") / "weights.safetensors"
-    save_file(net.state_dict(), path)
-    return path
-
-
-def content(sets: Mapping[str, Path], published: Path, **changes: Any) -> dict[str, Any]:
-    named = {"method__network__weights": str(published), "input__colour": "rgb"}
+def content(sets: Sets, transformer_weights: Path, **changes: Any) -> dict[str, Any]:
+    named = {"method__network__weights": str(transformer_weights), "input__colour": "rgb"}
     return combined(sets, "fedavg", "adapters", **named, **changes)
 
 
 def test_only_adapters_and_head_cross_the_wire_and_the_frozen_network_is_in_the_model(
-    sets: Mapping[str, Path], published: Path, tmp_path: Path
+    sets: Sets, transformer_weights: Path, tmp_path: Path
 ) -> None:
-    run_toy(content(sets, published), tmp_path / "run")
-    actual, given = load_file(tmp_path / "run" / "model.safetensors"), load_file(published)
+    run_toy(content(sets, transformer_weights), tmp_path / "run")
+    actual, given = load_file(tmp_path / "run" / "model.safetensors"), load_file(transformer_weights)
     frozen = {name.removeprefix("adapters.frozen."): v for name, v in actual.items() if ".frozen." in name}
     assert frozen.keys() == {name for name in given if not name.startswith("head.")}
     assert all(torch.equal(value, given[name]) for name, value in frozen.items())
@@ -58,18 +42,16 @@ def test_only_adapters_and_head_cross_the_wire_and_the_frozen_network_is_in_the_
     assert all(bool(actual[name].any()) for name in learned)
 
 
-def test_a_finished_model_needs_no_other_file(sets: Mapping[str, Path], published: Path, tmp_path: Path) -> None:
+def test_a_finished_model_needs_no_other_file(sets: Sets, transformer_weights: Path, tmp_path: Path) -> None:
     copied = tmp_path / "copy.safetensors"
-    copied.write_bytes(published.read_bytes())
+    copied.write_bytes(transformer_weights.read_bytes())
     run_toy(content(sets, copied), tmp_path / "run")
     copied.unlink()
     faces = torch.randint(0, 255, (2, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     assert open_model(tmp_path / "run").score(faces).shape == (2,)
 
 
-def test_rank_zero_is_a_linear_probe_of_frozen_features(
-    sets: Mapping[str, Path], published: Path, tmp_path: Path
-) -> None:
+def test_rank_zero_is_a_linear_probe_of_frozen_features(sets: Sets, transformer_weights: Path, tmp_path: Path) -> None:
     """One site, full batches, plain SGD: logistic regression on features, step by step."""
     from fedvisage.data.batches import View
     from fedvisage.data.prepared import PreparedSet
@@ -77,14 +59,14 @@ def test_rank_zero_is_a_linear_probe_of_frozen_features(
     from fedvisage.recipe import Input
 
     changes = {"method__network__rank": 0, "training__batch": 64, "training__rounds": 2}
-    asked = content(sets, published, **changes)
+    asked = content(sets, transformer_weights, **changes)
     asked["training"] |= {"augment": {}, "local": {"epochs": 1}, "optimizer": {"name": "sgd", "lr": 0.1}}
     asked["data"]["sites"] = {"A": asked["data"]["sites"]["A"]}
     run_toy(asked, tmp_path / "run")
     actual = load_file(tmp_path / "run" / "model.safetensors")
     view = View.of(PreparedSet.open(sets["A"]), "train")
     whole = timm_network(TimmNetwork(arch=TRANSFORMER), Input(size=32, colour="rgb"), outputs=0).eval()
-    load_weights(whole, published)
+    load_weights(whole, transformer_weights)
     batch = view.batch(np.arange(len(view)))
     with torch.no_grad():
         features = whole(batch.images.float() / 255).double()
@@ -118,30 +100,30 @@ def open_initial(asked: dict[str, Any]) -> dict[str, torch.Tensor]:
     ],
 )
 def test_protections_treat_adapters_like_any_upload(
-    protection: dict[str, Any], sets: Mapping[str, Path], published: Path, tmp_path: Path
+    protection: dict[str, Any], sets: Sets, transformer_weights: Path, tmp_path: Path
 ) -> None:
-    run_toy(content(sets, published, **protection), tmp_path / "run")
+    run_toy(content(sets, transformer_weights, **protection), tmp_path / "run")
     actual = load_file(tmp_path / "run" / "model.safetensors")
     assert all(torch.isfinite(value).all() for value in actual.values())
     assert any(bool(value.any()) for name, value in actual.items() if name.endswith(".b"))
 
 
-def test_resumed_run_ends_in_the_same_bytes(sets: Mapping[str, Path], published: Path, tmp_path: Path) -> None:
-    asked = content(sets, published, runtime__checkpoint_every=1)
+def test_resumed_run_ends_in_the_same_bytes(sets: Sets, transformer_weights: Path, tmp_path: Path) -> None:
+    asked = content(sets, transformer_weights, runtime__checkpoint_every=1)
     run_toy(asked, tmp_path / "whole")
     run_toy(asked, tmp_path / "again")
     assert deterministic_files(tmp_path / "again") == deterministic_files(tmp_path / "whole")
     held = sum(path.stat().st_size for path in (tmp_path / "whole" / "checkpoints").rglob("*") if path.is_file())
-    assert held < published.stat().st_size, "no checkpoint holds the frozen network"
+    assert held < transformer_weights.stat().st_size, "no checkpoint holds the frozen network"
 
 
-def test_missing_file_is_refused_before_any_output(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_missing_file_is_refused_before_any_output(sets: Sets, tmp_path: Path) -> None:
     with refused("recipe.method.network.weights", "nowhere.safetensors"):
         run_toy(content(sets, tmp_path / "nowhere.safetensors"), tmp_path / "run")
 
 
 @pytest.mark.parametrize("name", ["fedlora", "fedstackfpad", "fedlora-faces"])
-def test_the_shipped_demos_run_shrunk(name: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_the_shipped_demos_run_shrunk(name: str, sets: Sets, tmp_path: Path) -> None:
     """With the recipe's own method and training, on sets and a network small enough for a test."""
     shown = yaml.safe_load(locate(f"demo/{name}").read_text())
     small = tree(sets, "fedavg" if name == "fedlora-faces" else "fedpad")
@@ -157,13 +139,13 @@ def test_the_shipped_demos_run_shrunk(name: str, sets: Mapping[str, Path], tmp_p
 
 
 @pytest.mark.slow
-def test_an_export_has_the_adapters_in_its_weights(sets: Mapping[str, Path], published: Path, tmp_path: Path) -> None:
+def test_an_export_has_the_adapters_in_its_weights(sets: Sets, transformer_weights: Path, tmp_path: Path) -> None:
     """The graph has as many layers as the plain network's, and says the same as torch does."""
     import onnx
 
     from fedvisage.runs.export.export import export
 
-    run_toy(content(sets, published, method__network__biases=True), tmp_path / "run")
+    run_toy(content(sets, transformer_weights, method__network__biases=True), tmp_path / "run")
     export(open_model(tmp_path / "run"), tmp_path / "device", cache=tmp_path / "cache")
     graph = onnx.load(str(tmp_path / "device" / "onnx" / "model.onnx")).graph
     products = [node.op_type for node in graph.node if node.op_type in ("MatMul", "Gemm")]
@@ -187,13 +169,13 @@ def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def face_content(sets: Mapping[str, Path], backbone: Path, algorithm: str = "fedavg", **changes: Any) -> dict[str, Any]:
+def face_content(sets: Sets, backbone: Path, algorithm: str = "fedavg", **changes: Any) -> dict[str, Any]:
     adapters = {"method__network__adapters": {"rank": 2}, "method__network__weights": str(backbone)}
     return combined(sets, algorithm, "iresnet18", **adapters, **changes)
 
 
 def test_only_adapters_of_a_face_network_cross_the_wire_and_the_model_needs_no_other_file(
-    sets: Mapping[str, Path], backbone: Path, tmp_path: Path
+    sets: Sets, backbone: Path, tmp_path: Path
 ) -> None:
     own = tmp_path / "own.safetensors"
     own.write_bytes(backbone.read_bytes())
@@ -221,17 +203,13 @@ def test_only_adapters_of_a_face_network_cross_the_wire_and_the_model_needs_no_o
         if name not in ("fedavg", "fedbn")
     ],
 )
-def test_other_algorithms_train_adapters_too(
-    algorithm: str, sets: Mapping[str, Path], backbone: Path, tmp_path: Path
-) -> None:
+def test_other_algorithms_train_adapters_too(algorithm: str, sets: Sets, backbone: Path, tmp_path: Path) -> None:
     metrics = run_toy(face_content(sets, backbone, algorithm), tmp_path / "run")
     assert (metrics["method"], metrics["task"]) == (algorithm, "recognition")
     assert all(torch.isfinite(value).all() for value in load_file(tmp_path / "run" / "model.safetensors").values())
 
 
-def test_adapters_of_a_finished_run_repeat_their_bytes(
-    sets: Mapping[str, Path], backbone: Path, tmp_path: Path
-) -> None:
+def test_adapters_of_a_finished_run_repeat_their_bytes(sets: Sets, backbone: Path, tmp_path: Path) -> None:
     """A plain run's model is a start like any other."""
     plain = combined(sets, "fedavg", "iresnet18", training__rounds=1)
     run_toy(plain, tmp_path / "plain")
@@ -249,7 +227,7 @@ def test_adapters_of_a_finished_run_repeat_their_bytes(
     ],
 )
 def test_impossible_settings_of_face_adapters_are_refused_by_place(
-    method: str, changes: dict[str, Any], place: str, sets: Mapping[str, Path], tmp_path: Path
+    method: str, changes: dict[str, Any], place: str, sets: Sets, tmp_path: Path
 ) -> None:
     asked = tree(sets, method)
     network = {"name": "iresnet18", "width": 8, "embedding": 16, "adapters": {"rank": 2}}

@@ -1,7 +1,5 @@
 """Advice on when to use which method: complete, short, and the same on the page as on the command line."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,10 +1,7 @@
 """Every algorithm on every model: runs, names in recipes, and refused combinations."""
 
-from __future__ import annotations
-
 import pickle
 import shutil
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from textwrap import indent
@@ -17,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from tests.methods.combining import TINY, combined, small
 from tests.methods.interrupting import Interrupted, stop_after
 from tests.refusals import refused
-from tests.toy import deterministic_files, recipe_of, run_toy, tree, weights
+from tests.toy import Sets, deterministic_files, recipe_of, run_toy, tree, weights
 
 from fedvisage import recipe as recipes
 from fedvisage.federation.record.ledger import read_lines
@@ -72,9 +69,7 @@ def parameter_of(algorithm: str, model: str) -> Any:
 
 
 @pytest.mark.parametrize(("algorithm", "model"), [parameter_of(*pair) for pair in PAIRS])
-def test_two_rounds_end_in_finite_weights_and_figures(
-    algorithm: str, model: str, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_two_rounds_end_in_finite_weights_and_figures(algorithm: str, model: str, sets: Sets, tmp_path: Path) -> None:
     content = combined(sets, algorithm, model)
     metrics = run_toy(content, tmp_path / "run")
     actual = load_file(tmp_path / "run" / "model.safetensors")
@@ -88,7 +83,7 @@ def test_two_rounds_end_in_finite_weights_and_figures(
 
 
 @pytest.mark.parametrize("model", ["fedma-vgg", "sphere20", "adapters"])
-def test_fedbn_is_refused_without_batchnorm(model: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_fedbn_is_refused_without_batchnorm(model: str, sets: Sets, tmp_path: Path) -> None:
     with refused("recipe.method.model"):
         run_toy(combined(sets, "fedbn", model), tmp_path / "run")
 
@@ -130,7 +125,7 @@ HEAVY = {"name": "sgd", "lr": 0.01, "momentum": 0.9}
     ],
 )
 def test_unsupported_options_of_an_algorithm_are_refused_by_place(
-    algorithm: str, model: str, changes: dict[str, Any], place: str, sets: Mapping[str, Path], tmp_path: Path
+    algorithm: str, model: str, changes: dict[str, Any], place: str, sets: Sets, tmp_path: Path
 ) -> None:
     with refused(f"recipe.{place}"):
         run_toy(combined(sets, algorithm, model, **changes), tmp_path / "run")
@@ -148,16 +143,14 @@ UNSUPPORTED = [
 
 @pytest.mark.parametrize(("name", "changes"), UNSUPPORTED)
 def test_unsupported_options_of_a_method_are_refused_by_place(
-    name: str, changes: dict[str, Any], sets: Mapping[str, Path], tmp_path: Path
+    name: str, changes: dict[str, Any], sets: Sets, tmp_path: Path
 ) -> None:
     with refused(f"recipe.{next(iter(changes)).replace('__', '.')}"):
         run_toy(tree(sets, name, **changes), tmp_path / "run")
 
 
 @pytest.mark.parametrize("algorithm", ["scaffold", "fedprox", "fedyogi"])
-def test_weights_and_variates_in_bf16_are_finite_and_half_as_large(
-    algorithm: str, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_weights_and_variates_in_bf16_are_finite_and_half_as_large(algorithm: str, sets: Sets, tmp_path: Path) -> None:
     sizes = {}
     for wire in ("fp32", "bf16"):
         run_toy(combined(sets, algorithm, "resnet18", federation__wire=wire), tmp_path / wire)
@@ -170,7 +163,7 @@ def test_weights_and_variates_in_bf16_are_finite_and_half_as_large(
 @pytest.mark.parametrize("algorithm", ["fedadam", "fedyogi", "moon", "fedprox"])
 @pytest.mark.parametrize("protection", [{"federation__combine": {"rule": "median"}}, {"federation__secure": {}}])
 def test_algorithms_with_a_single_mean_accept_robust_rules_and_secure_sums(
-    algorithm: str, protection: dict[str, Any], sets: Mapping[str, Path], tmp_path: Path
+    algorithm: str, protection: dict[str, Any], sets: Sets, tmp_path: Path
 ) -> None:
     metrics = run_toy(combined(sets, algorithm, "resnet18", **protection), tmp_path / "run")
     assert metrics["rounds"] == 2
@@ -179,7 +172,7 @@ def test_algorithms_with_a_single_mean_accept_robust_rules_and_secure_sums(
 # Weights to begin with.
 
 
-def test_weights_of_a_file_are_the_first_model_only(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_weights_of_a_file_are_the_first_model_only(sets: Sets, tmp_path: Path) -> None:
     """A resumed run does not load them again."""
     import timm
 
@@ -326,7 +319,7 @@ def test_an_adaptive_step_has_a_rate_that_fits_it_unless_the_recipe_has_one() ->
 
 
 @pytest.mark.parametrize("optimizer", [ADAM, HEAVY], ids=["adam", "momentum"])
-def test_scaffold_corrects_any_optimizer(optimizer: dict[str, Any], sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_scaffold_corrects_any_optimizer(optimizer: dict[str, Any], sets: Sets, tmp_path: Path) -> None:
     """The first round is FedAvg's, as all variates are zero; from the second one on the correction is in the steps."""
     for rounds, alike in ((1, True), (2, False)):
         changes = {"training__optimizer": optimizer, "training__rounds": rounds}
@@ -340,7 +333,7 @@ def test_scaffold_corrects_any_optimizer(optimizer: dict[str, Any], sets: Mappin
     ("model", "more"), [("timm", {}), ("timm-embedding", {"embedding": 16})], ids=["detection", "recognition"]
 )
 def test_an_unknown_architecture_is_refused_before_any_data_is_opened(
-    model: str, more: dict[str, Any], sets: Mapping[str, Path], tmp_path: Path
+    model: str, more: dict[str, Any], sets: Sets, tmp_path: Path
 ) -> None:
     content = combined(sets, "fedprox", model)
     content["method"]["network"] = {"arch": "mobilenetv9", **more}

@@ -1,8 +1,5 @@
 """FedBN: the BatchNorm layers of sites and of the delivered model."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.refusals import refused
-from tests.toy import ROUNDS, SITES, recipe_of, run_toy, tree
+from tests.toy import ROUNDS, SITES, NewRun, Sets, recipe_of, tree
 
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.record.store import SiteStore
@@ -20,10 +17,8 @@ from fedvisage.methods import METHODS
 
 
 @pytest.fixture(scope="module")
-def fedbn_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("fedbn") / "run"
-    run_toy(tree(sets, "fedbn"), out)
-    return out
+def fedbn_run(sets: Sets, new_run: NewRun) -> Path:
+    return new_run(tree(sets, "fedbn"))
 
 
 def layers_of(out: Path, site: str) -> Message:
@@ -53,7 +48,7 @@ def test_the_target_gets_the_mean_of_the_sites_layers(fedbn_run: Path) -> None:
         np.testing.assert_allclose(value.double().numpy(), expected, rtol=1e-6, atol=1e-9)
 
 
-def test_a_start_that_would_not_reach_private_layers_is_refused(sets: Mapping[str, Path]) -> None:
+def test_a_start_that_would_not_reach_private_layers_is_refused(sets: Sets) -> None:
     content = tree(sets, "fedbn", training__start="model.safetensors")
     with refused("recipe.training.start", "method.norms"):
         METHODS["fedbn"].check(recipe_of(content))

@@ -1,7 +1,5 @@
 """FedMA's passes over the layers: messages, lost sites, and growing networks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.refusals import refused
-from tests.toy import SITES, recipe_of, run_toy, tree
+from tests.toy import SITES, Sets, recipe_of, run_toy, tree
 
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.site_worker import LocalTransport
@@ -22,13 +20,13 @@ from fedvisage.nn.vgg import LAYERS
 from fedvisage.recipe import tree_of
 
 
-def fedma_tree(sets: Mapping[str, Path], method: Mapping[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+def fedma_tree(sets: Sets, method: Mapping[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
     content = tree(sets, "fedma", **{"training__rounds": 2, "evaluation__every": 0, **changes})
     content["method"] |= method or {}
     return content
 
 
-def test_each_pass_sends_each_layer_up_and_down_once(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_each_pass_sends_each_layer_up_and_down_once(sets: Sets, tmp_path: Path) -> None:
     run_toy(fedma_tree(sets), tmp_path / "run")
     model = load_file(tmp_path / "run" / "model.safetensors")
     whole = sum(value.nbytes for value in model.values())
@@ -61,7 +59,7 @@ class LosesB(LocalTransport):
             yield Reply("B", None, "lost", reply.ticket) if gone else reply
 
 
-def test_site_lost_between_layers_returns_in_the_next_pass(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_site_lost_between_layers_returns_in_the_next_pass(sets: Sets, tmp_path: Path) -> None:
     run_toy(fedma_tree(sets), tmp_path / "run", wire=LosesB)
     asked = {(line["round"], line["call"], line["site"]) for line in read_lines(tmp_path / "run" / "ledger.jsonl")}
     assert [layer for layer in LAYERS if (1, layer, "B") in asked] == list(LAYERS[:3])
@@ -73,9 +71,7 @@ def test_site_lost_between_layers_returns_in_the_next_pass(sets: Mapping[str, Pa
 
 
 @pytest.mark.parametrize("classes", [(0, 0), (0, 16), (2**53, 2**53)])
-def test_inconsistent_class_counts_fail_their_site_only(
-    sets: Mapping[str, Path], tmp_path: Path, classes: tuple[int, int]
-) -> None:
+def test_inconsistent_class_counts_fail_their_site_only(sets: Sets, tmp_path: Path, classes: tuple[int, int]) -> None:
     class Lies(LocalTransport):
         """B claims other numbers of images, and sends an output layer of nines."""
 
@@ -97,7 +93,7 @@ def test_inconsistent_class_counts_fail_their_site_only(
     assert output.abs().max() < 3
 
 
-def test_a_pass_that_loses_its_quorum_changes_nothing(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_pass_that_loses_its_quorum_changes_nothing(sets: Sets, tmp_path: Path) -> None:
     class LosesBLater(LosesB):
         at = 2
 
@@ -110,7 +106,7 @@ def test_a_pass_that_loses_its_quorum_changes_nothing(sets: Mapping[str, Path], 
     assert [row["failed"] for row in read_lines(tmp_path / "two" / "rounds.jsonl")][1]["B"] == "lost"
 
 
-def test_growth_opens_spare_neurons_and_trains_each(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_growth_opens_spare_neurons_and_trains_each(sets: Sets, tmp_path: Path) -> None:
     run_toy(fedma_tree(sets, {"matching": {"growth": {"spare": 4}}}), tmp_path / "run")
     actual = load_file(tmp_path / "run" / "model.safetensors")
     opened = [int(actual[f"{name}.0.weight"].flatten(1).any(dim=1).sum()) for name in LAYERS]
@@ -123,9 +119,7 @@ def test_growth_opens_spare_neurons_and_trains_each(sets: Mapping[str, Path], tm
         assert torch.equal(used, actual[f"{name}.0.weight"].flatten(1).any(dim=1))
 
 
-def test_sites_with_their_own_initial_weights_share_a_network_after_the_round(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_sites_with_their_own_initial_weights_share_a_network_after_the_round(sets: Sets, tmp_path: Path) -> None:
     actual = {}
     for initial in ("own", "shared"):
         run_toy(fedma_tree(sets, {"matching": {"initial": initial}}), tmp_path / initial)
@@ -136,7 +130,7 @@ def test_sites_with_their_own_initial_weights_share_a_network_after_the_round(
     assert actual["own"] != actual["shared"]
 
 
-def test_start_from_a_file_excludes_initial_weights_of_sites(sets: Mapping[str, Path]) -> None:
+def test_start_from_a_file_excludes_initial_weights_of_sites(sets: Sets) -> None:
     content = fedma_tree(sets, training__start="weights.safetensors")
     with refused("recipe.training.start", "method.matching.initial"):
         fedma.network(recipe_of(content))
@@ -144,7 +138,7 @@ def test_start_from_a_file_excludes_initial_weights_of_sites(sets: Mapping[str, 
         fedma.network(recipe_of(content | {"method": {"name": "fedma", "matching": matching}}))
 
 
-def test_resolved_recipe_without_matching_round_trips(sets: Mapping[str, Path]) -> None:
+def test_resolved_recipe_without_matching_round_trips(sets: Sets) -> None:
     recipe = recipe_of(fedma_tree(sets, {"matching": "none"}))
     assert recipe_of(tree_of(recipe)) == recipe
     with refused("recipe.method.matching", "'some'"):

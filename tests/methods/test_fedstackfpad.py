@@ -1,14 +1,11 @@
 """Fed-StackFPAD: the two calls to a site, and the same result as plain logistic regressions."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors.torch import load_file
-from tests.toy import SITES, recipe_of, run_toy, tree
+from tests.toy import SITES, Sets, recipe_of, run_toy, tree
 
 from fedvisage.base.streams import seed_global_rng
 from fedvisage.data.batches import View
@@ -18,9 +15,7 @@ from fedvisage.methods import find
 from fedvisage.nn.stacking import logistic, normalise_features
 
 
-def test_the_model_is_the_stack_of_plain_regressions_on_frozen_features(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_the_model_is_the_stack_of_plain_regressions_on_frozen_features(sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, "fedstackfpad", training__rounds=1, input__colour="rgb")
     run_toy(content, tmp_path / "run")
     actual = load_file(tmp_path / "run" / "model.safetensors")
@@ -48,7 +43,7 @@ def test_the_model_is_the_stack_of_plain_regressions_on_frozen_features(
     torch.testing.assert_close(actual["stack.weight"][0].double(), expected, rtol=1e-2, atol=1e-3)
 
 
-def test_site_gets_two_calls_and_sends_two_classifiers(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_site_gets_two_calls_and_sends_two_classifiers(sets: Sets, tmp_path: Path) -> None:
     run_toy(tree(sets, "fedstackfpad", training__rounds=1), tmp_path / "run")
     rows = read_lines(tmp_path / "run" / "ledger.jsonl")
     sent = {(row["call"], row["bytes"]) for row in rows if row["direction"] == "up" and row["field"] == "weights"}

@@ -1,9 +1,6 @@
 """FedFR passes an image through its frozen models once a turn, and only if its features are needed."""
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tests.federation.lent_site import site_of
+from tests.toy import Sets
 from torch import Tensor, nn
 
 from fedvisage.federation.site import Batch, Site
@@ -91,7 +89,7 @@ def test_other_changes_do_not_count_as_mirroring(key: str) -> None:
     assert draw_mirrored_only(4, Augment(flip=0.5, **{key: 0.1}), torch.Generator()) is None
 
 
-def test_frozen_features_are_those_of_a_pass_over_the_batch(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_frozen_features_are_those_of_a_pass_over_the_batch(sets: Sets, tmp_path: Path) -> None:
     site = later(site_of(sets, tmp_path, method__hard_negatives=-0.999))
     view, _ = fedfr.what_to_train(site)
     fedfr.hold_frozen(site, view)
@@ -106,7 +104,7 @@ def test_frozen_features_are_those_of_a_pass_over_the_batch(sets: Mapping[str, P
     assert mirrored
 
 
-def test_contrast_of_the_first_turn_is_log_2_without_a_gradient(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_contrast_of_the_first_turn_is_log_2_without_a_gradient(sets: Sets, tmp_path: Path) -> None:
     site = site_of(sets, tmp_path)
     view, _ = fedfr.what_to_train(site)
     fedfr.hold_frozen(site, view)

@@ -1,7 +1,5 @@
 """Training that stays near a good start: L2-SP, and frozen statistics."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.refusals import refused
-from tests.toy import SIZE, recipe_of, run_toy, tree, weights
+from tests.toy import SIZE, Sets, recipe_of, run_toy, tree, weights
 
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.server import members_of
@@ -20,14 +18,12 @@ from fedvisage.tasks.scoring import mean_score
 
 
 @pytest.fixture(scope="module")
-def start(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def start(pad_run: Path) -> Path:
     """A model of one round."""
-    out = tmp_path_factory.mktemp("start") / "run"
-    run_toy(tree(sets, training__rounds=1), out)
-    return out / "model.safetensors"
+    return pad_run / "model.safetensors"
 
 
-def content(sets: Mapping[str, Path], start: Path, **changes: Any) -> dict[str, Any]:
+def content(sets: Sets, start: Path, **changes: Any) -> dict[str, Any]:
     fixed = {"training__rounds": 2, "training__optimizer": {"name": "sgd", "lr": 0.05}, "training__start": str(start)}
     return tree(sets, **{**fixed, **changes})
 
@@ -39,7 +35,7 @@ def distance(run: Path, start: Path) -> float:
 
 
 def test_l2sp_holds_the_model_near_its_start_and_weight_zero_changes_nothing(
-    sets: Mapping[str, Path], start: Path, tmp_path: Path
+    sets: Sets, start: Path, tmp_path: Path
 ) -> None:
     run_toy(content(sets, start), tmp_path / "free")
     run_toy(content(sets, start, training__l2sp=1e-30), tmp_path / "null")
@@ -53,7 +49,7 @@ def test_l2sp_holds_the_model_near_its_start_and_weight_zero_changes_nothing(
     }
 
 
-def test_l2sp_holds_only_the_parts_from_the_start(sets: Mapping[str, Path], start: Path, tmp_path: Path) -> None:
+def test_l2sp_holds_only_the_parts_from_the_start(sets: Sets, start: Path, tmp_path: Path) -> None:
     """Only the file's first layer is a start, and only it is held."""
     from safetensors.torch import save_file
 
@@ -66,7 +62,7 @@ def test_l2sp_holds_only_the_parts_from_the_start(sets: Mapping[str, Path], star
     assert sizes == {sum(value.numel() * 4 for value in given.values())}
 
 
-def test_l2sp_holds_methods_with_their_own_loss(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_l2sp_holds_methods_with_their_own_loss(sets: Sets, tmp_path: Path) -> None:
     run_toy(tree(sets, "vit-h-is", training__rounds=1), tmp_path / "first")
     start = tmp_path / "first" / "model.safetensors"
     changes = {"training__start": str(start), "training__optimizer": {"name": "sgd", "lr": 0.05}}
@@ -76,7 +72,7 @@ def test_l2sp_holds_methods_with_their_own_loss(sets: Mapping[str, Path], tmp_pa
 
 
 @pytest.mark.parametrize("name", ["scaffold", "fedsis", "festa"])
-def test_l2sp_is_refused_without_a_start(name: str, sets: Mapping[str, Path], start: Path, tmp_path: Path) -> None:
+def test_l2sp_is_refused_without_a_start(name: str, sets: Sets, start: Path, tmp_path: Path) -> None:
     with refused("recipe.training.l2sp", name):
         run_toy(tree(sets, name, training__start=str(start), training__l2sp=0.1), tmp_path / "run")
     with refused("recipe.training", "l2sp", "start"):
@@ -84,7 +80,7 @@ def test_l2sp_is_refused_without_a_start(name: str, sets: Mapping[str, Path], st
 
 
 @pytest.mark.parametrize("name", ["fedpad", pytest.param("fedavg", marks=pytest.mark.slow)])
-def test_frozen_statistics_are_those_of_the_start(name: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_frozen_statistics_are_those_of_the_start(name: str, sets: Sets, tmp_path: Path) -> None:
     network = {"method__network": {"name": "iresnet18", "width": 8, "embedding": 16}} if name == "fedavg" else {}
     run_toy(tree(sets, name, training__rounds=1, **network), tmp_path / "first")
     given = tmp_path / "first" / "model.safetensors"
@@ -99,9 +95,7 @@ def test_frozen_statistics_are_those_of_the_start(name: str, sets: Mapping[str, 
     assert any(not torch.equal(before[key], after[key]) for key in before if key.endswith(".weight"))
 
 
-def test_kept_average_contains_both_networks_and_averages_their_scores(
-    sets: Mapping[str, Path], start: Path, tmp_path: Path
-) -> None:
+def test_kept_average_contains_both_networks_and_averages_their_scores(sets: Sets, start: Path, tmp_path: Path) -> None:
     metrics = run_toy(content(sets, start, training__keep="average"), tmp_path / "average")
     run_toy(content(sets, start, training__keep="result"), tmp_path / "result")
     run_toy(tree(sets, training__rounds=1), tmp_path / "start")
@@ -121,9 +115,7 @@ def test_kept_average_contains_both_networks_and_averages_their_scores(
     export(open_model(tmp_path / "average"), tmp_path / "exported", data=None, cache=tmp_path / "cache")
 
 
-def test_kept_start_and_kept_result_equal_runs_without_the_choice(
-    sets: Mapping[str, Path], start: Path, tmp_path: Path
-) -> None:
+def test_kept_start_and_kept_result_equal_runs_without_the_choice(sets: Sets, start: Path, tmp_path: Path) -> None:
     for keep in ("start", "result", None):
         changes = {} if keep is None else {"training__keep": keep}
         run_toy(content(sets, start, **changes), tmp_path / str(keep))
@@ -142,7 +134,7 @@ def test_kept_start_and_kept_result_equal_runs_without_the_choice(
     ],
 )
 def test_choice_between_start_and_result_needs_whole_models(
-    changes: Mapping[str, Any], place: str, keywords: tuple[str, ...], sets: Mapping[str, Path], tmp_path: Path
+    changes: Mapping[str, Any], place: str, keywords: tuple[str, ...], sets: Sets, tmp_path: Path
 ) -> None:
     with refused(place, *keywords):
         run_toy(content(sets, tmp_path / "start.safetensors", training__keep="average", **changes), tmp_path / "run")

@@ -1,8 +1,5 @@
 """Sources of transformers' initial weights, and the image sizes that they need."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.refusals import refused
-from tests.toy import NETWORK, recipe_of, run_toy, tree
+from tests.toy import NETWORK, Sets, recipe_of, run_toy, tree
 
 from fedvisage.methods import METHODS
 from fedvisage.nn.vit import HybridTransformer, transformer_parts
@@ -19,7 +16,7 @@ STILL = {"name": "sgd", "lr": 1e-12}
 """An optimizer that moves no weight by as much as a rounding."""
 
 
-def content_of(sets: Mapping[str, Path], name: str, weights: Path) -> dict[str, Any]:
+def content_of(sets: Sets, name: str, weights: Path) -> dict[str, Any]:
     content = tree(sets, name, input__colour="rgb", training__optimizer=STILL, training__rounds=1)
     content["method"]["network"]["weights"] = str(weights)
     return content
@@ -38,7 +35,7 @@ def weights(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["vit-h", "festa", "fedsis"])
 def test_training_starts_from_the_named_weights_at_every_site(
-    sets: Mapping[str, Path], tmp_path: Path, weights: Path, name: str
+    sets: Sets, tmp_path: Path, weights: Path, name: str
 ) -> None:
     """At this learning rate no weight moves, so the average is the start."""
     run_toy(content_of(sets, name, weights), tmp_path / "run")
@@ -48,7 +45,7 @@ def test_training_starts_from_the_named_weights_at_every_site(
         assert torch.equal(actual[f"tokenizer.{key}"], given[key])
 
 
-def test_a_centrally_trained_model_is_a_start_for_split_training(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_centrally_trained_model_is_a_start_for_split_training(sets: Sets, tmp_path: Path) -> None:
     """FedSIS pre-trains the whole network on an auxiliary set; its tokenizer and head reach the sites from there."""
     run_toy(tree(sets, "vit-h-is", training__rounds=1), tmp_path / "central")
     start = tmp_path / "central" / "model.safetensors"
@@ -59,7 +56,7 @@ def test_a_centrally_trained_model_is_a_start_for_split_training(sets: Mapping[s
     assert all(torch.allclose(given[key], actual[key], atol=1e-7) for key in learned)
 
 
-def test_two_sources_of_initial_weights_are_refused(sets: Mapping[str, Path], tmp_path: Path, weights: Path) -> None:
+def test_two_sources_of_initial_weights_are_refused(sets: Sets, tmp_path: Path, weights: Path) -> None:
     content = content_of(sets, "vit-h", weights)
     start = METHODS["vit-h"].network(recipe_of(content))
     save_file(
@@ -71,6 +68,6 @@ def test_two_sources_of_initial_weights_are_refused(sets: Mapping[str, Path], tm
 
 
 @pytest.mark.parametrize("name", ["vit", "vit-h-is"])
-def test_image_size_must_divide_into_tokens(sets: Mapping[str, Path], name: str) -> None:
+def test_image_size_must_divide_into_tokens(sets: Sets, name: str) -> None:
     with refused("recipe.input.size", "16"):
         METHODS[name].check(recipe_of(tree(sets, name, input__size=40)))

@@ -1,7 +1,5 @@
 """The choice between start and result for recognition, compared at the sites on held-out people."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from contextlib import closing
@@ -14,14 +12,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.refusals import refused
-from tests.toy import SITES, SIZE, deterministic_files, make_people, run_toy, tree, weights
+from tests.toy import SITES, SIZE, Sets, deterministic_files, make_people, run_toy, tree
 
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.device.exported import Exported
 from fedvisage.federation.server import members_of
 from fedvisage.metrics.generic import within_counts
-from fedvisage.metrics.recorded import Metrics, read_metrics
+from fedvisage.metrics.recorded import read_metrics
 from fedvisage.metrics.similarity import label_features
 from fedvisage.metrics.threshold import auc_from_histogram
 from fedvisage.nvflare.outcome import read_trained, write_trained
@@ -35,7 +33,7 @@ HELD_OUT = 3
 
 
 @pytest.fixture(scope="module")
-def people(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def people(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Sets of sites with held-out people; site C has none."""
     root = tmp_path_factory.mktemp("people")
     return {
@@ -47,30 +45,19 @@ def people(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture(scope="module")
-def runs(sets: Mapping[str, Path], people: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A start, and runs from it that keep the average, the result and the start, and one without a choice."""
+def runs(sets: Sets, people: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A start, and runs from it that keep the average, the result and the start."""
     root = tmp_path_factory.mktemp("runs")
     run_toy(content(sets, people, training__rounds=1), root / "first")
     start = str(root / "first" / "model.safetensors")
-    for keep in ("average", "result", "start", None):
-        changes = {} if keep is None else {"training__keep": keep}
-        run_toy(content(sets, people, training__start=start, **changes), root / str(keep))
+    for keep in ("average", "result", "start"):
+        run_toy(content(sets, people, training__start=start, training__keep=keep), root / keep)
     return root
 
 
-def content(sets: Mapping[str, Path], people: Mapping[str, str], **changes: Any) -> dict[str, Any]:
+def content(sets: Sets, people: Mapping[str, str], **changes: Any) -> dict[str, Any]:
     fixed = {"training__rounds": 1, "training__pretrain": None, "data__sites": dict(people)}
     return tree(sets, "fedavg", **{**fixed, **changes})
-
-
-def metrics_of(run: Path) -> Metrics:
-    return read_metrics(run / "metrics.json")
-
-
-def test_kept_start_and_kept_result_equal_runs_without_the_choice(runs: Path) -> None:
-    assert weights(runs / "result") == weights(runs / "None")
-    kept, start = load_file(runs / "start" / "model.safetensors"), load_file(runs / "first" / "model.safetensors")
-    assert all(torch.equal(kept[name], value) for name, value in start.items())
 
 
 def test_a_kept_average_embeds_with_the_mean_of_both_networks_unit_features(runs: Path) -> None:
@@ -93,7 +80,7 @@ def test_a_kept_average_exports_to_a_graph_with_the_same_embeddings(runs: Path, 
 
 
 def test_sites_compare_start_and_result_on_held_out_people(runs: Path, people: Mapping[str, str]) -> None:
-    kept = metrics_of(runs / "average").part("kept")
+    kept = read_metrics(runs / "average" / "metrics.json").part("kept")
     assert kept["model"] == "average"
     for name in ("start", "result"):
         assert kept.part(f"{name}.C") == {"auc": None, "eer": None}
@@ -110,7 +97,7 @@ def test_sites_compare_start_and_result_on_held_out_people(runs: Path, people: M
 
 
 def test_worker_processes_give_the_same_comparison(
-    sets: Mapping[str, Path], people: Mapping[str, str], runs: Path, tmp_path: Path
+    sets: Sets, people: Mapping[str, str], runs: Path, tmp_path: Path
 ) -> None:
     start = str(runs / "first" / "model.safetensors")
     with closing(LocalEngine(tmp_path / SCRATCH)) as engine:
@@ -127,8 +114,6 @@ def test_federation_result_contains_the_comparison(runs: Path, tmp_path: Path) -
     assert read_trained(run).kept == kept
 
 
-def test_margins_are_refused_for_aligned_faces(
-    sets: Mapping[str, Path], people: Mapping[str, str], tmp_path: Path
-) -> None:
+def test_margins_are_refused_for_aligned_faces(sets: Sets, people: Mapping[str, str], tmp_path: Path) -> None:
     with refused("recipe.input.margin", "aligned"):
         run_toy(content(sets, people, input__margin=2.7), tmp_path / "run")

@@ -1,7 +1,5 @@
 """Noise on the messages of split learning: one image's influence, the cost of all passes, and refused settings."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,11 +13,10 @@ import torch
 from safetensors.torch import load_file
 from tests.methods.interrupting import Interrupted, stop_after
 from tests.refusals import failed, refused
-from tests.toy import SITES, deterministic_files, recipe_of, run_toy, tree
+from tests.toy import SITES, NewRun, Sets, copy_set, deterministic_files, recipe_of, run_toy, tree
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.data.writer import Writer
 from fedvisage.federation.privacy.mechanisms import Budget
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.server import Server
@@ -32,7 +29,7 @@ CLIP = {"tokens": 2.0, "gradient": 0.05}
 EPSILON, DELTA = 20.0, 1e-3
 
 
-def content(sets: Mapping[str, Path], **changes: Any) -> dict[str, Any]:
+def content(sets: Sets, **changes: Any) -> dict[str, Any]:
     """Return FedSIS with noise, in which four rounds of two batches are almost three passes over 24 images."""
     settings: dict[str, Any] = {"training__rounds": 4, "training__local": {"batches": 2}, "evaluation__every": 0}
     settings |= {"privacy": {"epsilon": EPSILON, "delta": DELTA, "count": "tight", "noise": "derived"}}
@@ -42,10 +39,8 @@ def content(sets: Mapping[str, Path], **changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def noised_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("noised") / "run"
-    run_toy(content(sets), out)
-    return out
+def noised_run(sets: Sets, new_run: NewRun) -> Path:
+    return new_run(content(sets))
 
 
 def test_long_rows_are_clipped_and_short_rows_are_unchanged() -> None:
@@ -81,7 +76,7 @@ def test_all_passes_together_cost_the_budget_by_an_independent_accountant(passes
     [({"epochs": 1}, 60, 480, 60), ({"epochs": 2}, 5, 20, 10), ({"batches": 2}, 4, 24, 3), ({"batches": 1}, 3, 25, 1)],
 )
 def test_passes_are_counted_in_rounds_of_epochs_and_of_batches(
-    sets: Mapping[str, Path], local: dict[str, int], rounds: int, images: int, passes: int
+    sets: Sets, local: dict[str, int], rounds: int, images: int, passes: int
 ) -> None:
     """Batches of 8; a last batch of one image is left out."""
     recipe = recipe_of(content(sets, training__local=local, training__rounds=rounds))
@@ -115,13 +110,13 @@ def test_further_batches_of_a_paid_pass_are_free(noised_run: Path) -> None:
     assert len(charges) == len(paid) + 2 * 8
 
 
-def test_site_parts_stay_fixed_and_the_others_learn(sets: Mapping[str, Path], noised_run: Path) -> None:
+def test_site_parts_stay_fixed_and_the_others_learn(sets: Sets, noised_run: Path) -> None:
     actual = load_file(noised_run / "model.safetensors")
     initial = initial_weights(sets, noised_run.parent / "initial")
     assert {key.split(".")[0] for key in actual if not torch.equal(actual[key], initial[key])} == {"blocks", "adapter"}
 
 
-def initial_weights(sets: Mapping[str, Path], out: Path) -> Mapping[str, torch.Tensor]:
+def initial_weights(sets: Sets, out: Path) -> Mapping[str, torch.Tensor]:
     """Return the model that a run's server has before the first round."""
     initial: dict[str, torch.Tensor] = {}
     whole = METHODS["fedsis"]
@@ -134,32 +129,13 @@ def initial_weights(sets: Mapping[str, Path], out: Path) -> Mapping[str, torch.T
     return initial
 
 
-def with_another_image(path: Path, to: Path, index: int) -> Path:
-    """Copy a set, with one training image darkened and the label kept."""
-    actual = PreparedSet.open(path)
-    images = np.array(actual.images)
-    images[index] //= 3
-    rows = actual.rows
-    with Writer(to, name=actual.name, size=actual.size, source="noise", depth=True) as out:
-        out.add(
-            images,
-            label=rows.label.tolist(),
-            species=rows.species.tolist(),
-            subject=rows.subject.tolist(),
-            video=rows.video.tolist(),
-            frame=rows.frame.tolist(),
-            split=rows.split.tolist(),
-            item=rows.item.tolist(),
-            depth=np.array(actual.depth),
-        )
-    return to
-
-
 def test_another_image_moves_its_own_rows_only_and_never_by_more_than_twice_the_length(
-    sets: Mapping[str, Path], tmp_path: Path
+    sets: Sets, tmp_path: Path
 ) -> None:
     """With the same derived noise the runs differ, in every pass, only in the values that the noise has to hide."""
-    others = dict(sets) | {"A": with_another_image(sets["A"], tmp_path / "A", 0)}
+    images = np.array(PreparedSet.open(sets["A"]).images)
+    images[0] //= 3
+    others = dict(sets) | {"A": copy_set(sets["A"], tmp_path / "A", images=images)}
     tokens = [tokens_of(content(which), tmp_path / f"{number}") for number, which in enumerate((sets, others))]
     assert len(tokens[0]) == len(tokens[1]) == 8
     differences = [(one - other).flatten(1).norm(dim=1) for one, other in zip(*tokens, strict=True)]
@@ -181,7 +157,7 @@ def tokens_of(recipe: dict[str, Any], out: Path) -> list[torch.Tensor]:
     return tokens
 
 
-def test_a_second_visit_in_a_round_is_refused_and_releases_nothing(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_second_visit_in_a_round_is_refused_and_releases_nothing(sets: Sets, tmp_path: Path) -> None:
     """A server that asks again in a round gets one batch per round, by its own number.
 
     Nothing is combined here, so the run fails in the end; the values that the site released stay charged.
@@ -205,7 +181,7 @@ def test_a_second_visit_in_a_round_is_refused_and_releases_nothing(sets: Mapping
     assert [charge["release"] for charge in charges] == ["pass 1, tokens", "batch 1, tokens", "batch 3, tokens"]
 
 
-def test_releases_that_cannot_be_repeated_are_dropped(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_releases_that_cannot_be_repeated_are_dropped(sets: Sets, tmp_path: Path) -> None:
     """With a checkpoint every round, no more than the last three rounds can come again; each has two batches."""
     run_toy(content(sets, training__rounds=6), tmp_path / "run")
     left = {path.stem for path in (tmp_path / "run" / "sites" / "A" / "releases").glob("*.safetensors")}
@@ -216,7 +192,7 @@ def test_training_with_noise_reports_no_loss(noised_run: Path) -> None:
     assert all(row["loss"] == {} for row in read_lines(noised_run / "rounds.jsonl"))
 
 
-def test_noise_beyond_float_range_is_refused_before_payment(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_noise_beyond_float_range_is_refused_before_payment(sets: Sets, tmp_path: Path) -> None:
     recipe = content(sets, federation={"give_up_after": 1})
     recipe["method"]["leakage"] = {"tokens": 1e6, "gradient": 0.05}
     with failed(RunFailed, "A", "σ", "tokens"):
@@ -224,7 +200,7 @@ def test_noise_beyond_float_range_is_refused_before_payment(sets: Mapping[str, P
     assert not list((tmp_path / "run" / "sites").glob("*/releases/*"))
 
 
-def test_a_noised_run_resumes_to_the_same_bytes(sets: Mapping[str, Path], tmp_path: Path, noised_run: Path) -> None:
+def test_a_noised_run_resumes_to_the_same_bytes(sets: Sets, tmp_path: Path, noised_run: Path) -> None:
     with pytest.raises(Interrupted):
         run_toy(content(sets), tmp_path / "run", method=stop_after(METHODS["fedsis"], 2))
     run_toy(content(sets), tmp_path / "run", resume=True)
@@ -242,7 +218,7 @@ def test_a_noised_run_resumes_to_the_same_bytes(sets: Mapping[str, Path], tmp_pa
     ],
 )
 def test_meaningless_settings_are_refused_before_the_run(
-    sets: Mapping[str, Path], tmp_path: Path, change: dict[str, Any], place: str, keyword: str
+    sets: Sets, tmp_path: Path, change: dict[str, Any], place: str, keyword: str
 ) -> None:
     recipe = content(sets, **{key: value for key, value in change.items() if not key.startswith("method")})
     recipe["method"] |= {key.removeprefix("method__"): value for key, value in change.items() if key.startswith("m")}

@@ -1,7 +1,5 @@
 """PrivacyFace's computations at a site before a release."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Split learning with joining, absent and failing sites: adopted averages, counted work, and traffic."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.methods.interrupting import Interrupted, stop_after
-from tests.refusals import failed, refused
-from tests.toy import SITES, deterministic_files, recipe_of, run_toy, tree
+from tests.refusals import refused
+from tests.toy import SITES, Sets, deterministic_files, recipe_of, run_toy, tree
 from torch import Tensor
 
-from fedvisage.base.errors import RunFailed
 from fedvisage.federation.method import Method
 from fedvisage.federation.record.attendance import draw_offline, select_sites
 from fedvisage.federation.record.ledger import read_lines
@@ -30,20 +27,12 @@ from fedvisage.recipe.training import Schedule
 SGD = {"name": "sgd", "lr": 0.1}
 
 
-def recipe(sets: Mapping[str, Path], rounds: int = 3, unify_every: int = 10, **changes: Any) -> dict[str, Any]:
+def recipe(sets: Sets, rounds: int = 3, unify_every: int = 10, **changes: Any) -> dict[str, Any]:
     """Return FedSIS with one batch per round and plain gradient steps, which change every trained weight."""
     settings = {"training__rounds": rounds, "training__local": {"batches": 1}, "training__optimizer": SGD}
     content = tree(sets, "fedsis", **settings, evaluation__every=0, **changes)
     content["method"]["unify_every"] = unify_every
     return content
-
-
-def ledger(out: Path) -> list[dict[str, Any]]:
-    return read_lines(out / "ledger.jsonl")
-
-
-def rounds_of(out: Path) -> list[dict[str, Any]]:
-    return read_lines(out / "rounds.jsonl")
 
 
 def visiting_sites(content: dict[str, Any], number: int) -> set[str]:
@@ -77,7 +66,7 @@ def changed_parts(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> 
 
 @pytest.mark.parametrize("federation", [{"offline": 0.5}, {"participation": 0.67, "offline": 0.2}])
 def test_site_adopts_the_latest_average_if_it_lacks_it(
-    sets: Mapping[str, Path], tmp_path: Path, federation: dict[str, float]
+    sets: Sets, tmp_path: Path, federation: dict[str, float]
 ) -> None:
     """Expected at the first visit, and at the first visit after each average."""
     content = recipe(sets, 7, unify_every=2, federation=federation | {"give_up_after": 10})
@@ -89,22 +78,28 @@ def test_site_adopts_the_latest_average_if_it_lacks_it(
         has |= dict.fromkeys(there, latest)
         if there and (number % 2 == 0 or number == 7):
             latest = number
-    lines = [line for line in ledger(tmp_path / "run") if line["direction"] == "down" and line["call"] == "tokens"]
+    lines = [
+        line
+        for line in read_lines(tmp_path / "run" / "ledger.jsonl")
+        if line["direction"] == "down" and line["call"] == "tokens"
+    ]
     for part in split.SHARED:
         assert {(line["round"], line["site"]) for line in lines if line["field"] == part} == expected
 
 
-def test_only_sites_with_a_whole_visit_are_averaged(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_only_sites_with_a_whole_visit_are_averaged(sets: Sets, tmp_path: Path) -> None:
     run_toy(recipe(sets, 2, unify_every=2), tmp_path / "run", method=method_failing_at("finish", "B", 2))
-    uploads = {(line["round"], line["site"]) for line in ledger(tmp_path / "run") if line["field"] == "weights"}
+    uploads = {
+        (line["round"], line["site"])
+        for line in read_lines(tmp_path / "run" / "ledger.jsonl")
+        if line["field"] == "weights"
+    }
     assert uploads == {(2, "A"), (2, "C")}
-    assert rounds_of(tmp_path / "run")[1]["failed"] == {"B": "the power went off"}
+    assert read_lines(tmp_path / "run" / "rounds.jsonl")[1]["failed"] == {"B": "the power went off"}
 
 
 @pytest.mark.parametrize(("call", "heard"), [("tokens", False), ("head", False), ("finish", True)])
-def test_only_completed_replies_of_a_lost_site_count(
-    sets: Mapping[str, Path], tmp_path: Path, call: str, heard: bool
-) -> None:
+def test_only_completed_replies_of_a_lost_site_count(sets: Sets, tmp_path: Path, call: str, heard: bool) -> None:
     """Before B sends a gradient the round is that of A and C; after it, the encoder has learned from all three."""
     run_toy(recipe(sets, 1), tmp_path / "all")
     run_toy(recipe(sets, 1, data__sites={name: str(sets[name]) for name in "AC"}), tmp_path / "others")
@@ -117,7 +112,7 @@ def test_only_completed_replies_of_a_lost_site_count(
     assert changed_parts(everyone, others) == set(fedsis.METHOD.finished)
 
 
-def test_a_lost_visit_is_forgotten_at_its_site(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_lost_visit_is_forgotten_at_its_site(sets: Sets, tmp_path: Path) -> None:
     """B breaks at the end of round 2 and has what it had after round 1; in round 3 it learns on from there."""
     own = {}
     for rounds in (1, 2):
@@ -130,7 +125,7 @@ def test_a_lost_visit_is_forgotten_at_its_site(sets: Mapping[str, Path], tmp_pat
     assert all(torch.equal(own[1][key], own[2][key]) for key in own[1])
 
 
-def test_restored_site_reports_its_old_average_and_gets_the_latest(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_restored_site_reports_its_old_average_and_gets_the_latest(sets: Sets, tmp_path: Path) -> None:
     """As over a network, where a site that missed a deadline goes back to its last checkpoint: here, to none."""
 
     class Losing(LocalTransport):
@@ -144,11 +139,11 @@ def test_restored_site_reports_its_old_average_and_gets_the_latest(sets: Mapping
     run_toy(recipe(sets, 5, runtime__checkpoint_every=10), tmp_path / "run", wire=Losing)
     lent = {
         (line["round"], line["site"])
-        for line in ledger(tmp_path / "run")
+        for line in read_lines(tmp_path / "run" / "ledger.jsonl")
         if (line["direction"], line["field"]) == ("down", "tokenizer") and line["call"] == "tokens"
     }
     assert lent == {(1, "A"), (1, "B"), (1, "C"), (4, "B")}
-    failed = [row["failed"] for row in rounds_of(tmp_path / "run")]
+    failed = [row["failed"] for row in read_lines(tmp_path / "run" / "rounds.jsonl")]
     assert failed == [{}, {"B": "did not answer"}, {"B": split.BEHIND}, {}, {}]
 
 
@@ -156,9 +151,7 @@ def test_restored_site_reports_its_old_average_and_gets_the_latest(sets: Mapping
     ("field", "value", "reason"),
     [("left", 1, "left: is 1, must be 0"), ("tokens", 99, "more than a batch")],
 )
-def test_impossible_reply_fails_its_site_only(
-    sets: Mapping[str, Path], tmp_path: Path, field: str, value: int, reason: str
-) -> None:
+def test_impossible_reply_fails_its_site_only(sets: Sets, tmp_path: Path, field: str, value: int, reason: str) -> None:
     """B never comes to its last batch, or sends far more images than a batch has."""
     whole = fedsis.METHOD.calls["tokens"]
 
@@ -169,14 +162,14 @@ def test_impossible_reply_fails_its_site_only(
         return actual
 
     run_toy(recipe(sets, 1), tmp_path / "run", method=with_call("tokens", lying))
-    (row,) = rounds_of(tmp_path / "run")
+    (row,) = read_lines(tmp_path / "run" / "rounds.jsonl")
     assert row["failed"].keys() == {"B"}
     assert row["failed"]["B"].startswith("refused: ")
     assert reason in row["failed"]["B"]
 
 
 @pytest.mark.parametrize("update", ["gradient", "average"])
-def test_without_a_quorum_the_encoder_stays(sets: Mapping[str, Path], tmp_path: Path, update: str) -> None:
+def test_without_a_quorum_the_encoder_stays(sets: Sets, tmp_path: Path, update: str) -> None:
     actual = []
     for rounds in (1, 2):
         content = recipe(sets, rounds, unify_every=1, federation={"quorum": 3})
@@ -184,34 +177,34 @@ def test_without_a_quorum_the_encoder_stays(sets: Mapping[str, Path], tmp_path: 
         run_toy(content, tmp_path / f"{rounds}", method=method_failing_at("finish", "B", 2))
         actual.append(load_file(tmp_path / f"{rounds}" / "model.safetensors"))
     assert changed_parts(*actual) == {"adapter"}
-    assert "no quorum" in rounds_of(tmp_path / "2")[1]["failed"]
+    assert "no quorum" in read_lines(tmp_path / "2" / "rounds.jsonl")[1]["failed"]
 
 
-def test_rounds_without_a_site_end_the_run(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    content = recipe(sets, 5, federation={"offline": 1.0, "give_up_after": 2})
-    with failed(RunFailed, "2 rounds", "quorum"):
-        run_toy(content, tmp_path / "run")
-
-
-def test_late_site_adopts_the_latest_average_and_counts_from_then_on(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_late_site_adopts_the_latest_average_and_counts_from_then_on(sets: Sets, tmp_path: Path) -> None:
     """Before it joins, the others train as if it were not there."""
     content = recipe(sets, 4, unify_every=2, federation={"joins": {"B": 3}})
     run_toy(content, tmp_path / "run")
     without = recipe(sets, 2, unify_every=2, data__sites={name: str(sets[name]) for name in "AC"})
     run_toy(without, tmp_path / "without")
-    assert [row["asked"] for row in rounds_of(tmp_path / "run")] == [["A", "C"]] * 2 + [["A", "B", "C"]] * 2
+    assert [row["asked"] for row in read_lines(tmp_path / "run" / "rounds.jsonl")] == [["A", "C"]] * 2 + [
+        ["A", "B", "C"]
+    ] * 2
 
     def sent(out: Path, until: int) -> list[str]:
-        return [line["digest"] for line in ledger(out) if line["round"] <= until and line["call"] in ("tokens", "head")]
+        return [
+            line["digest"]
+            for line in read_lines(out / "ledger.jsonl")
+            if line["round"] <= until and line["call"] in ("tokens", "head")
+        ]
 
     assert sent(tmp_path / "run", 2) == sent(tmp_path / "without", 2)
     averages = {
         line["digest"]
-        for line in ledger(tmp_path / "run")
+        for line in read_lines(tmp_path / "run" / "ledger.jsonl")
         if (line["round"], line["call"], line["direction"], line["field"]) == (3, "tokens", "down", "tokenizer")
     }
     assert len(averages) == 1
-    uploads = [line for line in ledger(tmp_path / "run") if line["field"] == "weights"]
+    uploads = [line for line in read_lines(tmp_path / "run" / "ledger.jsonl") if line["field"] == "weights"]
     assert {line["site"] for line in uploads if line["round"] == 4} == set(SITES)
 
 
@@ -224,16 +217,14 @@ def test_late_site_adopts_the_latest_average_and_counts_from_then_on(sets: Mappi
     ],
 )
 def test_impossible_join_round_is_refused(
-    sets: Mapping[str, Path], tmp_path: Path, joins: dict[str, int], place: str, keyword: str
+    sets: Sets, tmp_path: Path, joins: dict[str, int], place: str, keyword: str
 ) -> None:
     with refused(place, keyword):
         run_toy(recipe(sets, federation={"joins": joins}), tmp_path / "run")
 
 
 @pytest.mark.parametrize(("update", "wire"), [("gradient", "fp32"), ("average", "int8")])
-def test_run_with_lost_sites_resumes_to_the_same_bytes(
-    sets: Mapping[str, Path], tmp_path: Path, update: str, wire: str
-) -> None:
+def test_run_with_lost_sites_resumes_to_the_same_bytes(sets: Sets, tmp_path: Path, update: str, wire: str) -> None:
     content = recipe(sets, 4, unify_every=2, federation={"offline": 0.4, "joins": {"C": 3}})
     content["training"]["optimizer"] = {"lr": 0.01, "state": "kept"}
     content["method"] |= {"encoder_update": update, "wire": wire}
@@ -245,17 +236,21 @@ def test_run_with_lost_sites_resumes_to_the_same_bytes(
     assert deterministic_files(tmp_path / "parts") == deterministic_files(tmp_path / "whole")
 
 
-def test_pass_over_the_data_is_a_round_with_two_calls_per_batch(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_pass_over_the_data_is_a_round_with_two_calls_per_batch(sets: Sets, tmp_path: Path) -> None:
     """24 images are three batches of 8; the last gradient needs a call of its own."""
     content = recipe(sets, 1)
     content["training"]["local"] = {"epochs": 1}
     run_toy(content, tmp_path / "run")
-    up = [line["call"] for line in ledger(tmp_path / "run") if line["direction"] == "up" and line["site"] == "A"]
+    up = [
+        line["call"]
+        for line in read_lines(tmp_path / "run" / "ledger.jsonl")
+        if line["direction"] == "up" and line["site"] == "A"
+    ]
     calls = [call for number, call in enumerate(up) if number == 0 or up[number - 1] != call]
     assert calls == ["tokens", "head", "tokens", "head", "tokens", "head", "finish", "unify", "heldout", "scatter"]
 
 
-def test_warning_states_the_reach_of_too_few_batches(sets: Mapping[str, Path]) -> None:
+def test_warning_states_the_reach_of_too_few_batches(sets: Sets) -> None:
     """FedSIS: 200 rounds of one batch at 1e-6 with Adam come to 2e-4, of 1/√768 = 0.036; a pass is not counted."""
 
     def warning_for(**changes: Any) -> str | None:

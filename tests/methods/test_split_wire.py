@@ -1,7 +1,5 @@
 """Split learning in fewer bits: bytes in both directions, and the change of the result."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.toy import SIZE, run_toy, tree
+from tests.toy import SIZE, Sets, run_toy, tree
 
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.wire.precision import Form
@@ -28,14 +26,14 @@ def bytes_of(shape: tuple[int, ...], form: Form) -> int:
     return {"fp32": 4 * count, "bf16": 2 * count, "int8": count + 4 * count // shape[-1]}[form]
 
 
-def recipe(sets: Mapping[str, Path], wire: Form, **changes: Any) -> dict[str, Any]:
+def recipe(sets: Sets, wire: Form, **changes: Any) -> dict[str, Any]:
     content = tree(sets, "fedsis", training__local={"batches": 2}, evaluation__every=0, **changes)
     content["method"] |= {"wire": wire, "unify_every": 1}
     return content
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_ledger_counts_bytes_in_both_directions(sets: Mapping[str, Path], tmp_path: Path, form: Form) -> None:
+def test_ledger_counts_bytes_in_both_directions(sets: Sets, tmp_path: Path, form: Form) -> None:
     """A batch is tokens and a gradient up, a pseudo-class token and a gradient down; ``left`` takes eight bytes."""
     run_toy(recipe(sets, form, training__rounds=1), tmp_path / "run")
     lines = read_lines(tmp_path / "run" / "ledger.jsonl")
@@ -55,7 +53,7 @@ def test_ledger_counts_bytes_in_both_directions(sets: Mapping[str, Path], tmp_pa
     }
 
 
-def test_fewer_bits_train_nearly_the_same_model(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_fewer_bits_train_nearly_the_same_model(sets: Sets, tmp_path: Path) -> None:
     """After one plain gradient step of every part the models differ by much less than the step."""
     actual = {}
     for form in FORMS:

@@ -1,15 +1,12 @@
 """Sampled blocks: draws, computed depth, and the prediction over several draws."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tests.refusals import refused
-from tests.toy import NETWORK, recipe_of, run_toy, tree
+from tests.toy import NETWORK, Sets, recipe_of, run_toy, tree
 from torch import Generator, Tensor, nn
 
 from fedvisage.federation.method import Member
@@ -19,7 +16,7 @@ from fedvisage.recipe import Recipe
 DEPTH = 4
 
 
-def recipe(sets: Mapping[str, Path], **method: Any) -> Recipe:
+def recipe(sets: Sets, **method: Any) -> Recipe:
     content = tree(sets, "vit-h-is", input__colour="rgb")
     content["method"] |= {"network": {**NETWORK, "depth": DEPTH}, **method}
     return recipe_of(content)
@@ -45,14 +42,14 @@ def live_at(one: Member, depth: int) -> Tensor:
     return torch.softmax(one.net["head"](one.net["adapter"](tokens)), dim=1)[:, 1]
 
 
-def test_all_blocks_are_the_mean_probability_over_the_range(sets: Mapping[str, Path]) -> None:
+def test_all_blocks_are_the_mean_probability_over_the_range(sets: Sets) -> None:
     actual = member(recipe(sets, blocks={"first": 2, "last": 3}, inference={"blocks": "all"}))
     with torch.inference_mode():
         expected = (live_at(actual, 2) + live_at(actual, 3)) / 2
         torch.testing.assert_close(torch.sigmoid(vit_h_is.predict(actual)), expected)
 
 
-def test_one_draw_equals_the_prediction_of_one_block(sets: Mapping[str, Path]) -> None:
+def test_one_draw_equals_the_prediction_of_one_block(sets: Sets) -> None:
     actual = member(recipe(sets, inference={"draws": 1}), count=40)
     with torch.inference_mode():
         single = torch.stack([live_at(actual, depth) for depth in range(1, DEPTH + 1)])
@@ -61,7 +58,7 @@ def test_one_draw_equals_the_prediction_of_one_block(sets: Mapping[str, Path]) -
         assert set(nearest.indices.tolist()) == set(range(DEPTH))
 
 
-def test_many_draws_converge_to_all_blocks(sets: Mapping[str, Path]) -> None:
+def test_many_draws_converge_to_all_blocks(sets: Sets) -> None:
     with torch.inference_mode():
         every = torch.sigmoid(vit_h_is.predict(member(recipe(sets, inference={"blocks": "all"}))))
         few, many = (torch.sigmoid(vit_h_is.predict(member(recipe(sets, inference={"draws": n})))) for n in (3, 4000))
@@ -69,7 +66,7 @@ def test_many_draws_converge_to_all_blocks(sets: Mapping[str, Path]) -> None:
     assert (few - every).abs().max() > 0.03
 
 
-def test_draws_follow_from_the_generator_alone(sets: Mapping[str, Path]) -> None:
+def test_draws_follow_from_the_generator_alone(sets: Sets) -> None:
     settings = recipe(sets, inference={"draws": 2})
     with torch.inference_mode():
         first, again, other = (vit_h_is.predict(member(settings, seed=seed)) for seed in (0, 0, 1))
@@ -77,7 +74,7 @@ def test_draws_follow_from_the_generator_alone(sets: Mapping[str, Path]) -> None
     assert not torch.equal(first, other)
 
 
-def test_draws_are_uniform_over_the_range(sets: Mapping[str, Path]) -> None:
+def test_draws_are_uniform_over_the_range(sets: Sets) -> None:
     options = recipe(sets, blocks={"first": 2, "last": 4}).options(vit_h_is.Options)
     drawn = vit_h_is.draw_blocks(options, 9000, Generator().manual_seed(0))
     counts = torch.bincount(drawn, minlength=DEPTH + 1)
@@ -86,7 +83,7 @@ def test_draws_are_uniform_over_the_range(sets: Mapping[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("depth", range(1, DEPTH + 1))
-def test_only_the_sampled_depth_is_computed(sets: Mapping[str, Path], depth: int) -> None:
+def test_only_the_sampled_depth_is_computed(sets: Sets, depth: int) -> None:
     actual = member(recipe(sets))
     seen: list[int] = []
     for number, block in enumerate(actual.net["blocks"].children(), start=1):
@@ -95,19 +92,19 @@ def test_only_the_sampled_depth_is_computed(sets: Mapping[str, Path], depth: int
     assert seen == list(range(1, depth + 1))
 
 
-def test_blocks_beyond_the_range_are_not_built(sets: Mapping[str, Path]) -> None:
+def test_blocks_beyond_the_range_are_not_built(sets: Sets) -> None:
     blocks = fedsis.METHOD.network(recipe(sets, blocks={"last": 3}))["blocks"]
     assert len(list(blocks.children())) == 3
 
 
-def test_features_are_the_mean_input_of_the_head(sets: Mapping[str, Path]) -> None:
+def test_features_are_the_mean_input_of_the_head(sets: Sets) -> None:
     actual = member(recipe(sets, blocks={"first": 3, "last": 3}))
     with torch.inference_mode():
         two = actual.net["head"](vit_h_is.features(actual))
         torch.testing.assert_close(torch.softmax(two, dim=1)[:, 1], live_at(actual, 3))
 
 
-def test_spread_equals_that_of_single_predictions(sets: Mapping[str, Path]) -> None:
+def test_spread_equals_that_of_single_predictions(sets: Sets) -> None:
     actual = member(recipe(sets, blocks={"first": 2}, inference={"blocks": "all"}))
     with torch.inference_mode():
         single = torch.stack([live_at(actual, depth) for depth in (2, 3, 4)])
@@ -116,7 +113,7 @@ def test_spread_equals_that_of_single_predictions(sets: Mapping[str, Path]) -> N
         assert vit_h_is.draw_spread(one).max() < 1e-6
 
 
-def test_a_run_reports_the_spread_at_the_target(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_run_reports_the_spread_at_the_target(sets: Sets, tmp_path: Path) -> None:
     for method, reported in (("vit-h-is", True), ("vit-h", False)):
         metrics = run_toy(tree(sets, method, training__rounds=1), tmp_path / method)
         assert ("spread" in metrics) == reported
@@ -124,12 +121,12 @@ def test_a_run_reports_the_spread_at_the_target(sets: Mapping[str, Path], tmp_pa
 
 
 @pytest.mark.parametrize("blocks", [{"last": DEPTH + 1}, {"first": 3, "last": 2}])
-def test_a_range_outside_the_network_is_refused(sets: Mapping[str, Path], blocks: dict[str, int]) -> None:
+def test_a_range_outside_the_network_is_refused(sets: Sets, blocks: dict[str, int]) -> None:
     with refused("recipe.method", "blocks", f"1 … {DEPTH}"):
         recipe(sets, blocks=blocks)
 
 
-def test_the_released_adapter_adds_its_tokens_and_the_released_head_norms(sets: Mapping[str, Path]) -> None:
+def test_the_released_adapter_adds_its_tokens_and_the_released_head_norms(sets: Sets) -> None:
     """Both written out in float64: two convolutions with BatchNorm, a shortcut before the last ReLU; LayerNorm."""
     net = vit_h_is.network(recipe(sets, adapter="residual", head="normed")).double().eval()
     tokens = torch.randn(3, 4, 8, dtype=torch.float64, generator=Generator().manual_seed(2))
@@ -145,7 +142,7 @@ def test_the_released_adapter_adds_its_tokens_and_the_released_head_norms(sets: 
     torch.testing.assert_close(net["head"](pseudo), normal @ weight.T + bias)
 
 
-def test_run_with_the_released_networks_trains(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_run_with_the_released_networks_trains(sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, "fedsis", training__rounds=1, evaluation__every=0)
     content["method"] |= {"adapter": "residual", "head": "normed", "weight": "uniform", "encoder_update": "average"}
     assert run_toy(content, tmp_path / "run")["rounds"] == 1

@@ -14,6 +14,10 @@ def tied_faces(seed: int, identities: list[int], images: int, dimensions: int = 
     return label_features((corners * flips).reshape(-1, dimensions), np.repeat(identities, images))
 
 
+def join_faces(*parts: Faces) -> Faces:
+    return Faces(np.concatenate([one.features for one in parts]), np.concatenate([one.identity for one in parts]))
+
+
 def all_similarities(first: Faces, second: Faces) -> NDArray[np.float64]:
     return first.features.astype(np.float64) @ second.features.astype(np.float64).T
 

@@ -1,7 +1,5 @@
 """The threshold for one camera from its genuine pictures."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from benchmarks.real.calibration import RULES, Source, choose_without, errors_of

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from tests.metrics.faces import all_similarities, tied_faces
+from tests.metrics.faces import all_similarities, join_faces, tied_faces
 from tests.refusals import refused
 
 from fedvisage.metrics import similarity
@@ -12,10 +12,6 @@ from fedvisage.metrics.identification import Identification, identify, search
 from fedvisage.metrics.similarity import Faces, label_features
 
 FPIRS = (0.02, 0.1, 0.3)
-
-
-def join_faces(*parts: Faces) -> Faces:
-    return Faces(np.concatenate([one.features for one in parts]), np.concatenate([one.identity for one in parts]))
 
 
 def scene(seed: int) -> tuple[Faces, Faces, Faces]:

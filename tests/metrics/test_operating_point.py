@@ -1,7 +1,5 @@
 """Averaged error-rate curves, and operating points chosen on them."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 

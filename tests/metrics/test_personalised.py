@@ -1,11 +1,11 @@
 """FedFR's personalised protocol on few people, counted by hand."""
 
 import numpy as np
-from tests.metrics.faces import tied_faces
+from tests.metrics.faces import join_faces, tied_faces
 from tests.refusals import refused
 
 from fedvisage.metrics.identification import enrol_means, figures_of_site, identify, identify_site
-from fedvisage.metrics.similarity import Faces, label_features
+from fedvisage.metrics.similarity import label_features
 
 TRAINING = label_features([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]], [5, 5, 2])
 
@@ -30,10 +30,9 @@ def test_with_a_raw_gallery_people_whose_images_agree_score_higher() -> None:
 def test_local_and_foreign_probes_search_the_local_gallery() -> None:
     training, test = tied_faces(0, [0, 1, 2], 8), tied_faces(0, [0, 1, 2], 4)
     others = tied_faces(1, list(range(5, 15)), 4)
-    both = Faces(np.concatenate([test.features, others.features]), np.concatenate([test.identity, others.identity]))
     for mode in ("published", "nist"):
         actual = identify_site(enrol_means(training), test, others, [0.1], mode)
-        assert actual == identify([enrol_means(training)], both, [0.1], mode)[0]
+        assert actual == identify([enrol_means(training)], join_faces(test, others), [0.1], mode)[0]
         assert (actual.mated, actual.unmated) == (12, 40)
 
 

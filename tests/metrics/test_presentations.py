@@ -1,7 +1,5 @@
 """Rates of attack detection and recognition together, against loops over presentations written from the definitions."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Figures by the rules of papers, against scikit-learn's ROC and loops over thresholds."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The flat metrics of a run: names, parts, and files of a version that wrote nested mappings."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

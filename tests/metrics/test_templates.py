@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from sklearn.metrics import roc_curve
-from tests.metrics.faces import all_similarities, tied_faces
+from tests.metrics.faces import all_similarities, join_faces, tied_faces
 
 from fedvisage.metrics import similarity
 from fedvisage.metrics.identification import (
@@ -65,7 +65,7 @@ def test_ranks_are_counted_over_all_galleries_or_are_means_over_them(
     galleries, probes = scene(seed)
     _, together = ijb_identification(galleries, probes, PUBLISHED)
     _, apart = ijb_identification(galleries, probes, CONSERVATIVE)
-    both = Faces(*(np.concatenate([getattr(one, name) for one in galleries]) for name in ("features", "identity")))
+    both = join_faces(*galleries)
     assert together == {most: pytest.approx(by_hand(both, probes, most)) for most in (1, 5, 10)}
     expected = {most: np.mean([by_hand(one, probes, most) for one in galleries]) for most in (1, 5, 10)}
     assert apart == {most: pytest.approx(value) for most, value in expected.items()}
@@ -76,11 +76,7 @@ def test_tpir_is_of_joined_galleries_or_the_mean_of_two_searches() -> None:
     galleries, probes = scene(1)
     together, _ = ijb_identification(galleries, probes, PUBLISHED, (0.1, 0.3))
     apart, _ = ijb_identification(galleries, probes, CONSERVATIVE, (0.1, 0.3))
-    joined = Faces(
-        np.concatenate([gallery.features for gallery in galleries]),
-        np.concatenate([gallery.identity for gallery in galleries]),
-    )
-    assert together == identify([joined], probes, (0.1, 0.3), "published")[0].tpir
+    assert together == identify([join_faces(*galleries)], probes, (0.1, 0.3), "published")[0].tpir
     each = [identify([one], probes, (0.1, 0.3), "nist")[0].tpir for one in galleries]
     assert apart == {rate: pytest.approx((each[0][rate] + each[1][rate]) / 2) for rate in (0.1, 0.3)}
 

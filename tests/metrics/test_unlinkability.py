@@ -1,7 +1,5 @@
 """D_sys against its integral, where both densities are known."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from benchmarks.gallery import linkability

@@ -1,7 +1,5 @@
 """LoRA written by hand, to compare networks with adapters with."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize

@@ -1,7 +1,5 @@
 """Adapters in a frozen transformer: LoRA and BitFit against layers written by hand."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Prefetching of batches, and compilation of blocks."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable
 

@@ -1,9 +1,7 @@
 """GPUs of workers, and deterministic algorithms."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from tests.refusals import refused
-from tests.toy import recipe_of, run_toy_once, tree
+from tests.toy import Sets, recipe_of, run_toy_once, tree
 from torch import Tensor
 
 from fedvisage.device.predict import list_input_pictures
@@ -127,7 +125,7 @@ def put_twice(member: Member) -> Tensor:
 
 @pytest.mark.usefixtures("algorithms")
 def test_uses_of_a_finished_model_report_an_operation_without_a_deterministic_algorithm(
-    sets: Mapping[str, Path], tmp_path: Path
+    sets: Sets, tmp_path: Path
 ) -> None:
     fedpad = METHODS["fedpad"]
     run_toy_once(tree(sets, training__rounds=1), tmp_path / "run")
@@ -136,12 +134,13 @@ def test_uses_of_a_finished_model_report_an_operation_without_a_deterministic_al
     faces = np.zeros((2, model.recipe.input.size, model.recipe.input.size, 3), np.uint8)
     Image.fromarray(faces[0]).save(tmp_path / "face.png")
     choose_algorithms(deterministic=True)
-    with refused("recipe.runtime.deterministic", "put_ has no deterministic algorithm"):
-        evaluate(model, None, tmp_path / "cache")
-    with refused("recipe.runtime.deterministic", "put_ has no deterministic algorithm"):
-        predict(model, list_input_pictures([tmp_path / "face.png"]), crop="none")
-    with refused("recipe.runtime.deterministic", "put_ has no deterministic algorithm"):
-        model.score(faces)
+    for use in (
+        lambda: evaluate(model, None, tmp_path / "cache"),
+        lambda: predict(model, list_input_pictures([tmp_path / "face.png"]), crop="none"),
+        lambda: model.score(faces),
+    ):
+        with refused("recipe.runtime.deterministic", "put_ has no deterministic algorithm"):
+            use()
 
 
 def test_other_errors_of_torch_are_not_changed() -> None:

@@ -1,8 +1,5 @@
 """Adapters in the convolutions of an iResNet: LoRA against weights written by hand, and merging."""
 
-from __future__ import annotations
-
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -63,20 +60,6 @@ def test_training_begins_at_the_frozen_network_whose_statistics_do_not_move() ->
         torch.testing.assert_close(net.train()(IMAGES), whole(IMAGES))
         torch.testing.assert_close(net(IMAGES), whole(IMAGES))
     assert all(name.startswith("low_rank.") for name in net.state_dict())
-
-
-def test_copy_has_its_own_adapters() -> None:
-    net = build_network()
-    other = copy.deepcopy(net)
-    with torch.no_grad():
-        before = net(IMAGES)
-        for value in other.parameters():
-            value.zero_()
-        assert torch.equal(net(IMAGES), before)
-        torch.testing.assert_close(
-            other(IMAGES),
-            plain_network().double().eval()(IMAGES),
-        )
 
 
 def test_iresnet_50_at_rank_eight_sends_the_size_in_the_recipe() -> None:

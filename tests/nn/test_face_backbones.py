@@ -1,7 +1,5 @@
 """The face recognition networks: their sizes in the literature, their shapes, their seeds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Matching of neurons, compared with the best of all assignments."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, permutations
 

@@ -1,7 +1,5 @@
 """Partial training: selected rows of a large parameter train like separate parameters."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

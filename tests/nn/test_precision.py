@@ -1,7 +1,5 @@
 """Number formats of a processor, and convolutions whose weight gradient crashes in oneDNN with the channels last."""
 
-from __future__ import annotations
-
 import copy
 import os
 import subprocess

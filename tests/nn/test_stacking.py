@@ -1,7 +1,5 @@
 """Classifiers in closed form, against the field's own, and what is made of several."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from sklearn.linear_model import LogisticRegression

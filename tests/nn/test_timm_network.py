@@ -1,7 +1,5 @@
 """timm's networks: cut before their last layer they are the same networks, and weights come from files only."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The plain VGG: its shape, and its invariance to the order of neurons."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tests.nn.images import random_images

@@ -1,7 +1,5 @@
 """Transformers: their parts compose to timm's networks, which provide weights, and have the sizes of the papers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -169,23 +167,17 @@ def test_positions_for_another_size_are_interpolated(tmp_path: Path, with_class:
     assert actual[0, 2] - actual[0, 1] == pytest.approx(2.0, abs=0.15)  # cubic interpolation of a ramp that ends
 
 
-def test_a_file_of_another_network_is_refused(tmp_path: Path) -> None:
+def test_missing_file_and_files_of_other_networks_are_refused(tmp_path: Path) -> None:
     timms_file(tmp_path / "timm.safetensors")
-    for options, colour, keywords in (
-        (NARROW, "rgb", ["patch_embed.backbone.stem.conv.weight"]),
-        (Transformer(width=24, depth=4, heads=3), "rgb", ["blocks.3.norm1.weight"]),
-        (Transformer(width=48, depth=3, heads=3), "rgb", ["blocks.0.norm1.weight", "(24,)", "(48,)"]),
-        (SMALL, "rgb+hsv", ["patch_embed.proj.weight"]),
+    save_file({"weight": torch.zeros(1)}, tmp_path / "other.safetensors")
+    for options, colour, name, keywords in (
+        (NARROW, "rgb", "timm", ["patch_embed.backbone.stem.conv.weight"]),
+        (Transformer(width=24, depth=4, heads=3), "rgb", "timm", ["blocks.3.norm1.weight"]),
+        (Transformer(width=48, depth=3, heads=3), "rgb", "timm", ["blocks.0.norm1.weight", "(24,)", "(48,)"]),
+        (SMALL, "rgb+hsv", "timm", ["patch_embed.proj.weight"]),
+        (SMALL, "rgb", "absent", ["absent.safetensors", "exist"]),
+        (SMALL, "rgb", "other", ["pos_embed"]),
     ):
         parts = transformer_parts(options, colour, 64, class_token=True)
         with refused("recipe.method.network.weights", *keywords):
-            load_pretrained(parts, tmp_path / "timm.safetensors")
-
-
-def test_missing_file_and_other_architecture_are_refused(tmp_path: Path) -> None:
-    parts = transformer_parts(SMALL, "rgb", 64, class_token=True)
-    with refused("recipe.method.network.weights", "absent.safetensors", "exist"):
-        load_pretrained(parts, tmp_path / "absent.safetensors")
-    save_file({"weight": torch.zeros(1)}, tmp_path / "other.safetensors")
-    with refused("recipe.method.network.weights", "pos_embed"):
-        load_pretrained(parts, tmp_path / "other.safetensors")
+            load_pretrained(parts, tmp_path / f"{name}.safetensors")

@@ -1,7 +1,5 @@
 """Gradients of losses, by torch and by central differences."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -13,12 +11,10 @@ Array = NDArray[np.float64]
 
 
 def value_and_gradients(loss: Tensor, *inputs: Tensor) -> tuple[float, list[Array]]:
-    """Return the value of a loss, and its gradient with respect to each input."""
     return loss.item(), [gradient.numpy() for gradient in torch.autograd.grad(loss, inputs)]
 
 
 def gradient_by_differences(function: Callable[[Array], float], point: Array) -> Array:
-    """Return the gradient of a function at a point."""
     gradient = np.zeros_like(point)
     for place in np.ndindex(point.shape):
         step = np.zeros_like(point)
@@ -28,5 +24,4 @@ def gradient_by_differences(function: Callable[[Array], float], point: Array) ->
 
 
 def unit(rows: Array) -> Array:
-    """Return rows at unit length."""
     return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))

@@ -1,8 +1,5 @@
 """AFL's mixture: the projection onto the simplex, its ascent, and the course of it in a run with drop-outs."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.torch import load_file
-from tests.toy import SITES, run_toy, tree
+from tests.toy import SITES, Sets, run_toy, tree
 
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.methods.algorithms.afl import ascend, project, relative_weights
@@ -67,7 +64,7 @@ def test_equal_sites_weigh_exactly_one_and_a_site_without_share_almost_zero() ->
     assert 0 < actual["A"] < 1e-10
 
 
-def test_the_mixture_of_a_run_follows_from_its_losses(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_the_mixture_of_a_run_follows_from_its_losses(sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, "afl", training__rounds=4, federation__offline=0.4, federation__quorum=1)
     content["method"]["step"] = 0.5
     run_toy(content, tmp_path / "run")

@@ -4,8 +4,6 @@ The model is made for this: the mean colour of an image, BatchNorm, a hidden lay
 numbers of images and train by epochs, so that they take different numbers of steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 from tests.methods.interrupting import Interrupted, stop_after
 from tests.parity.test_afl import by_bisection
-from tests.toy import SITES, make_set, run_toy, tree
+from tests.toy import SITES, Sets, make_set, run_toy, tree
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
@@ -337,7 +335,7 @@ def data(unequal: Mapping[str, Path]) -> dict[str, Data]:
     return {name: open_data(unequal[name], name) for name in SITES}
 
 
-def recipe(sets: Mapping[str, Path], algorithm: str, **changes: Any) -> dict[str, Any]:
+def recipe(sets: Sets, algorithm: str, **changes: Any) -> dict[str, Any]:
     content = tree(
         sets,
         input__colour="rgb",

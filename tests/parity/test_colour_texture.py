@@ -1,7 +1,5 @@
 """Colour texture against scikit-image, OpenCV and a few lines of NumPy."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import cv2

@@ -1,7 +1,5 @@
 """PrivacyFace's consensus-aware loss (Eq. 5) against NumPy, values and gradients, in float64."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

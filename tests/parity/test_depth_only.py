@@ -1,18 +1,13 @@
 """Depth only: what the score says of an estimated map."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
 from tests.refusals import refused
-from tests.toy import run_toy, tree
+from tests.toy import Sets, copy_set, run_toy, tree
 from torch import Tensor
 
-from fedvisage.data.prepared import PreparedSet
-from fedvisage.data.writer import Writer
 from fedvisage.methods.pad import depth_only
 
 
@@ -35,20 +30,8 @@ def test_a_deeper_map_scores_higher_and_a_flat_one_lowest_and_finite() -> None:
     assert len(set(actual)) == 6
 
 
-def test_a_site_without_depth_maps_is_named(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    whole = PreparedSet.open(sets["A"])
-    rows = whole.rows
-    with Writer(tmp_path / "bare", name="A", size=whole.size, source="without depth") as out:
-        out.add(
-            np.array(whole.images),
-            label=rows.label,
-            species=rows.species,
-            subject=rows.subject,
-            video=rows.video,
-            frame=rows.frame,
-            split=rows.split,
-            item=rows.item,
-        )
-    content = tree(sets, "depth_only", data__sites={"A": str(tmp_path / "bare"), "B": str(sets["B"])})
+def test_a_site_without_depth_maps_is_named(sets: Sets, tmp_path: Path) -> None:
+    bare = copy_set(sets["A"], tmp_path / "bare", depth=False)
+    content = tree(sets, "depth_only", data__sites={"A": str(bare), "B": str(sets["B"])})
     with refused("data.sites.all", "depth_only", "--depth"):
         run_toy(content, tmp_path / "run")

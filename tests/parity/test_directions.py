@@ -1,7 +1,5 @@
 """Signs, divisors and which model is which: equations whose mistakes leave every value plausible, redone by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +12,7 @@ from safetensors.torch import load_file
 from tests.federation.lent_site import site_of
 from tests.parity.gradients import gradient_by_differences, unit
 from tests.parity.test_recognition_methods import spreadout_by_loops
-from tests.toy import recipe_of, run_toy, tree
+from tests.toy import Sets, recipe_of, run_toy, tree
 
 from fedvisage.base.streams import torch_rng
 from fedvisage.federation.privacy.mechanisms import DerivedDraws
@@ -41,9 +39,7 @@ def add_noise(site: Site, by: float, seed: int) -> dict[str, torch.Tensor]:
     }
 
 
-def test_fedfrs_contrast_pulls_to_the_global_model_and_away_from_the_previous_one(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_fedfrs_contrast_pulls_to_the_global_model_and_away_from_the_previous_one(sets: Sets, tmp_path: Path) -> None:
     """Eq. 5 with three different models; exchanging two of them gives another value."""
     site = site_of(sets, tmp_path)
     previous, present = site.lent | add_noise(site, 0.5, 1), site.lent | add_noise(site, 0.3, 2)
@@ -58,7 +54,7 @@ def test_fedfrs_contrast_pulls_to_the_global_model_and_away_from_the_previous_on
     assert actual != pytest.approx(-np.log(far / (near + far)).mean(), rel=1e-2)
 
 
-def test_fedfrs_customisation_is_eq_6_with_public_people_as_negatives(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_fedfrs_customisation_is_eq_6_with_public_people_as_negatives(sets: Sets, tmp_path: Path) -> None:
     """Π is no longer the identity and not symmetric, so that its transpose is another; b is not zero."""
     site = site_of(sets, tmp_path, method__hard_negatives=-1)
     view = fedfr.with_hard_negatives(site)
@@ -84,7 +80,7 @@ def test_fedfrs_customisation_is_eq_6_with_public_people_as_negatives(sets: Mapp
     assert actual == pytest.approx(total / len(features) / 30, rel=1e-4)
 
 
-def test_sampled_public_images_count_in_a_sites_weight(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_sampled_public_images_count_in_a_sites_weight(sets: Sets, tmp_path: Path) -> None:
     """N_l of Eq. 2 in the text, and what the released code weighs by: all public images are sampled here."""
     sent = {}
     for count in ("local", "sampled"):
@@ -153,7 +149,7 @@ def test_server_moves_only_the_sampled_centres_of_each_site() -> None:
     np.testing.assert_allclose(expected, stacked - length * slope, rtol=1e-5, atol=1e-8)
 
 
-def test_fedsgd_takes_one_step_down_the_mean_over_its_batches(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_fedsgd_takes_one_step_down_the_mean_over_its_batches(sets: Sets, tmp_path: Path) -> None:
     """Two batches of four have the gradient of one of eight: the loss is a mean over images, which no layer mixes."""
     trained = {}
     for name, batches, size in (("two", 2, 4), ("one", 1, 8), ("none", 1, 8)):
@@ -178,7 +174,7 @@ def test_fedsgd_takes_one_step_down_the_mean_over_its_batches(sets: Mapping[str,
 
 @pytest.mark.parametrize("delta", [None, 1e-3])
 def test_naive_noise_has_the_deviation_for_its_number_of_queries(
-    sets: Mapping[str, Path], tmp_path: Path, delta: float | None
+    sets: Sets, tmp_path: Path, delta: float | None
 ) -> None:
     """A.2.2: σ = Δ √(2 ln(1.25 n/δ)) n/ε with Δ = 2, one query for each of n people; δ is n^-1.1 unless it is given."""
     site = site_of(
@@ -199,7 +195,7 @@ def test_naive_noise_has_the_deviation_for_its_number_of_queries(
     np.testing.assert_allclose(sent["clusters"].numpy(), unit(centres + sigma * drawn), atol=1e-5)
 
 
-def test_affine_transformation_trains_its_bias_in_the_personal_model(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_affine_transformation_trains_its_bias_in_the_personal_model(sets: Sets, tmp_path: Path) -> None:
     """Π(f) = Af + c: with c = 0 nothing is another, with another c features move by it, at the site as in training."""
     plain, affine = (site_of(sets, tmp_path, method__customisation=section) for section in ({}, {"affine": True}))
     batch = next(iter(plain.batches_of(plain.data)))

@@ -1,7 +1,5 @@
 """FedGPAD's losses against a few lines of NumPy, values and gradients, in float64."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,13 +1,12 @@
 """Federated colour texture: its scaler is that of the merged data, to the last digits that sums have."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors.torch import load_file
 from sklearn.preprocessing import StandardScaler
-from tests.toy import run_toy, tree
+from tests.toy import Sets, run_toy, tree
 
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.record.ledger import read_lines
@@ -33,9 +32,7 @@ def test_moments_of_parts_give_the_scaler_of_the_whole() -> None:
     np.testing.assert_allclose(actual["scaler.scale"].numpy(), scale, rtol=1e-4)
 
 
-def test_a_run_scales_by_the_images_of_all_sites_and_sends_moments_once(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_a_run_scales_by_the_images_of_all_sites_and_sends_moments_once(sets: Sets, tmp_path: Path) -> None:
     run_toy(tree(sets, "federated_texture", training__rounds=2, training__augment={}), tmp_path / "run")
     features = []
     for site in "ABC":

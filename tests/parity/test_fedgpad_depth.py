@@ -1,7 +1,5 @@
 """FedGPAD's depth loss (Eq. 5) with species left out, against NumPy, values and gradients, in float64."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -3,8 +3,6 @@
 The networks compute in float64; the logits and the inputs of the losses are rounded to float32, as in training.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -5,8 +5,6 @@ takes part. In Algorithm 2 each data centre keeps its specific encoder and decod
 round with an optimizer that begins anew, and the shared networks are averaged after every batch.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.toy import SITES, recipe_of, run_toy, tree
+from tests.toy import SITES, Sets, recipe_of, run_toy, tree
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -116,7 +114,7 @@ def loss(net: Network, images: Tensor, labels: Tensor, depth: Tensor, resizing: 
 
 
 @pytest.mark.parametrize("resizing", ["bilinear", "pooled"])
-def test_the_five_networks_are_those_of_table_ii(sets: Mapping[str, Path], resizing: str) -> None:
+def test_the_five_networks_are_those_of_table_ii(sets: Sets, resizing: str) -> None:
     """Eq. 8, its gradient by every weight, and BatchNorm's statistics, on a batch of noise."""
     content = content_of(sets, resizing=resizing)
     recipe = recipe_of(content)
@@ -212,7 +210,7 @@ def batch(content: dict[str, Any], name: str, number: int) -> tuple[Tensor, Tens
     return images, torch.from_numpy(actual.rows.label[at]).float(), torch.from_numpy(np.array(actual.depth)[at]) / 255
 
 
-def content_of(sets: Mapping[str, Path], optimizer: str = "sgd", resizing: str = "bilinear") -> dict[str, Any]:
+def content_of(sets: Sets, optimizer: str = "sgd", resizing: str = "bilinear") -> dict[str, Any]:
     """Return FedGPAD's recipe with one batch per round."""
     content = tree(
         sets,
@@ -235,9 +233,7 @@ def apart(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_training_is_algorithm_2_without_its_misprints(
-    sets: Mapping[str, Path], tmp_path: Path, optimizer: str
-) -> None:
+def test_training_is_algorithm_2_without_its_misprints(sets: Sets, tmp_path: Path, optimizer: str) -> None:
     """BatchNorm on few values makes much of the last bits, so the loop must be far nearer than those with a mistake."""
     content = content_of(sets, optimizer)
     run_toy(content, tmp_path / "run")

@@ -1,8 +1,5 @@
 """FedMA's Algorithm 1 against NumPy: permutation matrices, plain sums, and the gradients of what is trained."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 from scipy.optimize import linear_sum_assignment
-from tests.toy import SITES, recipe_of, run_toy, tree
+from tests.toy import SITES, Sets, recipe_of, run_toy, tree
 
 from fedvisage.base.streams import seed_global_rng
 from fedvisage.data.prepared import PreparedSet
@@ -86,7 +83,7 @@ def drawn_at(recipe: Any, site: str) -> Network:
     return actual
 
 
-def test_pass_with_learning_rate_zero_is_algorithm_1(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_pass_with_learning_rate_zero_is_algorithm_1(sets: Sets, tmp_path: Path) -> None:
     """A rate so small that no float32 changes; sites start from networks of their own, and A has more attacks."""
     content = tree(sets, "fedma", training__rounds=1, training__optimizer={"lr": 1e-30}, evaluation__every=0)
     run_toy(content, tmp_path / "run")

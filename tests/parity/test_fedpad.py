@@ -1,7 +1,5 @@
 """FedPAD's equations against a few lines of NumPy written from the paper, in float64."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

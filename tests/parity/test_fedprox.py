@@ -1,7 +1,5 @@
 """FedProx's Eq. 2 against a few lines of NumPy, in float64."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from tests.parity.gradients import value_and_gradients

@@ -1,7 +1,5 @@
 """FedSIS's training against a loop written from §3.3 that knows no split: one network, one backward pass a batch."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.toy import SITES, make_set, recipe_of, run_toy, tree
+from tests.toy import SITES, Sets, make_set, recipe_of, run_toy, tree
 from torch import Tensor, nn
 
 from fedvisage.base.streams import numpy_rng, seed_global_rng, torch_rng
@@ -131,7 +129,7 @@ def train_averaged(content: dict[str, Any], batches: int) -> dict[str, Tensor]:
     return net.state_dict()
 
 
-def test_averaged_encoders_are_those_of_a_loop(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_averaged_encoders_are_those_of_a_loop(sets: Sets, tmp_path: Path) -> None:
     """Three rounds of two batches at each of three sites, one of them larger, from the same blocks in every visit."""
     actual = {**sets, "B": make_set(tmp_path / "B", "B", 7, subjects=9)}
     sgd = {"name": "sgd", "lr": RATE}
@@ -145,9 +143,7 @@ def test_averaged_encoders_are_those_of_a_loop(sets: Mapping[str, Path], tmp_pat
 
 
 @pytest.mark.parametrize(("unify_every", "batches"), [(1, 1), (2, 1), (2, 2)])
-def test_split_training_is_joint_training(
-    sets: Mapping[str, Path], tmp_path: Path, unify_every: int, batches: int
-) -> None:
+def test_split_training_is_joint_training(sets: Sets, tmp_path: Path, unify_every: int, batches: int) -> None:
     """Every weight after three rounds of three sites, one of them larger; a wrong gradient anywhere would show."""
     actual = {**sets, "B": make_set(tmp_path / "B", "B", 7, subjects=9)}
     sgd = {"name": "sgd", "lr": RATE}

@@ -1,7 +1,5 @@
 """CosFace, ArcFace and FedFR's Eq. 6 against a few lines of NumPy, values and gradients, in float64."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 
@@ -39,10 +37,6 @@ def softmax_loss(features: Array, centres: Array, own: Callable[[float, int], fl
     return total / len(LABELS)
 
 
-def expected_cosface(features: Array, centres: Array) -> float:
-    return softmax_loss(features, centres, lambda z, _: z - 0.4, 30)
-
-
 def expected_arcface(features: Array, centres: Array, continued: bool = True) -> float:
     def own(z: float, _: int) -> float:
         theta = math.acos(z)
@@ -70,7 +64,7 @@ def expected_margin_binary(features: Array, centres: Array, bias: Array = BIAS, 
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 LOSSES: dict[str, tuple[Loss, Callable[[Array, Array], float]]] = {
-    "cosface": (cosface, expected_cosface),
+    "cosface": (cosface, lambda f, c: softmax_loss(f, c, lambda z, _: z - 0.4, 30)),
     "arcface": (lambda f, c, y: arcface(f, c, y, scale=16), expected_arcface),
     "arcface as printed": (
         lambda f, c, y: arcface(f, c, y, scale=16, continued=False),

@@ -1,9 +1,6 @@
 """MOON's Eq. 3 (FedFR's Eq. 5) against a few lines of NumPy, in float64, and the model that a site keeps for it."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tests.parity.gradients import Array, gradient_by_differences, value_and_gradients
-from tests.toy import ROUNDS, SITES, run_toy, shortest_recipe, tree
+from tests.toy import ROUNDS, SITES, Sets, run_toy, shortest_recipe, tree
 from torch import Tensor, nn
 
 from fedvisage.federation.record.store import SiteStore
@@ -96,7 +93,7 @@ def test_local_training_uses_the_lent_model_as_global_and_the_kept_one_as_previo
     assert site.held == {"global": lent, "previous": kept}
 
 
-def test_a_site_keeps_the_model_that_it_sent_last(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_site_keeps_the_model_that_it_sent_last(sets: Sets, tmp_path: Path) -> None:
     sent: dict[str, Message] = {}
 
     def tap(site: str, message: Message) -> None:

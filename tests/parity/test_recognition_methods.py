@@ -1,8 +1,5 @@
 """FedFace's two losses, distillation's divergence, mean features and FedFR's Eq. 7, from their equations in NumPy."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +7,7 @@ import pytest
 import torch
 from tests.federation.lent_site import site_of
 from tests.parity.gradients import gradient_by_differences, unit, value_and_gradients
+from tests.toy import Sets
 from torch import Tensor
 
 from fedvisage.federation.site import Batch, Site
@@ -68,14 +66,14 @@ def test_divergence_is_from_teacher_to_student(temperature: float) -> None:
     assert actual.item() == pytest.approx(expected)
 
 
-def test_class_centres_start_at_the_mean_direction_of_each_identity(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_class_centres_start_at_the_mean_direction_of_each_identity(sets: Sets, tmp_path: Path) -> None:
     site = site_of(sets, tmp_path)
     features = unit(site.embed(site.net["model"], site.data).numpy().astype(np.float64))
     means = [features[site.data.subjects == who].mean(axis=0) for who in site.data.identities]
     assert np.allclose(face.mean_features(site).numpy(), unit(np.stack(means)), atol=1e-5)
 
 
-def test_eq_7_weighs_the_three_losses(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_eq_7_weighs_the_three_losses(sets: Sets, tmp_path: Path) -> None:
     site = site_of(
         sets,
         tmp_path,
@@ -112,7 +110,7 @@ def balanced_by_hand(site: Site, batch: Batch, features: Tensor) -> float:
     return total / len(cosine)
 
 
-def test_hard_negatives_of_a_round_follow_the_threshold(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_hard_negatives_of_a_round_follow_the_threshold(sets: Sets, tmp_path: Path) -> None:
     counts = {}
     for threshold in (-1, -0.999, 0.0, 0.999, None):
         site = site_of(sets, tmp_path, method__hard_negatives=threshold)

@@ -1,7 +1,5 @@
 """Robust rules against NumPy written from the papers' equations, in float64."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Recipes of paper size have the hyper-parameters that the papers print."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

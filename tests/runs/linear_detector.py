@@ -1,7 +1,5 @@
 """A linear detector without BatchNorm, for tests in which the weights are set by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from torch import Tensor, nn

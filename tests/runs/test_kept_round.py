@@ -1,7 +1,5 @@
 """The kept round and the end of training, for held-out errors that are set by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path

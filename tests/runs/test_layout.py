@@ -1,7 +1,5 @@
 """The memory layout and number format of a run: chosen by a rule, recorded in its recipe, and kept by a resume."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -15,7 +13,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 from tests.refusals import refused
-from tests.toy import SITES, make_set, quiet_reporter, recipe_of, run_toy, tree, weights
+from tests.toy import NewRun, Sets, quiet_reporter, recipe_of, run_toy, tree, weights
 
 from fedvisage.base.files import cache_directory
 from fedvisage.methods import find
@@ -69,22 +67,13 @@ def fail() -> NetworkTraits:
 
 
 @pytest.fixture(scope="module")
-def large_sets(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """Toy sets of images that are large enough for bf16."""
-    root = tmp_path_factory.mktemp("large")
-    return {name: make_set(root / name, name, seed, size=32) for seed, name in enumerate((*SITES, "U"))}
-
-
-@pytest.fixture(scope="module")
-def chosen_run(large_sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def chosen_run(sets: Sets, new_run: NewRun) -> Path:
     """A finished run whose recipe left layout and number format open."""
-    out = tmp_path_factory.mktemp("chosen") / "run"
-    run_toy(open_recipe(large_sets), out)
-    return out
+    return new_run(open_recipe(sets))
 
 
-def open_recipe(sets: Mapping[str, Path]) -> dict[str, Any]:
-    content = tree(sets, input__size=32)
+def open_recipe(sets: Sets) -> dict[str, Any]:
+    content = tree(sets)
     del content["runtime"]["precision"]
     return content
 
@@ -145,13 +134,11 @@ def test_resolved_recipe_gives_the_same_bytes(chosen_run: Path, tmp_path: Path) 
     assert weights(tmp_path / "again") == weights(chosen_run)
 
 
-def test_resume_accepts_an_open_layout_and_refuses_another_one(
-    chosen_run: Path, large_sets: Mapping[str, Path]
-) -> None:
+def test_resume_accepts_an_open_layout_and_refuses_another_one(chosen_run: Path, sets: Sets) -> None:
     text = (chosen_run / "recipe.yaml").read_text()
-    assert run_toy(open_recipe(large_sets), chosen_run, resume=True)
+    assert run_toy(open_recipe(sets), chosen_run, resume=True)
     assert (chosen_run / "recipe.yaml").read_text() == text
-    other = open_recipe(large_sets)
+    other = open_recipe(sets)
     other["runtime"]["layout"] = "first"
     with refused("run", "recipe", "--out"):
         run_toy(other, chosen_run, resume=True)
@@ -176,9 +163,9 @@ def test_narrow_network_trains_without_a_segmentation_fault(tmp_path: Path) -> N
     assert (child.returncode, child.stderr) == (0, "")
 
 
-def test_layouts_train_the_same_weights_up_to_rounding(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_layouts_train_the_same_weights_up_to_rounding(sets: Sets, tmp_path: Path) -> None:
     for layout in ("first", "last"):
-        content = tree(sets, "fedgpad", runtime__layout=layout, input__size=32, training__rounds=1)
+        content = tree(sets, "fedgpad", runtime__layout=layout, training__rounds=1)
         content["training"]["optimizer"] = {"name": "sgd", "lr": 0.001}  # Adam's first step is a sign
         run(Request(recipe_of(content), tmp_path / layout, tmp_path / "cache"), quiet_reporter())
     first, last = (load_file(tmp_path / layout / "model.safetensors") for layout in ("first", "last"))
@@ -186,17 +173,15 @@ def test_layouts_train_the_same_weights_up_to_rounding(sets: Mapping[str, Path],
         torch.testing.assert_close(first[name], value, rtol=1e-3, atol=1e-4)
 
 
-def test_layout_first_makes_kernels_contiguous(sets: Mapping[str, Path]) -> None:
+def test_layout_first_makes_kernels_contiguous(sets: Sets) -> None:
     setup = set_up_recipe(tree(sets, runtime__layout="first"))
     kernels = [p for p in setup.workspace().net.parameters() if p.dim() == 4 and min(p.shape[1:]) > 1]
     assert all(kernel.is_contiguous() for kernel in kernels)
     assert not any(kernel.is_contiguous(memory_format=torch.channels_last) for kernel in kernels)
 
 
-def test_federation_job_contains_the_layout(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    recipe = without_local_parts(
-        with_chosen_settings(set_up_recipe(tree(sets, runtime__precision="bf16", input__size=32)))
-    )
+def test_federation_job_contains_the_layout(sets: Sets, tmp_path: Path) -> None:
+    recipe = without_local_parts(with_chosen_settings(set_up_recipe(tree(sets, runtime__precision="bf16"))))
     write_job(tmp_path / "job", Job("job", recipe), "ABC")
     runtime = read_job(tmp_path / "job" / "app" / "config").recipe.runtime
     assert (runtime.layout, runtime.precision) == ("last", "bf16")

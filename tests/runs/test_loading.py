@@ -1,7 +1,5 @@
 """Libraries that a run loads before its first step."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,19 +1,16 @@
 """The seal of a finished run: five commands and the Python API refuse a run with a foreign file."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.refusals import refused
-from tests.toy import remove_seal, run_toy, tree
+from tests.refusals import Command, refused
+from tests.toy import Sets, remove_seal, run_toy, tree
 
 import fedvisage as fv
-from fedvisage import cli
 
 Change = Callable[[Path, Path], None]
 Call = Callable[[str, Path], tuple[int, str]]
@@ -21,7 +18,7 @@ VERBS = ("report", "compare", "evaluate", "export", "audit")
 
 
 @pytest.fixture(scope="module")
-def runs(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two finished runs that differ in their seed."""
     place = tmp_path_factory.mktemp("sealed")
     for seed, name in enumerate(("a", "b")):
@@ -35,17 +32,13 @@ def run(runs: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+def call(command: Command) -> Call:
     """Call a verb on a run; return its exit code and what it printed to standard error."""
 
     def run(verb: str, run: Path) -> tuple[int, str]:
         cache = [] if verb == "compare" else ["--cache", str(run.parent / "cache")]
-        words = [verb, str(run), *([str(run.parent / "export")] if verb == "export" else []), *cache]
-        monkeypatch.setattr("sys.argv", ["fedvisage", *words])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return int(ended.value.code or 0), capsys.readouterr().err
+        code, _, error = command(verb, str(run), *([str(run.parent / "export")] if verb == "export" else []), *cache)
+        return code, error
 
     return run
 
@@ -166,7 +159,7 @@ def test_seal_has_the_digest_of_every_file_and_of_the_chain(run: Path) -> None:
     assert seal["chain"] == link
 
 
-def test_resume_finishes_a_run_without_metrics(run: Path, sets: Mapping[str, Path], call: Call) -> None:
+def test_resume_finishes_a_run_without_metrics(run: Path, sets: Sets, call: Call) -> None:
     (run / "metrics.json").unlink()
     assert "not finished" in call("report", run)[1]
     run_toy(tree(sets, evaluation__features=20), run, resume=True)
@@ -174,7 +167,7 @@ def test_resume_finishes_a_run_without_metrics(run: Path, sets: Mapping[str, Pat
     assert "left the sites before an interruption" in (run / "report.html").read_text()
 
 
-def test_output_of_evaluate_is_sealed(run: Path, sets: Mapping[str, Path], tmp_path: Path, call: Call) -> None:
+def test_output_of_evaluate_is_sealed(run: Path, sets: Sets, tmp_path: Path, call: Call) -> None:
     fv.evaluate(run, str(sets["A"]), out=tmp_path / "evaluated", allow_overlap=True)
     assert call("compare", tmp_path / "evaluated")[0] == 0
     shutil.copyfile(run / "scores.csv", tmp_path / "evaluated" / "scores.csv")

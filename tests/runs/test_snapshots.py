@@ -1,22 +1,17 @@
 """Snapshots: models of single rounds, with the bytes and the metrics of a run that ends there."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.toy import run_toy, tree, weights
+from tests.toy import Sets, run_toy, tree, weights
 
 from fedvisage.report.page import write_report
 from fedvisage.runs.directory import snapshot_path
 
 
 @pytest.mark.parametrize("name", ["fedpad", "fedavg"])
-def test_snapshot_equals_the_model_and_metrics_of_a_shorter_run(
-    name: str, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_snapshot_equals_the_model_and_metrics_of_a_shorter_run(name: str, sets: Sets, tmp_path: Path) -> None:
     whole = run_toy(tree(sets, name, training__rounds=3, evaluation__snapshots=2), tmp_path / "whole")
     short = run_toy(tree(sets, name, training__rounds=2), tmp_path / "short")
     (figures,) = whole["by_round"]
@@ -29,9 +24,7 @@ def test_snapshot_equals_the_model_and_metrics_of_a_shorter_run(
         assert figures == {"round": 2, **rates}
 
 
-def test_resumed_run_has_all_snapshots_and_its_report_calls_them_simulated(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_resumed_run_has_all_snapshots_and_its_report_calls_them_simulated(sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, "fedpad", training__rounds=2, evaluation__snapshots=1)
     first = run_toy(content, tmp_path / "run")
     assert [row["round"] for row in first["by_round"]] == [1, 2]
@@ -43,7 +36,7 @@ def test_resumed_run_has_all_snapshots_and_its_report_calls_them_simulated(
     assert "simulation" in page[page.index("The target, round by round") :]
 
 
-def test_training_starts_from_a_snapshot(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_training_starts_from_a_snapshot(sets: Sets, tmp_path: Path) -> None:
     run_toy(tree(sets, "fedpad", training__rounds=2, evaluation__snapshots=1), tmp_path / "run")
     snapshot = str(snapshot_path(tmp_path / "run", 1))
     run_toy(tree(sets, "fedpad", training__rounds=1, training__start=snapshot), tmp_path / "next")

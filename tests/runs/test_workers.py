@@ -1,7 +1,5 @@
 """Parallel sites at workers: the bytes of one process, lost workers, and no remaining processes or files."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
@@ -21,8 +19,18 @@ import psutil
 import pytest
 import torch
 from tests.contract.examples import two_exchanges
+from tests.methods.interrupting import Interrupted
 from tests.refusals import failed, refused
-from tests.toy import deterministic_files, quiet_reporter, recipe_of, run_toy, run_under_same_name, tree
+from tests.toy import (
+    Sets,
+    deterministic_files,
+    files_below,
+    quiet_reporter,
+    recipe_of,
+    run_toy,
+    run_under_same_name,
+    tree,
+)
 
 from fedvisage.base import parallel as parallel_work
 from fedvisage.base.errors import RunFailed, UserError
@@ -94,19 +102,15 @@ class WatchedTransport:
 
 
 class RoundReporter(Reporter):
-    """A reporter that calls a function after a round."""
+    """A reporter that calls a function after a round, or after every one."""
 
-    def __init__(self, number: int, action: Callable[[], None]) -> None:
+    def __init__(self, number: int | None, action: Callable[[], None]) -> None:
         super().__init__(quiet_reporter().console, quiet=True)
         self._number, self._action = number, action
 
     def ended_round(self, row: Mapping[str, Any], total: int) -> None:
-        if row["round"] == self._number:
+        if self._number in (None, row["round"]):
             self._action()
-
-
-class Interrupted(Exception):
-    """The run was interrupted."""
 
 
 def interrupt() -> None:
@@ -124,16 +128,11 @@ def kill_a_worker() -> None:
     process.wait(60)
 
 
-def site_files(run: Path) -> dict[str, bytes]:
-    """Return the sites' private state and releases in a run's directory."""
-    return {str(path.relative_to(run)): path.read_bytes() for path in (run / "sites").rglob("*") if path.is_file()}
-
-
 def check_equal(content: dict[str, Any], tmp_path: Path, parallel: Any, method: Method | None = None) -> None:
     run_toy(content, tmp_path / "alone", method=method)
     run_under_same_name(tmp_path / "alone", content, tmp_path / "parallel", method=method, wire=parallel)
     assert deterministic_files(tmp_path / "parallel") == deterministic_files(tmp_path / "alone")
-    assert site_files(tmp_path / "parallel") == site_files(tmp_path / "alone")
+    assert files_below(tmp_path / "parallel" / "sites") == files_below(tmp_path / "alone" / "sites")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +144,7 @@ def check_equal(content: dict[str, Any], tmp_path: Path, parallel: Any, method: 
     ],
 )
 def test_parallel_sites_give_the_bytes_of_sequential_sites(
-    name: str, sets: Mapping[str, Path], tmp_path: Path, parallel: Any
+    name: str, sets: Sets, tmp_path: Path, parallel: Any
 ) -> None:
     check_equal(tree(sets, name, **KEPT), tmp_path, parallel)
 
@@ -161,7 +160,7 @@ def test_parallel_sites_give_the_bytes_of_sequential_sites(
     ],
 )
 def test_parallel_sites_give_equal_bytes_with_protections_and_absent_sites(
-    changes: dict[str, Any], sets: Mapping[str, Path], tmp_path: Path, parallel: Any
+    changes: dict[str, Any], sets: Sets, tmp_path: Path, parallel: Any
 ) -> None:
     check_equal(
         tree(sets, "scaffold" if "federation__wire" in changes else "fedpad", **KEPT, **changes), tmp_path, parallel
@@ -169,27 +168,22 @@ def test_parallel_sites_give_equal_bytes_with_protections_and_absent_sites(
 
 
 @pytest.mark.slow
-def test_parallel_sites_give_equal_bytes_with_a_passed_method(
-    sets: Mapping[str, Path], tmp_path: Path, parallel: Any
-) -> None:
+def test_parallel_sites_give_equal_bytes_with_a_passed_method(sets: Sets, tmp_path: Path, parallel: Any) -> None:
     check_equal(tree(sets, two_exchanges.METHOD, **KEPT), tmp_path, parallel, two_exchanges.METHOD)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [25.0, 60.0])
 def test_spent_budget_ends_a_parallel_run_in_the_same_round(
-    epsilon: float, sets: Mapping[str, Path], tmp_path: Path, parallel: Any
+    epsilon: float, sets: Sets, tmp_path: Path, parallel: Any
 ) -> None:
-    content = tree(sets, "privacyface", **KEPT, privacy__epsilon=epsilon)
-    check_equal(content, tmp_path, parallel)
+    check_equal(tree(sets, "privacyface", **KEPT, privacy__epsilon=epsilon), tmp_path, parallel)
 
 
 @pytest.mark.parametrize(
     "name", ["fedpad", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedgpad", "privacyface"))]
 )
-def test_lost_worker_ends_the_run_and_resume_gives_the_same_bytes(
-    name: str, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_lost_worker_ends_the_run_and_resume_gives_the_same_bytes(name: str, sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, name, **{**KEPT, "training__rounds": 3})
     run_toy(content, tmp_path / "alone")
     two = tree(sets, name, **{**KEPT, "training__rounds": 3}, runtime__workers=2)
@@ -199,10 +193,10 @@ def test_lost_worker_ends_the_run_and_resume_gives_the_same_bytes(
     assert not (tmp_path / "parallel" / SCRATCH).exists()
     run_toy(two, tmp_path / "parallel", resume=True)
     assert deterministic_files(tmp_path / "parallel") == deterministic_files(tmp_path / "alone")
-    assert site_files(tmp_path / "parallel") == site_files(tmp_path / "alone")
+    assert files_below(tmp_path / "parallel" / "sites") == files_below(tmp_path / "alone" / "sites")
 
 
-def test_user_error_at_a_worker_is_one_line(sets: Mapping[str, Path], tmp_path: Path, parallel: Any) -> None:
+def test_user_error_at_a_worker_is_one_line(sets: Sets, tmp_path: Path, parallel: Any) -> None:
     call = replace(two_exchanges.METHOD.calls["centre"], run=refuse)
     method = replace(two_exchanges.METHOD, calls={**two_exchanges.METHOD.calls, "centre": call})
     with refused("recipe.method", "mistake") as caught:
@@ -214,9 +208,7 @@ def refuse(site: Site, message: Message) -> Message:
     raise UserError("recipe.method", f"is a mistake of site {site.name}")
 
 
-def test_free_worker_takes_a_waiting_site_without_state(
-    sets: Mapping[str, Path], tmp_path: Path, parallel: Any
-) -> None:
+def test_free_worker_takes_a_waiting_site_without_state(sets: Sets, tmp_path: Path, parallel: Any) -> None:
     """A and C share a worker in the first round. In the second one A waits for C, which the other worker must take."""
     method = replace(
         two_exchanges.METHOD,
@@ -261,12 +253,12 @@ class RepeatingTransport:
         return self._inner.commit(generation)
 
 
-def test_failed_commit_can_be_repeated(sets: Mapping[str, Path], tmp_path: Path, parallel: Any) -> None:
+def test_failed_commit_can_be_repeated(sets: Sets, tmp_path: Path, parallel: Any) -> None:
     blocked = tmp_path / "parallel" / "sites" / "B"
     check_equal(tree(sets, **KEPT), tmp_path, partial(RepeatingTransport, wire=parallel, blocked=blocked))
 
 
-def test_site_with_state_stays_at_its_worker(sets: Mapping[str, Path], tmp_path: Path, parallel: Any) -> None:
+def test_site_with_state_stays_at_its_worker(sets: Sets, tmp_path: Path, parallel: Any) -> None:
     calls = {**two_exchanges.METHOD.calls, "centre": replace(two_exchanges.METHOD.calls["centre"], run=note_process)}
     method = replace(two_exchanges.METHOD, calls=calls)
     notes = tmp_path / "notes"
@@ -286,7 +278,7 @@ def note_process(site: Site, message: Message) -> Message:
 
 
 def test_message_files_are_removed_after_their_exchange(
-    sets: Mapping[str, Path], tmp_path: Path, parallel: Any, workers: Sequence[Worker]
+    sets: Sets, tmp_path: Path, parallel: Any, workers: Sequence[Worker]
 ) -> None:
     left: list[Path] = []
 
@@ -339,7 +331,7 @@ def test_worker_reports_its_progress(workers: Sequence[Worker]) -> None:
 
 
 @pytest.mark.slow
-def test_run_started_with_two_workers_resumes_with_one(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_run_started_with_two_workers_resumes_with_one(sets: Sets, tmp_path: Path) -> None:
     """Only the environment record of the run contains the number of workers."""
     content = tree(sets, "fedpad", **KEPT)
     run_toy(content, tmp_path / "alone")
@@ -365,7 +357,7 @@ def test_run_started_with_two_workers_resumes_with_one(sets: Mapping[str, Path],
     ],
 )
 def test_reason_against_parallel_sites_is_one_line(
-    name: str, ours: bool, reason: str, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, ours: bool, reason: str, sets: Sets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.modules["__main__"], "check_of_a_script", check_of_a_script, raising=False)
     method = OWN[name] if name in OWN else METHODS.get(name, METHODS["fedpad"])
@@ -378,7 +370,7 @@ def test_reason_against_parallel_sites_is_one_line(
     assert "runtime.workers" in line
 
 
-def test_method_of_importable_functions_is_pickled(sets: Mapping[str, Path]) -> None:
+def test_method_of_importable_functions_is_pickled(sets: Sets) -> None:
     method = two_exchanges.METHOD
     recipe = recipe_of(tree(sets, method), method)
     assert is_picklable(method, recipe)
@@ -393,9 +385,7 @@ def test_method_of_importable_functions_is_pickled(sets: Mapping[str, Path]) -> 
 
 
 @pytest.mark.parametrize(("name", "requested"), [("fedpad", None), ("fedpad", 1), ("pooled", 4)])
-def test_one_site_or_worker_starts_no_processes(
-    name: str, requested: int | None, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_one_site_or_worker_starts_no_processes(name: str, requested: int | None, sets: Sets, tmp_path: Path) -> None:
     pool, lines = WorkerPool(requested, tmp_path), list[str]()
     pool.start(recipe_of(tree(sets, name)), METHODS[name], True, lines.append)
     assert (pool.workers, lines) == ((), [])
@@ -405,7 +395,7 @@ def test_sites_are_assigned_by_their_images() -> None:
     assert assign_sites({"a": 8, "b": 8, "c": 24, "d": 8}, 2) == [["c"], ["a", "b", "d"]]
 
 
-def test_set_is_pickled_as_its_path(sets: Mapping[str, Path]) -> None:
+def test_set_is_pickled_as_its_path(sets: Sets) -> None:
     whole = View.of(PreparedSet.open(sets["A"]), "train")
     sent = pickle.dumps(whole)
     assert len(sent) < whole.batch(np.arange(len(whole))).images.numel()
@@ -414,7 +404,7 @@ def test_set_is_pickled_as_its_path(sets: Mapping[str, Path]) -> None:
 
 
 def test_message_to_all_sites_is_stored_once(
-    sets: Mapping[str, Path], tmp_path: Path, parallel: Any, monkeypatch: pytest.MonkeyPatch
+    sets: Sets, tmp_path: Path, parallel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The trained model goes to all sites in one file; the centres of all, too."""
     stored: list[list[str]] = []
@@ -431,7 +421,7 @@ def test_message_to_all_sites_is_stored_once(
     assert len([names for names in stored if "centre/A" in names]) == 1
 
 
-def test_parallel_sites_report_their_batches(sets: Mapping[str, Path], tmp_path: Path, parallel: Any) -> None:
+def test_parallel_sites_report_their_batches(sets: Sets, tmp_path: Path, parallel: Any) -> None:
     reported_sites: set[str] = set()
 
     class ListeningReporter(Reporter):
@@ -451,7 +441,7 @@ def test_parallel_sites_report_their_batches(sets: Mapping[str, Path], tmp_path:
     [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "SIGTERM"), (signal.SIGKILL, -signal.SIGKILL, "")],
 )
 def test_ended_run_leaves_no_process_and_can_be_resumed(
-    number: signal.Signals, code: int, message: str, sets: Mapping[str, Path], tmp_path: Path
+    number: signal.Signals, code: int, message: str, sets: Sets, tmp_path: Path
 ) -> None:
     """The signal goes to the whole group, as a terminal's does."""
     content, out = tree(sets, training__rounds=300, runtime__workers=2), tmp_path / "run"
@@ -482,10 +472,6 @@ def test_ended_run_leaves_no_process_and_can_be_resumed(
         running.kill()
     assert (out / SCRATCH).exists() == (number == signal.SIGKILL)
 
-    class StoppingReporter(Reporter):
-        def ended_round(self, row: Mapping[str, Any], total: int) -> None:
-            raise Interrupted
-
     with pytest.raises(Interrupted):
-        run_toy(content, out, resume=True, reporter=StoppingReporter(quiet_reporter().console, quiet=True))
+        run_toy(content, out, resume=True, reporter=RoundReporter(None, interrupt))
     assert not (out / SCRATCH).exists()

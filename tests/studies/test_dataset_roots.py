@@ -1,12 +1,9 @@
 """Studies on a folder of datasets: imports, missing datasets, and the papers' studies."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,7 @@ import pytest
 import yaml
 from rich.console import Console
 from tests.refusals import refused
-from tests.toy import discard
+from tests.toy import discard, write_study
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -67,10 +64,10 @@ def larger_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def write_study(study: Mapping[str, Any], folder: Path) -> Path:
-    path = folder / "study.yaml"
-    path.write_text(yaml.safe_dump(dict(study), sort_keys=False))
-    return path
+def fedvisage(*words: str) -> None:
+    """Call the command line, and check that it succeeds."""
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.exception
 
 
 def conduct(path: Path, out: Path, root: Path, **options: Any) -> tuple[dict[str, Any], list[str]]:
@@ -104,8 +101,8 @@ def test_cells_equal_those_of_manually_imported_sets(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("C", "I", "M"):
-        command = ["data", "import", LETTERS[name], str(root / f"copy of {name}"), f"data/{name}"]
-        assert CliRunner().invoke(app, [*command, "--frames", "2", "--size", "32"]).exit_code == 0
+        folder = str(root / f"copy of {name}")
+        fedvisage("data", "import", LETTERS[name], folder, f"data/{name}", "--frames", "2", "--size", "32")
     run_study(write_study(STUDY, tmp_path), tmp_path / "out", tmp_path / "cache", discard)
     for cell in ("fedpad-M-seed0", "single-M-seed0"):
         mine, theirs = (place / "out" / "cells" / cell / "model.safetensors" for place in (tmp_path, imported_study[0]))
@@ -131,7 +128,7 @@ def test_sets_below_the_root_are_used_if_imported_with_the_same_options(root: Pa
     here.mkdir()
     for name, place, frames in (("C", "first", 2), ("I", "sets/second", 2), ("M", "sets/third", 1)):
         words = ["data", "import", LETTERS[name], str(root / f"copy of {name}"), str(here / place), "--size", "32"]
-        assert CliRunner().invoke(app, [*words, "--frames", str(frames)]).exit_code == 0
+        fedvisage(*words, "--frames", str(frames))
     with refused("root", "1 set or file", "M (MSU-MFSD)"):
         conduct(write_study(STUDY, tmp_path), tmp_path / "out", here)
     study = {**STUDY, "imports": {**STUDY["imports"], "M": "msu-mfsd --frames 1"}}  # type: ignore[dict-item]
@@ -163,7 +160,7 @@ def test_missing_datasets_are_listed_with_remedies_before_starting(root: Path, t
     assert not out.exists()
     # The suggested command creates the set that the study accepts.
     words[words.index("DIRECTORY")] = str(root / "copy of M")
-    assert CliRunner().invoke(app, words[1:]).exit_code == 0
+    fedvisage(*words[1:])
     with refused("root", "3 sets or files"):
         run_study(tmp_path / "study.yaml", out, tmp_path, discard, root=tmp_path / "root")
 
@@ -262,7 +259,7 @@ def test_study_of_a_protocol_runs_on_a_root(root: Path, tmp_path: Path) -> None:
 def test_import_is_recognised_in_any_order_of_options(root: Path, tmp_path: Path) -> None:
     words = ["data", "import", "casia-fasd", str(root / "copy of C"), str(tmp_path / "set"), "--size", "32"]
     options = ["--heldout", "0.5", "--seed", "3", "--frames", "6,6+n/2", "--crop", "face"]
-    assert CliRunner().invoke(app, [*words, *options]).exit_code == 0
+    fedvisage(*words, *options)
     manifest = read_manifest(tmp_path / "set")
     wanted = read_spec("casia-fasd --frames 6,6+n/2 --seed 3 --heldout 0.5", "here").of_size(32)
     assert wanted.is_met_by(manifest)
@@ -294,8 +291,7 @@ def test_study_of_a_paper_runs_on_dataset_copies(
         if not (root / kind).exists():
             write_small_copy(kind, root / kind, 8 if finely else 0)
     words = ["study", str(FOLDER / f"{name}.yaml"), "--root", str(root), "--smoke", "--out", str(tmp_path / "out")]
-    result = CliRunner().invoke(app, [*words, "--cache", str(tmp_path / "cache")])
-    assert result.exit_code == 0, result.exception
+    fedvisage(*words, "--cache", str(tmp_path / "cache"))
     rows = shrink_for_smoke(load_study(FOLDER / f"{name}.yaml"), rendered=False).rows
     assert all(row in (tmp_path / "out" / "table.md").read_text() for row in rows)
 
@@ -311,11 +307,9 @@ def test_benchmarks_below_a_root_are_imported_as_columns(tmp_path: Path) -> None
         heldout = "0.9" if name == "public" else "0"
         words = ["data", "people", str(root / "sets" / name), "--size", "32", "--first", str(1000 * number)]
         words += ["--identities", "40" if name == "public" else "4", "--images", "4", "--heldout", heldout]
-        assert CliRunner().invoke(app, [*words, "--workers", "1", "--quiet"]).exit_code == 0
-    study = FOLDER / "privacyface-table3.yaml"
-    words = ["study", str(study), "--root", str(root), "--smoke", "--out", str(tmp_path / "out")]
-    result = CliRunner().invoke(app, [*words, "--cache", str(tmp_path / "cache")])
-    assert result.exit_code == 0, result.exception
+        fedvisage(*words, "--workers", "1", "--quiet")
+    words = ["study", str(FOLDER / "privacyface-table3.yaml"), "--root", str(root), "--smoke"]
+    fedvisage(*words, "--out", str(tmp_path / "out"), "--cache", str(tmp_path / "cache"))
     average = json.loads((tmp_path / "out" / "table.json").read_text())["rows"]["ArcFace, conventional"]["average"]
     assert {f"rfw.{race}.accuracy" for race in ("african", "asian", "caucasian", "indian")} <= {*average}
     head = (tmp_path / "out" / "table.md").read_text()
@@ -340,7 +334,6 @@ def test_documented_commands_run_a_study_on_copies(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     (commands,) = re.findall(r"```console\n(.*?)```", section_of_the_page(), flags=re.DOTALL)
     for command in commands.splitlines():
-        result = CliRunner().invoke(app, shlex.split(command)[1:])
-        assert result.exit_code == 0, result.exception
+        fedvisage(*shlex.split(command)[1:])
     assert (tmp_path / "runs" / "table3-smoke" / "table.md").exists()
     assert len([*(tmp_path / "runs" / "sets").iterdir()]) == 4

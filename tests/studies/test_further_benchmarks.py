@@ -1,17 +1,13 @@
 """Further benchmarks of a study: evaluation of every cell, and columns of the table."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from tests.listed import write_listed, write_templates
 from tests.refusals import refused
-from tests.toy import discard, tree
+from tests.toy import Sets, discard, tree, write_study
 
 from fedvisage.metrics.recorded import Metrics
 from fedvisage.studies.conduct import run_study, shrink_for_smoke
@@ -21,7 +17,7 @@ PAPER = {"source": "A paper", "columns": ["pairs.south.accuracy"], "rows": {"Fed
 
 
 @pytest.fixture(scope="module")
-def study(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def study(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     root = tmp_path_factory.mktemp("benchmarks")
     whole = tree(sets, "fedavg", training__rounds=1, training__pretrain=None, evaluation__every=0)
     people = {name: str(sets[name].with_name(f"people-{name}")) for name in ("A", "B", "U")}
@@ -46,12 +42,6 @@ def study(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) ->
         "paper": [PAPER],
         "beside": {"pairs.north.accuracy": "pairs.south.accuracy"},
     }
-
-
-def write_study(study: Mapping[str, Any], folder: Path) -> Path:
-    path = folder / "study.yaml"
-    path.write_text(yaml.safe_dump(dict(study), sort_keys=False))
-    return path
 
 
 def test_benchmark_figures_are_columns_beside_the_targets(study: dict[str, Any], tmp_path: Path) -> None:

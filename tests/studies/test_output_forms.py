@@ -1,7 +1,5 @@
 """The table of a study as CSV, LaTeX and a page, and drawings of its rows."""
 
-from __future__ import annotations
-
 import csv
 import html
 import io
@@ -13,8 +11,7 @@ from statistics import stdev
 from typing import Any
 
 import pytest
-import yaml
-from tests.toy import discard, tree
+from tests.toy import Sets, discard, tree, write_study
 from typer.testing import CliRunner
 
 from fedvisage.cli import app
@@ -62,7 +59,7 @@ def test_latex_notes_follow_the_table() -> None:
 
 
 @pytest.fixture(scope="module")
-def output(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def output(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the output of a study whose rows set one number and whose title contains HTML."""
     root = tmp_path_factory.mktemp("forms")
     recipe: dict[str, Any] = {key: value for key, value in tree(sets).items() if key != "data"}
@@ -77,8 +74,7 @@ def output(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -
         "figures": ["hter", "auc"],
         "rows": {f"rate {rate}": {"set": [f"training.optimizer.lr={rate}"]} for rate in (0.001, 0.01, 0.1)},
     }
-    (root / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
-    run_study(root / "study.yaml", root / "out", root / "cache", discard)
+    run_study(write_study(study, root), root / "out", root / "cache", discard)
     return root / "out"
 
 
@@ -245,7 +241,7 @@ def test_held_out_figures_have_no_interval(output: Path) -> None:
     assert "the same sites train for several targets" in shown.note
 
 
-def test_study_of_recognition_has_all_forms(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_study_of_recognition_has_all_forms(sets: Sets, tmp_path: Path) -> None:
     recipe = tree(sets, "fedavg", training__rounds=1, training__local={"batches": 1})
     people = recipe.pop("data")
     study = {
@@ -258,8 +254,7 @@ def test_study_of_recognition_has_all_forms(sets: Mapping[str, Path], tmp_path: 
         "figures": ["generic.tar@1e-1"],
         "rows": {"FedAvg": {}, "again": {"trained_by": "FedAvg"}},
     }
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
-    run_study(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", discard)
+    run_study(write_study(study, tmp_path), tmp_path / "out", tmp_path / "cache", discard)
     assert all((tmp_path / "out" / name).exists() for name in ("table.csv", "table.tex"))
     page = (tmp_path / "out" / "study.html").read_text()
     assert "Difference to FedAvg" in page

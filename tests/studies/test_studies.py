@@ -1,7 +1,5 @@
 """The shipped studies and recipes are valid, quote the printed figures, and run end to end."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

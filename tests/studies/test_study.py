@@ -1,7 +1,5 @@
 """Studies: the grid, the table, and reuse of finished cells."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 from tests.refusals import refused
-from tests.toy import discard, scores_of, tree
+from tests.toy import Sets, discard, scores_of, tree, write_study
 
 from fedvisage.studies.conduct import run_study, shrink_for_smoke
 from fedvisage.studies.grid import Cell, cells_of, groups_of
@@ -30,7 +28,7 @@ PAPER = {
 
 
 @pytest.fixture(scope="module")
-def grid(sets: Mapping[str, Path]) -> dict[str, Any]:
+def grid(sets: Sets) -> dict[str, Any]:
     recipe = {key: value for key, value in tree(sets).items() if key != "data"}
     recipe["training"]["rounds"] = 1
     return {
@@ -51,8 +49,7 @@ def grid(sets: Mapping[str, Path]) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def toy_study(grid: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     root = tmp_path_factory.mktemp("study")
-    (root / "study.yaml").write_text(yaml.safe_dump(grid, sort_keys=False))
-    return root, run_study(root / "study.yaml", root / "out", root / "cache", discard)
+    return root, run_study(write_study(grid, root), root / "out", root / "cache", discard)
 
 
 def metrics_of(root: Path, cell: str) -> dict[str, Any]:
@@ -85,8 +82,7 @@ def test_smoke_test_has_one_cell_per_kind_of_row_and_its_training(grid: dict[str
         "Fused, slow": {"set": ["method.name=fused"], "trained_by": "Single, slow"},
         "Single, slow, adapted": {"set": ["evaluation.adapt=paper"], "trained_by": "Single, slow"},
     }
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, "rows": rows}, sort_keys=False))
-    small = shrink_for_smoke(load_study(tmp_path / "study.yaml"), rendered=False)
+    small = shrink_for_smoke(load_study(write_study({**grid, "rows": rows}, tmp_path)), rendered=False)
     assert [(cell.row, cell.target, cell.seed) for cell in cells_of(small, tmp_path)] == [
         (row, "U", 0) for row in ("Single", "Fused", "FedPAD", "Single, slow", "Single, slow, adapted")
     ]
@@ -105,9 +101,7 @@ def test_printed_figures_are_shown_and_averaged(toy_study: tuple[Path, dict[str,
     assert "on other (real) data" in (toy_study[0] / "out" / "table.md").read_text()
 
 
-def test_inconsistent_printed_average_is_footnoted(
-    toy_study: tuple[Path, dict[str, Any]],
-) -> None:
+def test_inconsistent_printed_average_is_footnoted(toy_study: tuple[Path, dict[str, Any]]) -> None:
     text = (toy_study[0] / "out" / "table.md").read_text()
     notes = [line for line in text.splitlines() if line.startswith("- ")]
     assert notes == [
@@ -127,20 +121,21 @@ def test_model_of_each_site_has_a_line_beside_its_printed_one(toy_study: tuple[P
     assert shown == pytest.approx([np.mean(values), np.std(values, ddof=1)], abs=0.006)
 
 
-def test_row_can_quote_another_printed_name(grid: dict[str, Any], tmp_path: Path, sets: Mapping[str, Path]) -> None:
+def test_row_can_quote_another_printed_name(grid: dict[str, Any], tmp_path: Path, sets: Sets) -> None:
     rows = {"Averaging": {"quotes": "FedPAD"}}
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, "rows": rows, "seeds": [0], "targets": ["A"]}))
-    run_study(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", discard)
+    run_study(
+        write_study({**grid, "rows": rows, "seeds": [0], "targets": ["A"]}, tmp_path),
+        tmp_path / "out",
+        tmp_path / "cache",
+        discard,
+    )
     assert lines_of(tmp_path)[2][-2:] == ["40.00", "70.00"]
 
 
-def test_costs_have_their_own_units_and_no_printed_column(
-    grid: dict[str, Any], tmp_path: Path, sets: Mapping[str, Path]
-) -> None:
+def test_costs_have_their_own_units_and_no_printed_column(grid: dict[str, Any], tmp_path: Path, sets: Sets) -> None:
     """Compare the bytes with the ledger."""
     small = {**grid, "rows": {"FedPAD": {}}, "seeds": [0], "targets": ["A"], "figures": ["eer", "megabytes_up"]}
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(small))
-    run_study(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", discard)
+    run_study(write_study(small, tmp_path), tmp_path / "out", tmp_path / "cache", discard)
     ledger = (tmp_path / "out" / "cells" / "fedpad-A-seed0" / "ledger.jsonl").read_text().splitlines()
     sent = sum(line["bytes"] for line in map(json.loads, ledger) if line["direction"] == "up")
     head, _, line = lines_of(tmp_path)
@@ -150,7 +145,7 @@ def test_costs_have_their_own_units_and_no_printed_column(
 
 
 def test_own_published_and_printed_figures_have_separate_columns(
-    grid: dict[str, Any], tmp_path: Path, sets: Mapping[str, Path]
+    grid: dict[str, Any], tmp_path: Path, sets: Sets
 ) -> None:
     """Printed figures appear only under their own rule; members also have published figures."""
     printed = {**PAPER, "columns": ["published.hter_target_eer", "auc"]}
@@ -163,8 +158,7 @@ def test_own_published_and_printed_figures_have_separate_columns(
         "paper": [printed],
         "figures": ["hter", "published.hter_target_eer", "published.tpr_bona_fide_1pct"],
     }
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(small))
-    run_study(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", discard)
+    run_study(write_study(small, tmp_path), tmp_path / "out", tmp_path / "cache", discard)
     head, _, *lines = lines_of(tmp_path)
     assert [title.split()[0] for title in head[3:]] == ["HTER", "HTER", "bona", "HTER"]
     assert "as published" in head[4]
@@ -177,9 +171,7 @@ def test_own_published_and_printed_figures_have_separate_columns(
     assert float(of_b[4]) == pytest.approx(100 * member, abs=0.006)
 
 
-def test_site_can_train_on_a_part_of_the_set_of_a_target(
-    grid: dict[str, Any], tmp_path: Path, sets: Mapping[str, Path]
-) -> None:
+def test_site_can_train_on_a_part_of_the_set_of_a_target(grid: dict[str, Any], tmp_path: Path, sets: Sets) -> None:
     trains = {name: f"{path} only: frames=1" for name, path in sets.items()}
     data = cells({**grid, "trains": trains, "targets": ["A"], "rows": {"FedPAD": {}}}, tmp_path)["FedPAD"].recipe.data
     assert data.target == str(sets["A"])
@@ -188,7 +180,7 @@ def test_site_can_train_on_a_part_of_the_set_of_a_target(
         ({"Z": "data/Z"}, "trains", "Z"),
         ({"A": "data/other only: frames=1"}, "trains.A", "data/other only: frames=1"),
     ):
-        (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, "trains": wrong}, sort_keys=False))
+        write_study({**grid, "trains": wrong}, tmp_path)
         with refused(f"study.yaml: {place}", keyword):
             load_study(tmp_path / "study.yaml")
 
@@ -233,8 +225,7 @@ def test_targets_with_equal_sites_share_one_training(grid: dict[str, Any], tmp_p
         "seeds": [0],
         "paper": [],
     }
-    path = tmp_path / "study.yaml"
-    path.write_text(yaml.safe_dump(study, sort_keys=False))
+    path = write_study(study, tmp_path)
     cells = {cell.out.name: cell for cell in cells_of(load_study(path), tmp_path / "out" / "cells")}
     first = cells["fedpad-A-print-seed0"]
     assert first.trained is None
@@ -296,7 +287,7 @@ def test_parallel_cells_give_the_same_table_without_processes_per_site(
 def test_invalid_study_file_is_refused(
     grid: dict[str, Any], tmp_path: Path, change: dict[str, Any], place: str, keyword: str
 ) -> None:
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, **change}, sort_keys=False))
+    write_study({**grid, **change}, tmp_path)
     with refused(f"study.yaml: {place}", keyword):
         load_study(tmp_path / "study.yaml")
 
@@ -321,8 +312,7 @@ def test_row_can_have_public_people_outside_the_sites(tmp_path: Path) -> None:
         "seeds": [0],
         "rows": {"theirs": {}, "own": {"public": "other"}, "same": {"trained_by": "own"}},
     }
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
-    cells = {cell.row: cell.recipe.data for cell in cells_of(load_study(tmp_path / "study.yaml"), tmp_path)}
+    cells = {cell.row: cell.recipe.data for cell in cells_of(load_study(write_study(study, tmp_path)), tmp_path)}
     assert {name: data.public for name, data in cells.items()} == {
         "theirs": "data/first",
         "own": "data/other",
@@ -330,7 +320,7 @@ def test_row_can_have_public_people_outside_the_sites(tmp_path: Path) -> None:
     }
     assert all(sorted(data.sites) == ["A", "B"] for data in cells.values())
     study["rows"]["own"]["public"] = "nobody"  # type: ignore[index]
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
+    write_study(study, tmp_path)
     with refused("study.yaml: rows.own.public", "'nobody'"):
         load_study(tmp_path / "study.yaml")
 
@@ -369,7 +359,7 @@ def test_study_inherits_missing_sections(grid: dict[str, Any], tmp_path: Path) -
 
 @pytest.mark.parametrize("like", [None, 7, {"a": 1}, [["first.yaml"]], [7], True, 1.5])
 def test_like_is_a_name_or_a_list_of_names(like: Any, grid: dict[str, Any], tmp_path: Path) -> None:
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, "like": like}))
+    write_study({**grid, "like": like}, tmp_path)
     with refused("study.yaml: like", "name"):
         load_study(tmp_path / "study.yaml")
 
@@ -383,7 +373,7 @@ def test_circular_inheritance_is_refused(grid: dict[str, Any], tmp_path: Path) -
 
 def test_changes_of_the_command_override_the_rows(grid: dict[str, Any], tmp_path: Path) -> None:
     grid = {**grid, "rows": {"FedPAD": {"set": ["training.rounds=9", "training.batch=6"]}}, "seeds": [0]}
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, "targets": ["U"]}))
+    write_study({**grid, "targets": ["U"]}, tmp_path)
     out = tmp_path / "out"
     run_study(tmp_path / "study.yaml", out, tmp_path / "cache", discard, changes=["training.rounds=1"])
     recipe = yaml.safe_load((out / "cells" / "fedpad-U-seed0" / "recipe.yaml").read_text())
@@ -402,7 +392,7 @@ def test_studies_with_shared_runs_train_equal_rows_once(toy_study: tuple[Path, d
 def test_missing_set_is_refused_before_the_first_cell(grid: dict[str, Any], tmp_path: Path) -> None:
     *_, last = grid["sets"]
     wrong = {**grid, "sets": {**grid["sets"], last: "synth: NoSuch"}}
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(wrong, sort_keys=False))
+    write_study(wrong, tmp_path)
     with refused("Single, target U: recipe.data.target", "OULU-NPU"):
         run_study(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", discard)
     assert not (tmp_path / "out").exists()

@@ -1,7 +1,5 @@
 """Input pictures: files, folders, lists and a pipe."""
 
-from __future__ import annotations
-
 import io
 import os
 from pathlib import Path

@@ -1,20 +1,15 @@
 """Sets with different crops are refused in runs, studies and evaluations."""
 
-from __future__ import annotations
-
 import json
 import shutil
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-import yaml
-from tests.refusals import refused
-from tests.toy import make_set, quiet_reporter, recipe_of, remove_seal, run_toy, tree
+from tests.refusals import Command, refused
+from tests.toy import NewRun, Sets, make_set, quiet_reporter, recipe_of, remove_seal, run_toy, tree, write_study
 
 import fedvisage as fv
-from fedvisage import cli
 from fedvisage.data.crops import OLD_DETECTOR, CropRecord
 from fedvisage.faces.cropping import record_of
 from fedvisage.runs.evaluate import evaluate
@@ -39,34 +34,31 @@ def cropped_sets(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]
 
 
 def write_crop_record(path: Path, crop: CropRecord) -> None:
-    """Write a crop record into a set."""
     settings = json.loads((path / "set.json").read_text())
     (path / "set.json").write_text(json.dumps(settings | {"crop": crop.model_dump()}))
 
 
 @pytest.fixture(scope="module")
-def finished_run(cropped_sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("finished") / "run"
-    run_toy(tree(cropped_sets, training__rounds=1), out)
-    return out
+def finished_run(cropped_sets: Sets, new_run: NewRun) -> Path:
+    return new_run(tree(cropped_sets, training__rounds=1))
 
 
-def with_target(cropped_sets: Mapping[str, Path], name: str) -> dict[str, object]:
+def with_target(cropped_sets: Sets, name: str) -> dict[str, object]:
     return tree({**cropped_sets, "U": cropped_sets[name]}, training__rounds=1)
 
 
-def test_target_with_other_crops_is_refused_before_training(cropped_sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_target_with_other_crops_is_refused_before_training(cropped_sets: Sets, tmp_path: Path) -> None:
     with refused("data.target", "data.sites.A", "--allow-mixed-crops"):
         run_toy(with_target(cropped_sets, "W"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_site_with_other_crops_is_refused_by_name(cropped_sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_site_with_other_crops_is_refused_by_name(cropped_sets: Sets, tmp_path: Path) -> None:
     with refused("data.sites.B", "data.sites.A", "--allow-mixed-crops"):
         run_toy(tree({**cropped_sets, "B": cropped_sets["W"]}), tmp_path / "run")
 
 
-def test_public_people_with_other_crops_are_refused_by_name(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_public_people_with_other_crops_are_refused_by_name(sets: Sets, tmp_path: Path) -> None:
     root = sets["A"].parent
     places = {name: Path(shutil.copytree(root / f"people-{name}", tmp_path / f"people-{name}")) for name in "ABCUP"}
     aligned = record_of("face", aligned=True)
@@ -77,7 +69,7 @@ def test_public_people_with_other_crops_are_refused_by_name(sets: Mapping[str, P
         run_toy(tree({name: tmp_path / name for name in "ABCU"}, "fedfr"), tmp_path / "run")
 
 
-def test_allowed_mixture_gives_the_same_bytes(cropped_sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_allowed_mixture_gives_the_same_bytes(cropped_sets: Sets, tmp_path: Path) -> None:
     recipe = recipe_of(with_target(cropped_sets, "W"))
     run(Request(recipe, tmp_path / "mixed", tmp_path, checks=Checks(allow_mixed_crops=True)), quiet_reporter())
     settings = json.loads((cropped_sets["W"] / "set.json").read_text())
@@ -99,7 +91,7 @@ def test_model_records_its_training_crops(finished_run: Path) -> None:
 
 
 def test_model_is_evaluated_on_other_crops_only_if_allowed(
-    cropped_sets: Mapping[str, Path], finished_run: Path, tmp_path: Path
+    cropped_sets: Sets, finished_run: Path, tmp_path: Path
 ) -> None:
     model = open_model(finished_run)
     with refused(cropped_sets["W"], "model", "--allow-mixed-crops"):
@@ -107,29 +99,19 @@ def test_model_is_evaluated_on_other_crops_only_if_allowed(
     assert evaluate(model, str(cropped_sets["W"]), tmp_path, checks=Checks(allow_mixed_crops=True))["target"] == "W"
 
 
-def test_command_line_has_the_option_and_prints_notes(
-    cropped_sets: Mapping[str, Path],
-    finished_run: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def call(*words: object) -> tuple[object, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fedvisage", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return ended.value.code, *capsys.readouterr()
-
-    code, _, err = call("evaluate", finished_run, "--data", cropped_sets["V"], "--json")
+def test_command_line_has_the_option_and_prints_notes(cropped_sets: Sets, finished_run: Path, command: Command) -> None:
+    words = ("evaluate", str(finished_run), "--data", str(cropped_sets["V"]), "--json")
+    code, _, err = command(*words)
     assert code == 2
     assert "--allow-mixed-crops" in err
-    code, out, err = call("evaluate", finished_run, "--data", cropped_sets["V"], "--allow-mixed-crops", "--json")
+    code, out, err = command(*words, "--allow-mixed-crops")
     assert not code
     assert json.loads(out)["target"] == "V"
     assert "earlier versions" in err
     assert str(cropped_sets["V"]) in err
 
 
-def test_runs_and_studies_have_the_option(cropped_sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_runs_and_studies_have_the_option(cropped_sets: Sets, tmp_path: Path) -> None:
     content = with_target(cropped_sets, "W")
     with refused("data.target", "data.sites.A"):
         fv.run(content, out=tmp_path / "refused", quiet=True)
@@ -145,7 +127,7 @@ def test_runs_and_studies_have_the_option(cropped_sets: Mapping[str, Path], tmp_
         "rows": {"FedPAD": {}},
         "seeds": [0],
     }
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
+    write_study(study, tmp_path)
     with refused("data.target", "data.sites.A"):
         fv.study(tmp_path / "study.yaml", out=tmp_path / "study", quiet=True, cache=tmp_path)
     studied = fv.study(
@@ -155,7 +137,7 @@ def test_runs_and_studies_have_the_option(cropped_sets: Mapping[str, Path], tmp_
 
 
 def test_set_of_the_earlier_detector_causes_a_notice(
-    cropped_sets: Mapping[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cropped_sets: Sets, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fv.run(with_target(cropped_sets, "V"), out=tmp_path / "run", allow_mixed_crops=True)
     (line,) = [line for line in capsys.readouterr().out.replace("\n", " ").split("data.target: ") if "earlier" in line]
@@ -178,7 +160,7 @@ def recipe_says(path: Path, sites: Mapping[str, object]) -> None:
     (path / "model.json").write_text(json.dumps(settings))
 
 
-def test_model_of_outdated_crops_causes_a_notice(cropped_sets: Mapping[str, Path], without_record: Path) -> None:
+def test_model_of_outdated_crops_causes_a_notice(cropped_sets: Sets, without_record: Path) -> None:
     recipe_says(without_record, {"A": cropped_sets["A"], "V": cropped_sets["V"]})
     with pytest.warns(UserWarning, match="crops"):
         fv.open(without_record)

@@ -1,7 +1,5 @@
 """The error-rate curves that a run keeps, and operating points of runs and exports."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.refusals import check_output, refused
-from tests.toy import SIZE, make_set, run_toy, tree
+from tests.toy import SIZE, NewRun, Sets, make_set, run_toy, tree
 from typer.testing import CliRunner, Result
 
 import fedvisage as fv
@@ -40,10 +38,8 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def run(many: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("points") / "run"
-    run_toy(tree(many, training__rounds=1), out)
-    return out
+def run(many: Mapping[str, Path], new_run: NewRun) -> Path:
+    return new_run(tree(many, training__rounds=1))
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +179,7 @@ def test_points_without_support_are_refused_with_the_rate_that_has_it(
         fv.open(run, at="bpcer=1%")
 
 
-def test_a_model_without_curves_is_refused_with_its_directory(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_model_without_curves_is_refused_with_its_directory(sets: Sets, tmp_path: Path) -> None:
     settings = tree(sets, training__rounds=1)
     settings["data"]["sites"].pop("C")
     run_toy(settings, tmp_path / "run")
@@ -221,7 +217,7 @@ def test_each_point_applies_to_the_model_of_its_task(export_directory: Path) -> 
 
 
 def test_a_recognition_model_keeps_curves_over_all_pairs_with_people_and_pairs_of_people(
-    sets: Mapping[str, Path], tmp_path: Path
+    sets: Sets, tmp_path: Path
 ) -> None:
     run_toy(tree(sets, "fine-tune", training__rounds=1), tmp_path / "run")
     curves = open_model(tmp_path / "run").saved.curves

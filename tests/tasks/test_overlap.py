@@ -1,7 +1,5 @@
 """Pictures in two places are detected by content and refused before training unless allowed."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping
@@ -11,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.refusals import refused
-from tests.toy import SIZE, deterministic_files, make_set, quiet_reporter, recipe_of, run_toy, tree
+from tests.toy import SIZE, Sets, copy_set, deterministic_files, make_set, quiet_reporter, recipe_of, run_toy, tree
 
 from fedvisage.base.progress import discard
 from fedvisage.data.batches import View
@@ -56,14 +54,14 @@ def run_with_checks(content: Mapping[str, Any], out: Path, **options: Any) -> di
     return run(Request(recipe_of(content), out, out.parent / "cache", **options), quiet_reporter())
 
 
-def with_target(sets: Mapping[str, Path], target: Path, method: str = "fedpad") -> dict[str, Any]:
+def with_target(sets: Sets, target: Path, method: str = "fedpad") -> dict[str, Any]:
     return tree(sets, method, **QUICK) | {"data": {**tree(sets, method)["data"], "target": str(target)}}
 
 
 @pytest.mark.parametrize("method", ["fedpad", "pooled"])
 @pytest.mark.parametrize("darker", [0, 6])
 def test_target_with_renamed_pictures_of_a_site_is_refused(
-    method: str, darker: int, sets: Mapping[str, Path], tmp_path: Path
+    method: str, darker: int, sets: Sets, tmp_path: Path
 ) -> None:
     target = write_mixed_set(tmp_path / "mine", [(sets["U"], 12), (sets["B"], 12)], darker=darker)
     with refused("data.target", "12 of 24", "site B", "--allow-overlap"):
@@ -71,7 +69,7 @@ def test_target_with_renamed_pictures_of_a_site_is_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_allowed_overlap_is_printed_recorded_and_reported(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_allowed_overlap_is_printed_recorded_and_reported(sets: Sets, tmp_path: Path) -> None:
     target = write_mixed_set(tmp_path / "mine", [(sets["U"], 12), (sets["B"], 12)])
     content, out = with_target(sets, target), tmp_path / "run"
     run_with_checks(content, out, checks=Checks(allow_overlap=True))
@@ -86,7 +84,7 @@ def test_allowed_overlap_is_printed_recorded_and_reported(sets: Mapping[str, Pat
     run_with_checks(content, out, resume=True)  # a resumed run needs no second permission
 
 
-def test_disjoint_sets_run_unchanged_and_the_report_states_the_check(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_disjoint_sets_run_unchanged_and_the_report_states_the_check(sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, **QUICK)
     run_with_checks(content, tmp_path / "first")
     run_with_checks(content, tmp_path / "second", checks=Checks(allow_overlap=True, verify=True))
@@ -97,7 +95,7 @@ def test_disjoint_sets_run_unchanged_and_the_report_states_the_check(sets: Mappi
     assert "was found in two of its places" in page
 
 
-def test_small_overlap_is_printed_and_the_run_continues(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_small_overlap_is_printed_and_the_run_continues(sets: Sets, tmp_path: Path) -> None:
     large = make_set(tmp_path / "large", "L", 20, subjects=20)
     target = write_mixed_set(tmp_path / "mine", [(large, 119), (sets["B"], 1)])
     run_with_checks(with_target(sets, target), tmp_path / "run")
@@ -106,7 +104,7 @@ def test_small_overlap_is_printed_and_the_run_continues(sets: Mapping[str, Path]
     assert "1 of whose 120 images were trained on" in write_report(tmp_path / "run").read_text()
 
 
-def test_two_sites_with_the_same_set_are_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_two_sites_with_the_same_set_are_refused(sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, **QUICK)
     content["data"]["sites"]["C"] = str(shutil.copytree(sets["B"], tmp_path / "again"))
     with refused("data.sites.B", "site C"):
@@ -114,7 +112,7 @@ def test_two_sites_with_the_same_set_are_refused(sets: Mapping[str, Path], tmp_p
     run_with_checks(content, tmp_path / "run", checks=Checks(allow_overlap=True))
 
 
-def test_held_out_subject_must_not_train_under_another_name(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_held_out_subject_must_not_train_under_another_name(sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, **QUICK)
     content["data"]["sites"] = {"A": str(write_mixed_set(tmp_path / "more", [(sets["A"], 36), (sets["C"], 6)]))}
     run_with_checks(content, tmp_path / "fine")
@@ -123,7 +121,7 @@ def test_held_out_subject_must_not_train_under_another_name(sets: Mapping[str, P
         run_with_checks(content, tmp_path / "run")
 
 
-def test_target_may_have_subjects_that_no_site_has(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_target_may_have_subjects_that_no_site_has(sets: Sets, tmp_path: Path) -> None:
     whole = make_set(tmp_path / "whole", "W", 30, subjects=20)
     content = tree(sets, **QUICK)
     content["data"]["sites"]["A"] = f"{whole} only: subjects=0-60"
@@ -135,9 +133,7 @@ def test_target_may_have_subjects_that_no_site_has(sets: Mapping[str, Path], tmp
         run_with_checks(content, tmp_path / "both")
 
 
-def test_subjects_of_one_dataset_are_compared_by_name_and_rendered_ones_by_seed(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_subjects_of_one_dataset_are_compared_by_name_and_rendered_ones_by_seed(sets: Sets, tmp_path: Path) -> None:
     other_pictures = make_set(tmp_path / "same-names", "A", 77)
     with refused("data.target", "6 subjects", "'secret-subject-A0'"):
         run_with_checks(with_target(sets, other_pictures), tmp_path / "run")
@@ -162,29 +158,22 @@ def test_subjects_of_one_dataset_are_compared_by_name_and_rendered_ones_by_seed(
         assert len(overlap.named) == count
 
 
-def test_public_people_of_a_site_under_another_name_are_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_public_people_of_a_site_under_another_name_are_refused(sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, "fedfr", **QUICK)
-    source = PreparedSet.open(sets["A"].with_name("people-A"))
-    with Writer(tmp_path / "public", name="public", size=SIZE, source="mixed", identities=True) as out:
-        count = len(source)
-        assert source.rows.group is not None
-        out.add(
-            np.asarray(source.images),
-            label=[1] * count,
-            species=["bonafide"] * count,
-            frame=[0] * count,
-            subject=[f"renamed {who}" for who in source.rows.subject],
-            video=source.rows.video,
-            split=["heldout" if who.endswith("2") else "train" for who in source.rows.subject],
-            item=source.rows.item,
-            group=source.rows.group,
-        )
-    content["data"] |= {"public": str(tmp_path / "public"), "public_identities": 2}
+    people = sets["A"].with_name("people-A")
+    names = PreparedSet.open(people).rows.subject
+    public = copy_set(
+        people,
+        tmp_path / "public",
+        subject=[f"renamed {who}" for who in names],
+        split=["heldout" if who.endswith("2") else "train" for who in names],
+    )
+    content["data"] |= {"public": str(public), "public_identities": 2}
     with refused("data.public", "15 of 15"):
         run_with_checks(content, tmp_path / "run")
 
 
-def test_finished_model_is_not_evaluated_on_its_training_data(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_finished_model_is_not_evaluated_on_its_training_data(sets: Sets, tmp_path: Path) -> None:
     run_toy(tree(sets, **QUICK), tmp_path / "run")
     model, cache, heard = open_model(tmp_path / "run"), tmp_path / "cache", list[str]()
     target = write_mixed_set(tmp_path / "mine", [(sets["U"], 12), (sets["B"], 12)])
@@ -197,7 +186,7 @@ def test_finished_model_is_not_evaluated_on_its_training_data(sets: Mapping[str,
     evaluate(model, str(fresh), cache)
 
 
-def test_changed_bytes_are_refused_before_training_and_evaluation(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_changed_bytes_are_refused_before_training_and_evaluation(sets: Sets, tmp_path: Path) -> None:
     altered = shutil.copytree(sets["B"], tmp_path / "B")
     content = tree(sets, **QUICK)
     content["data"]["sites"]["B"] = str(altered)

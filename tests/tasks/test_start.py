@@ -1,15 +1,12 @@
 """Starts: fitting tensors are used, others are named or refused."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.refusals import refused
-from tests.toy import run_toy, tree
+from tests.toy import Sets, run_toy, tree
 
 from fedvisage.base.files import read_json, write_tensors
 from fedvisage.recipe import Start
@@ -84,7 +81,7 @@ def test_converted_file_names_its_network(tmp_path: Path) -> None:
         read_start(path, start(path), PRESENT)
 
 
-def test_file_with_more_parts_starts_a_model_with_fewer(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_file_with_more_parts_starts_a_model_with_fewer(sets: Sets, tmp_path: Path) -> None:
     """A transformer with FedSIS's adapter starts one without it; the run records the fitting tensors."""
     run_toy(tree(sets, "fedsis", training__rounds=1), tmp_path / "first")
     given = tmp_path / "first" / "model.safetensors"

@@ -3,8 +3,6 @@
 All sites then train with the noisy share as their classifier's prior, so that the release changes the weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

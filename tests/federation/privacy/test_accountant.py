@@ -1,7 +1,5 @@
 """The joint cost of releases: the sum, the tight figure and the budget's limit."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """PrivacyFace's theorems and properties, each against draws of random vectors."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

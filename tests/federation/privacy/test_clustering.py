@@ -1,7 +1,5 @@
 """Algorithm 1 of PrivacyFace: against its own lines, and the data sets on which its claim of privacy breaks."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

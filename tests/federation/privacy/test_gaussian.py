@@ -1,8 +1,7 @@
 """The Gaussian mechanism: its σ against a second way to compute it, and the distribution of its noise."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -64,18 +63,11 @@ def draws(request: pytest.FixtureRequest) -> np.ndarray:
     return noise((2**20,), 0.7, draws_of(1) if request.param == "derived" else SystemDraws()).numpy()
 
 
-def test_noise_passes_the_kolmogorov_smirnov_test(draws: np.ndarray) -> None:
+def test_noise_is_normal_with_its_scale(draws: np.ndarray) -> None:
+    edges = 0.7 * stats.norm.ppf(np.linspace(0, 1, 201))
     assert stats.kstest(draws, "norm", args=(0, 0.7)).pvalue > 1e-6
-
-
-def test_noise_falls_into_equally_likely_bins_by_the_chi_square_test(draws: np.ndarray) -> None:
-    edges = 0.7 * stats.norm.ppf(np.linspace(0, 1, 201))
     assert stats.chisquare(np.histogram(draws, edges)[0]).pvalue > 1e-6
-
-
-def test_noise_of_a_slightly_wrong_scale_fails_both_tests(draws: np.ndarray) -> None:
-    wrong = draws * 1.02
-    edges = 0.7 * stats.norm.ppf(np.linspace(0, 1, 201))
+    wrong = draws * 1.02  # both tests notice a slightly wrong scale
     assert stats.kstest(wrong, "norm", args=(0, 0.7)).pvalue < 1e-8
     assert stats.chisquare(np.histogram(wrong, edges)[0]).pvalue < 1e-8
 
@@ -105,25 +97,19 @@ def test_noise_uses_only_the_given_generator() -> None:
     assert first.dtype == torch.float64
 
 
-@pytest.mark.parametrize("epsilon", [0.0, -1.0, math.inf, math.nan])
-def test_epsilon_without_a_guarantee_is_refused(epsilon: float) -> None:
-    with refused("epsilon", str(epsilon)):
-        Budget(epsilon, 1e-5)
-
-
-@pytest.mark.parametrize("delta", [0.0, 1.0, -0.1, 1.5, math.nan])
-def test_a_delta_outside_of_its_range_is_refused(delta: float) -> None:
-    with refused("delta", str(delta)):
-        Budget(1.0, delta)
-
-
-@pytest.mark.parametrize("sensitivity", [0.0, -1.0, math.inf, math.nan])
-def test_a_value_without_a_bound_is_refused(sensitivity: float) -> None:
-    with refused("sensitivity", str(sensitivity), "clip"):
-        standard_deviation(Budget(1.0, 1e-5), sensitivity)
-
-
-@pytest.mark.parametrize("sigma", [0.0, -1.0, math.inf, math.nan])
-def test_noise_of_size_zero_is_refused(sigma: float) -> None:
-    with refused("sigma", str(sigma)):
-        noise((1,), sigma, draws_of(0))
+@pytest.mark.parametrize(
+    ("place", "values", "call"),
+    [
+        ("epsilon", (0.0, -1.0, math.inf, math.nan), lambda value: Budget(value, 1e-5)),
+        ("delta", (0.0, 1.0, -0.1, 1.5, math.nan), lambda value: Budget(1.0, value)),
+        ("sensitivity", (0.0, -1.0, math.inf, math.nan), lambda value: standard_deviation(Budget(1.0, 1e-5), value)),
+        ("sigma", (0.0, -1.0, math.inf, math.nan), lambda value: noise((1,), value, draws_of(0))),
+    ],
+    ids=["epsilon", "delta", "sensitivity", "sigma"],
+)
+def test_values_without_a_guarantee_are_refused(
+    place: str, values: Sequence[float], call: Callable[[float], object]
+) -> None:
+    for value in values:
+        with refused(place, str(value), *(["clip"] if place == "sensitivity" else [])):
+            call(value)

@@ -1,7 +1,5 @@
 """The mechanism whose guarantee holds: its sensitivity on worst cases, the choice of candidates, what leaves."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

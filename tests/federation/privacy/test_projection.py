@@ -1,7 +1,5 @@
 """Public principal directions: definition, separate projection of each class centre, and benefit."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from tests.federation.privacy.drawing import draws_of

@@ -1,7 +1,5 @@
 """The two chains of protections: their order, and what follows from it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -12,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.federation.wires import Wire
-from tests.toy import recipe_of, run_toy, tree
+from tests.toy import Sets, recipe_of, run_toy, tree
 
 from fedvisage.federation.protections.combine import norm_of_update
 from fedvisage.federation.protections.steps import step_names
@@ -56,19 +54,19 @@ def test_recipe_uses_only_its_configured_steps(section: dict[str, Any], site: li
     assert step_names(Federation.model_validate(section)) == {"site": site, "server": server}
 
 
-def test_server_clips_poisoned_uploads_again(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_server_clips_poisoned_uploads_again(sets: Sets, tmp_path: Path) -> None:
     sent: dict[str, tuple[Message, Message]] = {}
     content = tree(sets, training__rounds=1, federation={"dp": DP, "poisoned": HOSTILE})
     run_toy(content, tmp_path / "run", wire=recording_transport(sent))
     actual = lengths(sent)
-    assert actual["A"] <= CLIP
-    assert actual["C"] <= CLIP
+    assert 0.8 * CLIP < actual["A"] <= CLIP
+    assert 0.8 * CLIP < actual["C"] <= CLIP
     assert actual["B"] > 10 * CLIP
     model, lent = load_file(tmp_path / "run" / "model.safetensors"), next(iter(sent.values()))[0]
     assert norm_of_update(model, {name: lent[name] for name in model}) <= CLIP * (1 + 1e-6)
 
 
-def test_uploads_are_clipped_before_masking(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_uploads_are_clipped_before_masking(sets: Sets, tmp_path: Path) -> None:
     """The mean of clipped updates is no longer than the clip; that of unclipped ones is, here by far."""
     recipe = tree(sets, training__rounds=1, federation={"secure": {"entropy": "derived"}})
     start: dict[str, tuple[Message, Message]] = {}
@@ -87,7 +85,7 @@ def test_uploads_are_clipped_before_masking(sets: Mapping[str, Path], tmp_path: 
     assert moved["clipped"] <= CLIP
 
 
-def test_noise_is_on_the_mean_not_on_single_uploads(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_noise_is_on_the_mean_not_on_single_uploads(sets: Sets, tmp_path: Path) -> None:
     """With clipping to next to nothing the model is what was lent and noise of a known size on each number."""
     sent: dict[str, tuple[Message, Message]] = {}
     section = {"clip": 1e-3, "noise": 100.0, "delta": 1e-5, "entropy": "derived"}
@@ -102,7 +100,7 @@ def test_noise_is_on_the_mean_not_on_single_uploads(sets: Mapping[str, Path], tm
     assert np.isclose(noise.mean().item(), 0, atol=1e-3)
 
 
-def test_uploads_are_checked_before_any_other_step(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_uploads_are_checked_before_any_other_step(sets: Sets, tmp_path: Path) -> None:
     """A weight that is not finite would survive clipping as such, and is refused before."""
 
     def spoil(order: Order, message: Message) -> Message:

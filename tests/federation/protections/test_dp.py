@@ -1,11 +1,6 @@
 """Noise on a sum of clipped updates: its size, its record, and its absence when switched off."""
 
-from __future__ import annotations
-
 import json
-import math
-from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +9,8 @@ import pytest
 import torch
 from dp_accounting.pld import privacy_loss_distribution
 from safetensors.torch import load_file
-from tests.federation.wires import Wire
 from tests.refusals import failed, refused
-from tests.toy import deterministic_files, recipe_of, run_toy, tree, weights
+from tests.toy import NewRun, Sets, deterministic_files, recipe_of, run_toy, tree, weights
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.federation.privacy.mechanisms import DerivedDraws
@@ -26,25 +20,23 @@ from fedvisage.federation.protections.dp import noisy_mean, plan_of
 from fedvisage.federation.protections.steps import clip_after_rounding, clip_at_server
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.site_worker import LocalTransport
-from fedvisage.federation.wire.message import Message, Order
+from fedvisage.federation.wire.message import Message
 from fedvisage.methods import METHODS
 from fedvisage.recipe import Federation
 
 DP = {"clip": 0.5, "noise": 0.1, "delta": 1e-3, "entropy": "derived"}
 
 
-def private_recipe(sets: Mapping[str, Path], **changes: Any) -> dict[str, Any]:
+def private_recipe(sets: Sets, **changes: Any) -> dict[str, Any]:
     return tree(sets, **{"federation__dp": DP, "training__rounds": 2, "evaluation__every": 0, **changes})
 
 
 @pytest.fixture(scope="module")
-def baseline(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("private") / "run"
-    run_toy(private_recipe(sets), out)
-    return out
+def baseline(sets: Sets, new_run: NewRun) -> Path:
+    return new_run(private_recipe(sets))
 
 
-def test_without_noise_and_with_a_large_bound_the_run_is_fedavg(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_without_noise_and_with_a_large_bound_the_run_is_fedavg(sets: Sets, tmp_path: Path) -> None:
     run_toy(private_recipe(sets, federation__dp={"clip": 1e5, "noise": 0.0}), tmp_path / "null")
     run_toy(private_recipe(sets, federation={}), tmp_path / "fedavg")
     assert weights(tmp_path / "null") == weights(tmp_path / "fedavg")
@@ -63,32 +55,6 @@ def test_an_update_is_within_the_bound_also_after_rounding(bound: float) -> None
     assert bound < 0.01 or norm >= 0.99 * min(bound, norm_of_update(upload, base))
 
 
-def test_sites_clip_before_sending_and_the_server_clips_again(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    clip = {"clip": 0.05, "noise": 0.0}
-    lone = {"data__sites": {"A": str(sets["A"])}, "training__rounds": 1}
-    # A model that did not move: a clip so small that no float32 weight changes.
-    run_toy(private_recipe(sets, federation__dp={"clip": 1e-12, "noise": 0.0}, **lone), tmp_path / "lent")
-    lent = load_file(tmp_path / "lent" / "model.safetensors")
-    seen = list[Message]()
-
-    def record(site: str, order: Order, message: Message) -> None:
-        if order.call == "train":
-            seen.append(message)
-
-    def boast(order: Order, message: Message) -> Message:
-        """Replace B's weights by absurd, yet admissible ones."""
-        if order.call != "train":
-            return message
-        return {k: v + 1e4 if v.is_floating_point() and "." in k else v for k, v in message.items()}
-
-    content = private_recipe(sets, federation__dp=clip, training__rounds=1)
-    run_toy(content, tmp_path / "run", wire=partial(Wire, up=boast, record=record))
-    assert len(seen) == 3
-    for upload in seen:
-        assert 0.04 < norm_of_update({name: upload[name] for name in lent}, lent) <= 0.05
-    assert norm_of_update(load_file(tmp_path / "run" / "model.safetensors"), lent) <= 0.05 + 1e-4
-
-
 def test_a_site_moves_a_sum_by_no_more_than_the_clip() -> None:
     draws, base = np.random.default_rng(0), {"w": torch.zeros(200), "n": torch.tensor(0)}
     federation = Federation.model_validate({"dp": {"clip": 0.7, "noise": 0.0}})
@@ -104,17 +70,7 @@ def test_a_site_moves_a_sum_by_no_more_than_the_clip() -> None:
     assert moved == pytest.approx(0.7, rel=1e-12)
 
 
-def test_the_noise_has_the_planned_size_on_the_sum(sets: Mapping[str, Path]) -> None:
-    plan = plan_of(recipe_of(private_recipe(sets, federation__dp={**DP, "clip": 2.0, "noise": 3.0})))
-    assert plan is not None
-    mean = {"w": torch.full((200_000,), 5.0, dtype=torch.float64)}
-    actual = noisy_mean(mean, {"w": torch.zeros(200_000)}, 4, plan, DerivedDraws(torch.Generator().manual_seed(1)))
-    spread = (actual["w"].double() - 5.0) * 4
-    assert float(spread.std()) == pytest.approx(6.0, rel=0.01)
-    assert abs(float(spread.mean())) < 5 * 6.0 / math.sqrt(200_000)
-
-
-def test_a_variance_stays_above_a_tenth_of_the_lent_one_and_counters_stay_as_lent(sets: Mapping[str, Path]) -> None:
+def test_a_variance_stays_above_a_tenth_of_the_lent_one_and_counters_stay_as_lent(sets: Sets) -> None:
     plan = plan_of(recipe_of(private_recipe(sets, federation__dp={**DP, "clip": 10.0, "noise": 10.0})))
     assert plan is not None
     lent = {"running_var": torch.full((1000,), 2.0), "n": torch.tensor(3)}
@@ -125,9 +81,7 @@ def test_a_variance_stays_above_a_tenth_of_the_lent_one_and_counters_stay_as_len
 
 
 @pytest.mark.parametrize(("epsilon", "rounds"), [(0.5, 1), (2.0, 7), (8.0, 30)])
-def test_noise_for_a_budget_agrees_with_another_accountant(
-    epsilon: float, rounds: int, sets: Mapping[str, Path]
-) -> None:
+def test_noise_for_a_budget_agrees_with_another_accountant(epsilon: float, rounds: int, sets: Sets) -> None:
     dp = {"clip": 3.0, "epsilon": epsilon, "delta": 1e-5}
     plan = plan_of(recipe_of(private_recipe(sets, federation__dp=dp, training__rounds=rounds)))
     assert plan is not None
@@ -137,7 +91,7 @@ def test_noise_for_a_budget_agrees_with_another_accountant(
     assert plan.figures(0, "system")["epsilon"] == 0
 
 
-def test_site_pays_only_for_rounds_in_which_it_is_sampled(sets: Mapping[str, Path]) -> None:
+def test_site_pays_only_for_rounds_in_which_it_is_sampled(sets: Sets) -> None:
     changes = {"federation": {"participation": 0.34, "dp": DP}, "training__rounds": 9}
     plan = plan_of(recipe_of(private_recipe(sets, **changes)))
     assert plan is not None
@@ -162,9 +116,7 @@ def test_metrics_and_ledger_contain_figures_and_guarantee(baseline: Path) -> Non
     assert up == {"update clipped to 0.5 at the site, no noise yet"}
 
 
-def test_derived_noise_repeats_and_system_noise_does_not(
-    baseline: Path, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_derived_noise_repeats_and_system_noise_does_not(baseline: Path, sets: Sets, tmp_path: Path) -> None:
     run_toy(private_recipe(sets), tmp_path / "again")
     assert deterministic_files(tmp_path / "again") == deterministic_files(baseline)
     run_toy(private_recipe(sets, federation__dp={**DP, "entropy": "system"}), tmp_path / "system")
@@ -172,7 +124,7 @@ def test_derived_noise_repeats_and_system_noise_does_not(
 
 
 @pytest.mark.parametrize("every", [1, 2])
-def test_released_value_is_not_drawn_again_after_a_kill(every: int, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_released_value_is_not_drawn_again_after_a_kill(every: int, sets: Sets, tmp_path: Path) -> None:
     """Killed when round 2 is released and perhaps lent, and not yet in a checkpoint."""
     dp = {**DP, "entropy": "system"}
     content = private_recipe(sets, federation__dp=dp, runtime__checkpoint_every=every, evaluation__every=1)
@@ -198,7 +150,7 @@ def test_released_value_is_not_drawn_again_after_a_kill(every: int, sets: Mappin
     assert len(read_lines(tmp_path / "run" / "released" / "charges.jsonl")) == 2
 
 
-def test_missing_released_value_is_not_drawn_again(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_missing_released_value_is_not_drawn_again(sets: Sets, tmp_path: Path) -> None:
     content = private_recipe(sets, federation__dp={**DP, "entropy": "system"})
     run_toy(content, tmp_path / "run")
     for path in [*(tmp_path / "run" / "checkpoints").iterdir(), tmp_path / "run" / "metrics.json"]:
@@ -208,14 +160,14 @@ def test_missing_released_value_is_not_drawn_again(sets: Mapping[str, Path], tmp
         run_toy(content, tmp_path / "run", resume=True)
 
 
-def test_values_older_than_any_checkpoint_are_dropped(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_values_older_than_any_checkpoint_are_dropped(sets: Sets, tmp_path: Path) -> None:
     run_toy(private_recipe(sets, training__rounds=6, training__local={"batches": 1}), tmp_path / "run")
     kept = {path.stem for path in (tmp_path / "run" / "released").glob("*.safetensors")}
     assert kept == {"round 4", "round 5", "round 6"}
     assert len(read_lines(tmp_path / "run" / "released" / "charges.jsonl")) == 6
 
 
-def test_noise_on_a_secure_sum_is_noise_on_a_sum(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_noise_on_a_secure_sum_is_noise_on_a_sum(sets: Sets, tmp_path: Path) -> None:
     federation = {"dp": DP, "secure": {"entropy": "derived"}}
     run_toy(private_recipe(sets, training__rounds=1), tmp_path / "plain")
     run_toy(private_recipe(sets, training__rounds=1, federation=federation), tmp_path / "secret")
@@ -239,9 +191,7 @@ def test_noise_on_a_secure_sum_is_noise_on_a_sum(sets: Mapping[str, Path], tmp_p
         ({"clip": 1.0, "delta": 1e-5, "noise": -1}, "recipe.federation.dp.noise", "-1"),
     ],
 )
-def test_noise_without_a_guarantee_is_refused(
-    dp: dict[str, Any], place: str, keyword: str, sets: Mapping[str, Path]
-) -> None:
+def test_noise_without_a_guarantee_is_refused(dp: dict[str, Any], place: str, keyword: str, sets: Sets) -> None:
     with refused(place, keyword):
         recipe_of(tree(sets, federation__dp=dp))
 
@@ -259,7 +209,7 @@ def test_noise_without_a_guarantee_is_refused(
     ],
 )
 def test_settings_that_break_the_guarantee_are_refused(
-    method: str, changes: dict[str, Any], keyword: str, sets: Mapping[str, Path]
+    method: str, changes: dict[str, Any], keyword: str, sets: Sets
 ) -> None:
     recipe = recipe_of(tree(sets, method, **{"federation__dp": DP, **changes}))
     with refused("recipe.federation.dp", keyword):

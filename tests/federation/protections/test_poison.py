@@ -1,8 +1,5 @@
 """Simulated hostile sites attack as configured, and robust rules withstand them."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from tests.federation.wires import Wire
 from tests.refusals import refused
-from tests.toy import make_set, recipe_of, run_toy, tree
+from tests.toy import Sets, make_set, recipe_of, run_toy, tree
 
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
@@ -25,11 +22,11 @@ from fedvisage.methods import METHODS
 from fedvisage.tasks.catalogue import task_of
 
 
-def one_round(sets: Mapping[str, Path], **changes: Any) -> dict[str, Any]:
+def one_round(sets: Sets, **changes: Any) -> dict[str, Any]:
     return tree(sets, training__rounds=1, evaluation__every=0, **changes)
 
 
-def update_of_b(sets: Mapping[str, Path], out: Path, **changes: Any) -> tuple[Message, Message]:
+def update_of_b(sets: Sets, out: Path, **changes: Any) -> tuple[Message, Message]:
     messages = list[tuple[Message, Message]]()
 
     def record(site: str, order: Order, message: Message) -> None:
@@ -42,9 +39,7 @@ def update_of_b(sets: Mapping[str, Path], out: Path, **changes: Any) -> tuple[Me
 
 
 @pytest.mark.parametrize(("how", "sign"), [("sign-flip", -1), ("scaling", 1)])
-def test_hostile_site_inverts_or_scales_its_update(
-    how: str, sign: int, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_hostile_site_inverts_or_scales_its_update(how: str, sign: int, sets: Sets, tmp_path: Path) -> None:
     lent, honest = update_of_b(sets, tmp_path / "honest")
     poison = {"sites": ["B"], "how": how, "factor": 3.0}
     _, hostile = update_of_b(sets, tmp_path / "hostile", federation__poisoned=poison)
@@ -57,7 +52,7 @@ def test_hostile_site_inverts_or_scales_its_update(
             assert torch.allclose(hostile[name], sign * 3 * value, rtol=1e-3, atol=1e-6), name
 
 
-def test_flipped_labels_swap_the_classes_and_change_nothing_else(sets: Mapping[str, Path]) -> None:
+def test_flipped_labels_swap_the_classes_and_change_nothing_else(sets: Sets) -> None:
     view = View.of(PreparedSet.open(sets["A"]), "train")
     flipped, positions = FlippedLabels(view.slices), np.arange(5)
     assert (flipped.labels + view.labels == 1).all()
@@ -66,7 +61,7 @@ def test_flipped_labels_swap_the_classes_and_change_nothing_else(sets: Mapping[s
     assert (flipped.species == view.species).all()
 
 
-def test_a_site_with_flipped_labels_learns_the_opposite(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_site_with_flipped_labels_learns_the_opposite(sets: Sets, tmp_path: Path) -> None:
     def last_layer(**changes: Any) -> torch.Tensor:
         _, update = update_of_b(sets, tmp_path / str(len(changes)), **changes)
         return torch.cat([value.reshape(-1) for name, value in update.items() if name.startswith("model.fc")])
@@ -77,7 +72,7 @@ def test_a_site_with_flipped_labels_learns_the_opposite(sets: Mapping[str, Path]
 
 
 @pytest.mark.parametrize("rule", ["norm-clip", "trimmed-mean", "median", "krum"])
-def test_robust_rule_limits_the_effect_of_a_hostile_site(rule: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_robust_rule_limits_the_effect_of_a_hostile_site(rule: str, sets: Sets, tmp_path: Path) -> None:
     more = {name: make_set(tmp_path / name, name, seed) for seed, name in ((10, "D"), (11, "E"))}
     five = {name: str(path) for name, path in {**sets, **more}.items() if name in "ABCDE"}
     poison = {"sites": ["B"], "how": "scaling", "factor": 30.0}
@@ -99,12 +94,12 @@ def test_robust_rule_limits_the_effect_of_a_hostile_site(rule: str, sets: Mappin
         ({"sites": ["A"], "how": "label-flip", "factor": 2}, "recipe.federation.poisoned", "factor"),
     ],
 )
-def test_impossible_poison_is_refused(poison: Any, place: str, keyword: str, sets: Mapping[str, Path]) -> None:
+def test_impossible_poison_is_refused(poison: Any, place: str, keyword: str, sets: Sets) -> None:
     with refused(place, keyword):
         recipe_of(tree(sets, federation__poisoned=poison))
 
 
-def test_flipped_labels_need_attacks(sets: Mapping[str, Path]) -> None:
+def test_flipped_labels_need_attacks(sets: Sets) -> None:
     recipe = recipe_of(tree(sets, "fedavg", federation__poisoned={"sites": ["A"], "how": "label-flip"}))
     with refused("recipe.federation.poisoned.how", "label-flip", "fedavg"):
         task_of(METHODS["fedavg"]).check(recipe, METHODS["fedavg"])
@@ -118,7 +113,7 @@ def test_flipped_labels_need_attacks(sets: Mapping[str, Path]) -> None:
         ({"dp": {"clip": 1.0, "noise": 1.0, "delta": 1e-5, "entropy": "derived"}}, "recipe.federation.dp.entropy"),
     ],
 )
-def test_federation_refuses_settings_of_simulations(section: Any, place: str, sets: Mapping[str, Path]) -> None:
+def test_federation_refuses_settings_of_simulations(section: Any, place: str, sets: Sets) -> None:
     with refused(place):
         check_real(recipe_of(tree(sets, federation=section)))
     check_real(recipe_of(tree(sets, federation={"secure": True})))

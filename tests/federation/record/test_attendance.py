@@ -1,7 +1,5 @@
 """Attendance is read from the rounds; a site without an accepted upload is not listed as a trainer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

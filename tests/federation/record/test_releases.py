@@ -1,19 +1,18 @@
 """Releases under differential privacy: charged before they are drawn, stored before they are sent, drawn once."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from shutil import copyfile
 from typing import Any
 
 import pytest
 import torch
+from tests.faults.machine import kill_at_operation
 from tests.federation.privacy.drawing import draws_of
 from tests.refusals import failed, refused
 
@@ -28,7 +27,6 @@ from fedvisage.federation.wire.schema import RefusedMessage
 CHARGE = Charge("round 1, sums", "gaussian", 1.0, 1e-5, "add-remove", sensitivity=1.0, sigma=4.0)
 SECOND = replace(CHARGE, release="round 1, selection", mechanism="selection", delta=0.0, sigma=0.0)
 ALLOWANCE = Allowance(Budget(4.0, 1e-3), "sum")
-OPERATIONS = {"open", "os.rename", "os.remove", "os.truncate", "os.mkdir"}
 
 
 def mechanism(draws: Draws) -> Message:
@@ -73,27 +71,13 @@ def child(at: Path, before: Callable[[], None]) -> End:
     return End(drawn == "drawn", sent, os.WIFSIGNALED(os.waitpid(pid, 0)[1]))
 
 
-def kill_at(at: Path, number: int) -> Callable[[], None]:
-    """Kill the process when it is about to carry out its n-th operation on a file of the log."""
-    count = 0
-
-    def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        nonlocal count
-        if event in OPERATIONS and str(arguments[0]).startswith(str(at)):
-            count += 1
-            if count == number:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    return lambda: sys.addaudithook(hook)
-
-
 def test_after_a_kill_a_sent_value_is_repeated_and_a_drawn_one_is_charged(tmp_path: Path) -> None:
     """With system entropy a second draw could not give the same bytes."""
     sent, number = "", 0
     while not sent:
         number += 1
         at = tmp_path / str(number) / "releases"
-        end = child(at, kill_at(at, number))
+        end = child(at, partial(kill_at_operation, number, (str(at),)))
         assert end.killed
         if end.drawn:
             assert charged_releases(at) == [SECOND.release, CHARGE.release]

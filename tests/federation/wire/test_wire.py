@@ -1,7 +1,5 @@
 """Messages in fewer bits: their rounding errors, and malformed codes that the schema refuses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import permutations
 

@@ -1,10 +1,7 @@
 """Weights that travel as bf16: half the bytes, unbiased, and float32 again before any use."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.refusals import failed, refused
-from tests.toy import recipe_of, run_toy, tree
+from tests.toy import Sets, recipe_of, run_toy, tree
 
 from fedvisage.federation.protections.compatible import check_protection
 from fedvisage.federation.record.ledger import read_lines
@@ -51,7 +48,7 @@ def test_scales_of_codes_are_not_weights() -> None:
     assert weights_in({"gradient": one, "gradient.scale": one, "head.weight": one, "left": one}) == {"head.weight"}
 
 
-def test_weights_travel_in_half_the_bytes_and_evaluations_in_full(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_weights_travel_in_half_the_bytes_and_evaluations_in_full(sets: Sets, tmp_path: Path) -> None:
     counted = {}
     for wire in ("fp32", "bf16"):
         run_toy(tree(sets, federation__wire=wire, training__rounds=1), tmp_path / wire)
@@ -80,7 +77,7 @@ def _counters(root: Path) -> int:
     return sum(8 for name in weights if name.endswith("num_batches_tracked"))
 
 
-def test_weights_in_other_numbers_than_declared_are_refused(sets: Mapping[str, Path]) -> None:
+def test_weights_in_other_numbers_than_declared_are_refused(sets: Sets) -> None:
     recipe = recipe_of(tree(sets, federation__wire="bf16"))
     workspace = Workspace(find({"name": "fedpad"}), recipe, resolve_compute("cpu", "fp32"))
     reply = {f"model.{name}": value for name, value in workspace.net["model"].state_dict().items()}
@@ -90,9 +87,7 @@ def test_weights_in_other_numbers_than_declared_are_refused(sets: Mapping[str, P
 
 
 @pytest.mark.parametrize("method", ["fedma", "fedsis", "single", "privacyface"])
-def test_methods_of_every_pattern_train_with_16_bit_weights(
-    method: str, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_methods_of_every_pattern_train_with_16_bit_weights(method: str, sets: Sets, tmp_path: Path) -> None:
     changes: dict[str, Any] = {"training__rounds": 2, "evaluation__every": 0}
     changes |= {"method__wire": "int8"} if method == "fedsis" else {}
     run_toy(tree(sets, method, federation__wire="bf16", **changes), tmp_path / "run")
@@ -101,7 +96,7 @@ def test_methods_of_every_pattern_train_with_16_bit_weights(
     assert not any(value.dtype == torch.bfloat16 for value in weights.values())
 
 
-def test_clipping_measures_the_update_from_the_lent_weights(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_clipping_measures_the_update_from_the_lent_weights(sets: Sets, tmp_path: Path) -> None:
     """If sites change no convolution, clipping to almost zero must leave it as it was sent."""
     optimizer = {"name": "sgd", "lr": 1e-30}
     changes: dict[str, Any] = {"training__rounds": 1, "training__optimizer": optimizer, "evaluation__every": 0}
@@ -123,7 +118,7 @@ def test_clipping_measures_the_update_from_the_lent_weights(sets: Mapping[str, P
         ({"federation__dp": {"clip": 1.0, "noise": 0}}, "federation.dp"),
     ],
 )
-def test_incompatible_features_are_refused(other: dict[str, Any], keyword: str, sets: Mapping[str, Path]) -> None:
+def test_incompatible_features_are_refused(other: dict[str, Any], keyword: str, sets: Sets) -> None:
     recipe = recipe_of(tree(sets, federation__wire="bf16", **other))
     with refused("recipe.federation.wire", "bf16", keyword):
         check_protection(recipe, METHODS["fedpad"])

@@ -1,7 +1,5 @@
 """Exported graphs give the outputs of torch for every kind of model; a failed export writes nothing."""
 
-from __future__ import annotations
-
 import json
 import keyword
 from collections.abc import Mapping
@@ -16,7 +14,7 @@ import torch
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from tests.refusals import check_keywords, failed, refused
-from tests.toy import SITES, SIZE, recipe_of, tree, weights
+from tests.toy import SITES, SIZE, Sets, recipe_of, tree, weights
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.base.onnx_graphs import open_session
@@ -33,6 +31,7 @@ from fedvisage.tasks.finished_model import FinishedModel, open_model
 from fedvisage.tasks.saved_model import SavedModel
 
 NARROW = {"name": "mobilefacenet", "width": 8, "embedding": 16}
+TIMM = ("mobilenetv3_small_050", "efficientnet_lite0", "convnext_atto")
 
 
 def crops(count: int, seed: int = 0) -> np.ndarray:
@@ -40,7 +39,7 @@ def crops(count: int, seed: int = 0) -> np.ndarray:
 
 
 def untrained_model(
-    sets: Mapping[str, Path], name: str, members: int = 1, section: Mapping[str, Any] | None = None, **changes: object
+    sets: Sets, name: str, members: int = 1, section: Mapping[str, Any] | None = None, **changes: object
 ) -> FinishedModel:
     """Return a model of a method with its first weights, as a run would leave them."""
     content = tree(sets, name, **changes)
@@ -91,7 +90,7 @@ def test_parity_file_records_the_comparison(pad: Path) -> None:
     assert all(row["score_difference"] <= 1e-4 for row in stored["batches"])
 
 
-def test_export_names_no_site_and_no_path(sets: Mapping[str, Path], pad: Path) -> None:
+def test_export_names_no_site_and_no_path(sets: Sets, pad: Path) -> None:
     roots = (str(Path(__file__).parents[3]), str(sets["A"].parent), "secret-")
     for path in pad.rglob("*"):
         content = path.read_bytes() if path.is_file() else b""
@@ -108,12 +107,7 @@ def test_recognition_model_without_a_threshold_is_exported_with_a_notice(recogni
     assert notice in (tmp_path / "out/README.md").read_text()
 
 
-@pytest.mark.slow
-def test_features_are_exported_at_unit_length(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    compare_graph(untrained_model(sets, "fedavg"), tmp_path)
-
-
-def test_modules_of_a_graph_have_no_keyword_as_name(sets: Mapping[str, Path]) -> None:
+def test_modules_of_a_graph_have_no_keyword_as_name(sets: Sets) -> None:
     model = untrained_model(sets, "fedavg", method__network=NARROW)
     graph = Graph(model, [model.saved.finished])
     names = {part for name, _ in graph.named_modules() for part in name.split(".")}
@@ -124,30 +118,25 @@ def test_modules_of_a_graph_have_no_keyword_as_name(sets: Mapping[str, Path]) ->
 
 
 @pytest.mark.slow
-def test_mobilefacenet_is_exported(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    compare_graph(untrained_model(sets, "fedavg", method__network=NARROW), tmp_path)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(METHODS))
-def test_model_of_every_method_is_exported(sets: Mapping[str, Path], tmp_path: Path, name: str) -> None:
+def test_model_of_every_method_is_exported(sets: Sets, tmp_path: Path, name: str) -> None:
     members = 2 if METHODS[name].members == "mean" else 1
     compare_graph(untrained_model(sets, name, members), tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arch", ["mobilenetv3_small_050", "efficientnet_lite0", "convnext_atto"])
-def test_networks_of_timm_are_exported(sets: Mapping[str, Path], tmp_path: Path, arch: str) -> None:
-    method = {"name": "fedprox", "model": "timm", "network": {"arch": arch}}
-    compare_graph(untrained_model(sets, "fedpad", section=method), tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("network", [{"encoder": "resnet18"}, {"stem": "unshuffled"}], ids=str)
-def test_fedgpads_other_encoders_are_exported(
-    sets: Mapping[str, Path], tmp_path: Path, network: Mapping[str, str]
-) -> None:
-    compare_graph(untrained_model(sets, "fedgpad", method__network={"width": 8, **network}), tmp_path)
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"name": "fedavg", "network": NARROW},
+        {"name": "fedgpad", "network": {"width": 8, "encoder": "resnet18"}},
+        {"name": "fedgpad", "network": {"width": 8, "stem": "unshuffled"}},
+        *({"name": "fedprox", "model": "timm", "network": {"arch": arch}} for arch in TIMM),
+    ],
+    ids=str,
+)
+def test_other_networks_are_exported(sets: Sets, tmp_path: Path, method: Mapping[str, Any]) -> None:
+    compare_graph(untrained_model(sets, method["name"], section=method), tmp_path)
 
 
 def compare_graph(model: FinishedModel, place: Path) -> None:
@@ -170,7 +159,7 @@ def compare_graph(model: FinishedModel, place: Path) -> None:
     assert outputs == pytest.approx(expected.numpy(), abs=1e-4)
 
 
-def test_sampling_prediction_is_exported_as_the_mean_over_its_blocks(sets: Mapping[str, Path]) -> None:
+def test_sampling_prediction_is_exported_as_the_mean_over_its_blocks(sets: Sets) -> None:
     model = untrained_model(sets, "vit-h-is", method__inference={"blocks": "all"})
     images = torch.rand(3, 6, SIZE, SIZE, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -187,7 +176,7 @@ def test_texture_histogram_is_equal_in_a_graph() -> None:
     assert torch.equal(texture.as_graph(images), texture(images))
 
 
-def test_members_are_averaged_in_one_graph(sets: Mapping[str, Path]) -> None:
+def test_members_are_averaged_in_one_graph(sets: Sets) -> None:
     model = untrained_model(sets, "fused", 2)
     weights = model.scorer.net.state_dict()
     torch.manual_seed(0)
@@ -221,7 +210,7 @@ def test_graph_with_other_outputs_than_torch_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_failed_export_leaves_no_file(pad_run: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_failed_export_leaves_no_file(pad_run: Path, sets: Sets, tmp_path: Path) -> None:
     model = open_model(pad_run)
     swapped = dict(model.saved.finished)
     name = next(key for key in swapped if key.endswith("fc.bias"))
@@ -238,7 +227,7 @@ def test_failed_export_leaves_no_file(pad_run: Path, sets: Mapping[str, Path], t
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_wrong_export_calls_name_the_place(pad_run: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_wrong_export_calls_name_the_place(pad_run: Path, sets: Sets, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     model = open_model(pad_run)
@@ -251,9 +240,7 @@ def test_wrong_export_calls_name_the_place(pad_run: Path, sets: Mapping[str, Pat
     assert not (tmp_path / "out").exists()
 
 
-def test_model_without_a_target_is_compared_on_generated_pictures(
-    sets: Mapping[str, Path], pad_run: Path, tmp_path: Path
-) -> None:
+def test_model_without_a_target_is_compared_on_generated_pictures(sets: Sets, pad_run: Path, tmp_path: Path) -> None:
     model = untrained_model(sets, "fedpad", data__target=None)
     with_threshold = replace(model, saved=replace(model.saved, thresholds=open_model(pad_run).saved.thresholds))
     assert export(with_threshold, tmp_path / "model", cache=tmp_path).compared_on == "generated pictures"
@@ -267,7 +254,7 @@ def test_export_changes_no_byte_of_the_run_and_is_deterministic(pad_run: Path, p
     assert (tmp_path / "again/onnx/model.onnx").read_bytes() == (pad / "onnx/model.onnx").read_bytes()
 
 
-def test_graph_scores_batches_and_single_crops_alike(pad: Path, sets: Mapping[str, Path]) -> None:
+def test_graph_scores_batches_and_single_crops_alike(pad: Path, sets: Sets) -> None:
     images = PreparedSet.open(sets["U"]).images
     model = Exported.open(pad)
     assert model.run(images[:5]) == pytest.approx(

@@ -1,14 +1,12 @@
 """Int8 graphs: size, own threshold by the run's rule, and refusal of a changed error rate."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from tests.toy import Sets
 from typer.testing import CliRunner
 
 from fedvisage.base.errors import RunFailed
@@ -21,7 +19,7 @@ from fedvisage.runs.export.quantised import OperatingError, QuantisationEffect
 
 
 @pytest.fixture(scope="module")
-def int8_export(pad_run: Path, sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def int8_export(pad_run: Path, sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("int8") / "model"
     words = ["export", str(pad_run), str(out), "--int8", "--calibrate", str(sets["A"]), "--quiet"]
     result = CliRunner().invoke(app, words)
@@ -30,7 +28,7 @@ def int8_export(pad_run: Path, sets: Mapping[str, Path], tmp_path_factory: pytes
 
 
 @pytest.mark.slow
-def test_int8_graph_is_smaller_with_nearly_equal_scores(int8_export: Path, sets: Mapping[str, Path]) -> None:
+def test_int8_graph_is_smaller_with_nearly_equal_scores(int8_export: Path, sets: Sets) -> None:
     sizes = [(int8_export / "onnx" / name).stat().st_size for name in ("model.onnx", "model_int8.onnx")]
     assert sizes[1] < 0.6 * sizes[0]
     images = PreparedSet.open(sets["B"]).images[:8]
@@ -42,7 +40,7 @@ def test_int8_graph_is_smaller_with_nearly_equal_scores(int8_export: Path, sets:
 
 
 @pytest.mark.slow
-def test_int8_threshold_is_at_its_own_equal_error_rate(int8_export: Path, sets: Mapping[str, Path]) -> None:
+def test_int8_threshold_is_at_its_own_equal_error_rate(int8_export: Path, sets: Sets) -> None:
     model, source = Exported.open(int8_export, int8=True), PreparedSet.open(sets["A"])
     held = source.select("heldout")
     scores, live = model.run(source.images[held]), source.rows.label[held] == 1
@@ -86,7 +84,7 @@ def test_int8_graph_may_change_one_decision_on_a_small_set() -> None:
     ],
 )
 def test_wrong_int8_calls_name_the_option_and_write_nothing(
-    pad_run: Path, sets: Mapping[str, Path], tmp_path: Path, words: tuple[str, ...], keyword: str
+    pad_run: Path, sets: Sets, tmp_path: Path, words: tuple[str, ...], keyword: str
 ) -> None:
     places = [str(sets["A"].with_name(word)) if word[0] in "Ap" else word for word in words]
     result = CliRunner().invoke(app, ["export", str(pad_run), str(tmp_path / "out"), *places])
@@ -96,7 +94,7 @@ def test_wrong_int8_calls_name_the_option_and_write_nothing(
 
 
 @pytest.mark.slow
-def test_int8_recognition_model_keeps_its_rate(recognition_run: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_int8_recognition_model_keeps_its_rate(recognition_run: Path, sets: Sets, tmp_path: Path) -> None:
     words = ["export", str(recognition_run), str(tmp_path / "out"), "--int8", "--calibrate"]
     result = CliRunner().invoke(app, [*words, str(sets["A"].with_name("people-A"))])
     if isinstance(result.exception, RunFailed):  # six faces have few pairs
@@ -109,9 +107,7 @@ def test_int8_recognition_model_keeps_its_rate(recognition_run: Path, sets: Mapp
 
 
 @pytest.mark.slow
-def test_fusion_of_int8_exports_has_its_own_threshold(
-    int8_export: Path, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_fusion_of_int8_exports_has_its_own_threshold(int8_export: Path, sets: Sets, tmp_path: Path) -> None:
     fuse([int8_export, int8_export], tmp_path / "out", weights=[1.0, 0.5], on=[str(sets["A"])], cache=tmp_path)
     fused, source = Fused.open(tmp_path / "out", int8=True), PreparedSet.open(sets["A"])
     heldout = source.select("heldout")

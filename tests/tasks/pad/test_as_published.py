@@ -1,15 +1,13 @@
 """`evaluation.published`: figures by the rules of papers are added, and nothing else of a run changes."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.refusals import refused
-from tests.toy import SITES, recipe_of, run_toy, scores_of, tree
+from tests.tasks.pad.test_trained_on_all import check_equal_errors
+from tests.toy import SITES, Sets, recipe_of, run_toy, scores_of, tree
 
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
@@ -26,15 +24,13 @@ from fedvisage.tasks.pad.task import summarise
 from fedvisage.tasks.saved_model import load
 from fedvisage.tasks.scoring import Scorer
 
-STEP = 5 / 512
 
-
-def content(sets: Mapping[str, Path], name: str = "fedpad", **changes: Any) -> dict[str, Any]:
+def content(sets: Sets, name: str = "fedpad", **changes: Any) -> dict[str, Any]:
     return tree(sets, name, training__rounds=1, evaluation__every=0, **changes)
 
 
 @pytest.fixture(scope="module")
-def runs(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
+def runs(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
     """Return a run with published figures, and the same run without."""
     root = tmp_path_factory.mktemp("published")
     run_toy(content(sets), root / "False")
@@ -57,19 +53,14 @@ def test_published_figures_change_nothing_else(runs: dict[bool, Path]) -> None:
     assert "published" not in tree_of(recipe_of(load(runs[False]).recipe))["evaluation"]
 
 
-def test_threshold_of_training_has_equal_errors_on_all_training_images(
-    runs: dict[bool, Path], sets: Mapping[str, Path]
-) -> None:
+def test_threshold_of_training_has_equal_errors_on_all_training_images(runs: dict[bool, Path], sets: Sets) -> None:
     saved = load(runs[True])
     scorer = Scorer(METHODS["fedpad"], recipe_of(saved.recipe), resolve_compute("cpu", "fp32"))
     views = [View.of(PreparedSet.open(sets[name]), "train") for name in SITES]
     live = np.concatenate([scorer.scores(saved.finished, view)[""] for view in views])
     label = np.concatenate([view.labels for view in views])
-    levels = np.arange(live.min() - STEP, live.max() + STEP, STEP / 4)
-    gaps = [abs(np.mean(live[label == 0] >= at) - np.mean(live[label == 1] < at)) for at in levels]
-    least = levels[np.isclose(gaps, min(gaps))]
     published = metrics_of(runs[True]).part("published")
-    assert least.min() - STEP <= published["threshold_train_eer"] <= least.max() + STEP
+    check_equal_errors(live, label, published["threshold_train_eer"])
     frames = scores_of(runs[True])[""]
     taken, is_live = frames["logit"] >= published["threshold_train_eer"], frames["label"] == 1
     assert published["hter_train_eer"] == pytest.approx((np.mean(taken[~is_live]) + np.mean(~taken[is_live])) / 2)
@@ -84,13 +75,13 @@ def test_ledger_records_the_counts_of_training_scores(runs: dict[bool, Path]) ->
 
 
 def test_finished_model_is_evaluated_with_the_same_thresholds(
-    runs: dict[bool, Path], sets: Mapping[str, Path], tmp_path: Path
+    runs: dict[bool, Path], sets: Sets, tmp_path: Path
 ) -> None:
     again = evaluate(open_model(runs[True]), None, tmp_path)
     assert again.part("published") == metrics_of(runs[True]).part("published")
 
 
-def test_published_figures_of_members_are_averaged(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_published_figures_of_members_are_averaged(sets: Sets, tmp_path: Path) -> None:
     metrics = run_toy(content(sets, "single", evaluation__published=True), tmp_path / "run")
     own = [metrics.part(f"members.{name}.published") for name in SITES]
     assert len({published["threshold_train_eer"] for published in own}) > 1
@@ -98,7 +89,7 @@ def test_published_figures_of_members_are_averaged(sets: Mapping[str, Path], tmp
         assert metrics[f"published.{key}"] == pytest.approx(np.mean([published[key] for published in own]))
 
 
-def test_recognition_is_referred_to_benchmarks_for_published_figures(sets: Mapping[str, Path]) -> None:
+def test_recognition_is_referred_to_benchmarks_for_published_figures(sets: Sets) -> None:
     recipe = recipe_of(content(sets, "fedavg", evaluation__published=True))
     method = METHODS["fedavg"]
     with refused("recipe.evaluation.published", "data.benchmarks"):

@@ -1,8 +1,5 @@
 """Figures of a finished model are recomputed from the scores in the run."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
-from tests.toy import SITES, open_run_data, recipe_of, run_toy, scores_of, tree
+from tests.toy import SITES, NewRun, Sets, open_run_data, recipe_of, run_toy, scores_of, tree
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.methods import METHODS
@@ -19,6 +16,7 @@ from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.metrics.threshold import BINS, EDGES
 from fedvisage.nn.compute import resolve_compute
 from fedvisage.tasks.asking import source_summary
+from fedvisage.tasks.finished_model import open_model
 from fedvisage.tasks.pad.evaluation import evaluate_pad, heldout_views, mean_figures
 from fedvisage.tasks.pad.task import summarise
 from fedvisage.tasks.saved_model import load
@@ -26,10 +24,8 @@ from fedvisage.tasks.scoring import Scorer
 
 
 @pytest.fixture(scope="module", params=["fedpad", "single", "fused"])
-def run(request: pytest.FixtureRequest, sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp(request.param) / "run"
-    run_toy(tree(sets, request.param, evaluation__features=5, evaluation__resamples=20), out)
-    return out
+def run(request: pytest.FixtureRequest, sets: Sets, new_run: NewRun) -> Path:
+    return new_run(tree(sets, request.param, evaluation__features=5, evaluation__resamples=20))
 
 
 def test_figures_follow_from_the_scores_and_the_threshold(run: Path) -> None:
@@ -57,7 +53,7 @@ def test_summary_has_counts_intervals_and_threshold_errors(run: Path) -> None:
     assert "warning" not in "\n".join(summarise(Metrics({**metrics, "count.bona_fide": 30, "count.attack": 30})))
 
 
-def test_merged_sites_are_separate_in_the_feature_plot(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_merged_sites_are_separate_in_the_feature_plot(sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, "pooled")
     data = open_run_data(content, tmp_path)
     assert list(data.sites) == ["all"]
@@ -84,19 +80,17 @@ def test_thresholds_of_the_sites_are_saved_with_the_model(run: Path) -> None:
     assert {member["threshold_rule"] for member in members.values()} == {"source-eer"}
 
 
-def test_scores_are_recomputed_from_the_saved_model(run: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
-    saved = load(run)
-    recipe = recipe_of(saved.recipe)
-    scorer = Scorer(METHODS[recipe.method.name], recipe, resolve_compute("cpu", "fp32"))
-    target = open_run_data(saved.recipe, tmp_path).target
+def test_scores_are_recomputed_from_the_saved_model(run: Path, sets: Sets, tmp_path: Path) -> None:
+    model = open_model(run)
+    target = open_run_data(model.saved.recipe, tmp_path).target
     assert target is not None
-    again = evaluate_pad(scorer, saved, target, "U")
+    again = evaluate_pad(model.scorer, model.saved, target, "U")
     stored = np.concatenate([columns["logit"] for columns in scores_of(run).values()])
     assert (again.scores.live == stored).all()
 
 
 @pytest.mark.parametrize("method", ["fedpad", "fedgpad"])
-def test_scores_are_in_fp32_after_training_in_bf16(sets: Mapping[str, Path], tmp_path: Path, method: str) -> None:
+def test_scores_are_in_fp32_after_training_in_bf16(sets: Sets, tmp_path: Path, method: str) -> None:
     content = tree(sets, method)
     view, recipe = open_run_data(content, tmp_path).sites["A"].heldout, recipe_of(content)
     half, single = (Scorer(METHODS[method], recipe, resolve_compute("cpu", name)) for name in ("bf16", "fp32"))
@@ -106,17 +100,15 @@ def test_scores_are_in_fp32_after_training_in_bf16(sets: Mapping[str, Path], tmp
     assert torch.equal(half.score_images(images), single.score_images(images))
 
 
-def test_target_labels_never_replace_a_missing_histogram(run: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
-    saved = load(run)
-    recipe = recipe_of(saved.recipe)
-    scorer = Scorer(METHODS[recipe.method.name], recipe, resolve_compute("cpu", "fp32"))
-    target = open_run_data(saved.recipe, tmp_path).target
+def test_target_labels_never_replace_a_missing_histogram(run: Path, sets: Sets, tmp_path: Path) -> None:
+    model = open_model(run)
+    target = open_run_data(model.saved.recipe, tmp_path).target
     assert target is not None
     with pytest.raises(RunFailed, match="no histogram"):
-        evaluate_pad(scorer, replace(saved, thresholds={}), target, "U")
+        evaluate_pad(model.scorer, replace(model.saved, thresholds={}), target, "U")
 
 
-def test_oracle_threshold_is_recorded_as_such(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_oracle_threshold_is_recorded_as_such(sets: Sets, tmp_path: Path) -> None:
     metrics = run_toy(tree(sets, evaluation__threshold="target-eer", training__rounds=1), tmp_path / "run")
     assert metrics["threshold_rule"] == "target-eer"
     assert load(tmp_path / "run").thresholds == {}

@@ -1,7 +1,5 @@
 """Lines about pictures: one unbroken line per picture, with consistent decision, score and threshold."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from typing import Any
@@ -24,10 +22,6 @@ from fedvisage.device.predict import (
 from fedvisage.metrics.threshold import Threshold
 
 HALF = Threshold(rule="source-eer", value=0.0, far=0.021, frr=0.034)
-
-
-def predictions(**fields: Any) -> Predictions:
-    return Predictions(HALF, [Prediction("face.png", **fields)])
 
 
 def prediction(logit: float, **fields: Any) -> Prediction:
@@ -69,7 +63,7 @@ def test_notes_follow_the_name_and_are_in_the_values() -> None:
 
 
 def test_rejected_picture_has_a_reason_and_no_score() -> None:
-    values = predictions(reason="no face found", faces=0, boxes=[])
+    values = Predictions(HALF, [Prediction("face.png", reason="no face found", faces=0, boxes=[])])
     assert values.lines()[-1].split("  ")[0].split() == ["rejected", "no", "face", "found"]
     assert values.as_values()["images"][0]["probability"] is None
 

@@ -1,8 +1,5 @@
 """Sites that train on all of their data, and the threshold that follows from the scores of training."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +7,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 from tests.refusals import refused
-from tests.toy import SITES, open_run_data, recipe_of, run_toy, tree
+from tests.toy import SITES, Sets, open_run_data, recipe_of, run_toy, tree
 from typer.testing import CliRunner
 
 from fedvisage.base.errors import UserError
@@ -26,11 +23,17 @@ from fedvisage.report.page import write_report
 from fedvisage.tasks.saved_model import load
 from fedvisage.tasks.scoring import Scorer
 
-STEP = 5 / 512
-"""The width of a bin of scores."""
+
+def check_equal_errors(live: np.ndarray, label: np.ndarray, threshold: float) -> None:
+    """Check that both error rates differ least at a threshold, to the width of a bin of scores."""
+    step = 5 / 512
+    levels = np.arange(live.min() - step, live.max() + step, step / 4)
+    gaps = [abs(np.mean(live[label == 0] >= at) - np.mean(live[label == 1] < at)) for at in levels]
+    least = levels[np.isclose(gaps, min(gaps))]
+    assert least.min() - step <= threshold <= least.max() + step
 
 
-def content(sets: Mapping[str, Path], heldout: str = "none") -> dict[str, Any]:
+def content(sets: Sets, heldout: str = "none") -> dict[str, Any]:
     outcome = tree(sets, training__rounds=1, evaluation__every=0, evaluation__threshold="source-train-eer")
     if heldout:
         outcome["data"]["sites"] = {name: f"{sets[name]} only: heldout={heldout}" for name in SITES}
@@ -38,12 +41,12 @@ def content(sets: Mapping[str, Path], heldout: str = "none") -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Metrics]:
+def run(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Metrics]:
     out = tmp_path_factory.mktemp("all") / "run"
     return out, run_toy(content(sets), out)
 
 
-def test_every_image_of_a_site_trains(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_every_image_of_a_site_trains(sets: Sets, tmp_path: Path) -> None:
     data = open_run_data(content(sets), tmp_path)
     for name, site in data.sites.items():
         assert sorted(site.train.items.tolist()) == sorted(PreparedSet.open(sets[name]).rows.item.tolist())
@@ -51,17 +54,14 @@ def test_every_image_of_a_site_trains(sets: Mapping[str, Path], tmp_path: Path) 
     assert not any("held-out" in place for place in data.places)  # no place lists held-out images
 
 
-def test_threshold_has_equal_errors_on_all_training_images(run: tuple[Path, Metrics], sets: Mapping[str, Path]) -> None:
+def test_threshold_has_equal_errors_on_all_training_images(run: tuple[Path, Metrics], sets: Sets) -> None:
     out, metrics = run
     saved = load(out)
     scorer = Scorer(METHODS["fedpad"], recipe_of(saved.recipe), resolve_compute("cpu", "fp32"))
     views = [View.of(PreparedSet.open(sets[name])) for name in SITES]
     live = np.concatenate([scorer.scores(saved.finished, view)[""] for view in views])
     label = np.concatenate([view.labels for view in views])
-    levels = np.arange(live.min() - STEP, live.max() + STEP, STEP / 4)
-    gaps = [abs(np.mean(live[label == 0] >= at) - np.mean(live[label == 1] < at)) for at in levels]
-    least = levels[np.isclose(gaps, min(gaps))]
-    assert least.min() - STEP <= metrics["threshold"] <= least.max() + STEP
+    check_equal_errors(live, label, metrics["threshold"])
     assert metrics["threshold_rule"] == "source-train-eer"
     at = metrics["threshold"]
     assert metrics["threshold_source.far"] == pytest.approx(np.mean(live[label == 0] >= at), abs=0.05)
@@ -79,9 +79,7 @@ def test_run_records_that_the_scores_are_of_training(run: tuple[Path, Metrics]) 
     assert "held-out" not in page.split("source-train-eer")[1][:400]
 
 
-def test_rule_evaluates_sites_with_held_out_subjects_on_training_images(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_rule_evaluates_sites_with_held_out_subjects_on_training_images(sets: Sets, tmp_path: Path) -> None:
     data = open_run_data(content(sets, heldout=""), tmp_path)
     for name, site in data.sites.items():
         trained = PreparedSet.open(sets[name])
@@ -89,7 +87,7 @@ def test_rule_evaluates_sites_with_held_out_subjects_on_training_images(
 
 
 @pytest.mark.parametrize("rule", ["source-eer", "source-bpcer-5pct", "fixed", "target-eer"])
-def test_other_rules_need_held_out_subjects(sets: Mapping[str, Path], tmp_path: Path, rule: str) -> None:
+def test_other_rules_need_held_out_subjects(sets: Sets, tmp_path: Path, rule: str) -> None:
     settings = content(sets)
     settings["evaluation"]["threshold"] = rule
     with refused("data.sites.A", rule, "source-train-eer"):
@@ -101,14 +99,14 @@ def test_scores_of_training_choose_no_round() -> None:
         Evaluation(threshold="source-train-eer", every=1)
 
 
-def test_target_holds_no_images_out(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_target_holds_no_images_out(sets: Sets, tmp_path: Path) -> None:
     settings = content(sets)
     settings["data"]["target"] += " only: heldout=none"
     with refused("data.target", "heldout="):
         open_run_data(settings, tmp_path)
 
 
-def test_training_pictures_cannot_be_a_target(run: tuple[Path, Metrics], sets: Mapping[str, Path]) -> None:
+def test_training_pictures_cannot_be_a_target(run: tuple[Path, Metrics], sets: Sets) -> None:
     """The held-out subjects of the set trained, too."""
     result = CliRunner().invoke(app, ["evaluate", str(run[0]), "--data", f"{sets['A']} only: subjects=0-100"])
     assert isinstance(result.exception, UserError)

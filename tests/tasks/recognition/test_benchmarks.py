@@ -1,7 +1,5 @@
 """Several benchmarks of one model: by the lists beside each set, in a run and of a finished model, without training."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +9,7 @@ import numpy as np
 import pytest
 from tests.listed import RACES, write_listed, write_set, write_templates
 from tests.refusals import refused
-from tests.toy import DETERMINISTIC_FILES, recipe_of, run_toy, tree
+from tests.toy import DETERMINISTIC_FILES, NewRun, Sets, recipe_of, run_toy, tree
 from typer.testing import CliRunner
 
 from fedvisage.cli import app
@@ -35,17 +33,15 @@ def benchmarks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"rfw": write_listed(root), "ijb": write_templates(root)}
 
 
-def recipe(sets: Mapping[str, Path], **data: Any) -> dict[str, Any]:
+def recipe(sets: Sets, **data: Any) -> dict[str, Any]:
     outcome = tree(sets, "fedavg", training__rounds=1, training__pretrain=None, evaluation__every=0)
     outcome["data"] |= {"public": None, "public_identities": None, **data}
     return outcome
 
 
 @pytest.fixture(scope="module")
-def finished_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("plain") / "run"
-    run_toy(recipe(sets), out)
-    return out
+def finished_run(sets: Sets, new_run: NewRun) -> Path:
+    return new_run(recipe(sets))
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +54,7 @@ def as_text(benchmarks: Mapping[str, Path]) -> dict[str, str]:
 
 
 def test_run_evaluates_benchmarks_like_a_finished_model_and_changes_nothing_else(
-    sets: Mapping[str, Path], finished_run: Path, model: FinishedModel, benchmarks: dict[str, Path], tmp_path: Path
+    sets: Sets, finished_run: Path, model: FinishedModel, benchmarks: dict[str, Path], tmp_path: Path
 ) -> None:
     metrics = run_toy(recipe(sets, benchmarks=as_text(benchmarks)), tmp_path / "run")
     again = evaluate(model, None, tmp_path, tmp_path / "again", benchmarks=as_text(benchmarks))
@@ -169,7 +165,7 @@ def test_set_without_lists_is_evaluated_like_a_target(model: FinishedModel, tmp_
 
 
 def test_training_data_and_foreign_lists_are_refused_as_benchmarks(
-    sets: Mapping[str, Path], model: FinishedModel, benchmarks: dict[str, Path], tmp_path: Path
+    sets: Sets, model: FinishedModel, benchmarks: dict[str, Path], tmp_path: Path
 ) -> None:
     own = str(sets["A"].with_name("people-A"))
     with refused("data.benchmarks.own", "secret-person-A0", "data.sites.A"):
@@ -190,7 +186,7 @@ def test_training_data_and_foreign_lists_are_refused_as_benchmarks(
     assert not (tmp_path / "run").exists()
 
 
-def test_attack_detection_has_one_set_at_a_time(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_attack_detection_has_one_set_at_a_time(sets: Sets, tmp_path: Path) -> None:
     with refused("recipe.data.benchmarks", "fedpad", "fedvisage evaluate RUN --data SET"):
         run_toy(tree(sets, training__rounds=1, data__benchmarks={"x": str(sets["U"])}), tmp_path / "run")
 

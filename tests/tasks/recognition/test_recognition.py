@@ -1,7 +1,5 @@
 """Recognition runs from the first model to the report, evaluation on other people, and comparison of two faces."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping
@@ -13,10 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 from safetensors.numpy import load_file
+from tests.listed import write_set
 from tests.refusals import failed, refused
-from tests.toy import SIZE, make_people, quiet_reporter, recipe_of, run_toy, tree
+from tests.toy import NewRun, Sets, make_people, quiet_reporter, recipe_of, run_toy, tree
 
-from fedvisage.data.writer import Writer
 from fedvisage.device.predict import InputPictures, list_input_pictures, picture_at
 from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.server import NoQuorum
@@ -35,13 +33,11 @@ from fedvisage.tasks.finished_model import open_model
 
 
 @pytest.fixture(scope="module")
-def finished_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("recognition") / "run"
-    run_toy(tree(sets, "fedfr", training__rounds=2, evaluation__recognition={"fmr": 0.05}), out)
-    return out
+def finished_run(sets: Sets, new_run: NewRun) -> Path:
+    return new_run(tree(sets, "fedfr", training__rounds=2, evaluation__recognition={"fmr": 0.05}))
 
 
-def test_pre_training_happens_once_per_combination_of_settings(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_pre_training_happens_once_per_combination_of_settings(sets: Sets, tmp_path: Path) -> None:
     def cached() -> set[str]:
         return {path.name for path in (tmp_path / "cache").glob("pretrained-*")}
 
@@ -58,7 +54,7 @@ def test_pre_training_happens_once_per_combination_of_settings(sets: Mapping[str
     assert kept["centres.weight"].shape == (4, 16)
 
 
-def test_first_model_may_be_from_the_middle_of_a_schedule(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_first_model_may_be_from_the_middle_of_a_schedule(sets: Sets, tmp_path: Path) -> None:
     """With rates by epoch, two of three epochs equal two epochs; a cosine schedule differs."""
 
     def first(schedule: Mapping[str, Any], **epochs: int) -> bytes:
@@ -76,14 +72,14 @@ def test_first_model_may_be_from_the_middle_of_a_schedule(sets: Mapping[str, Pat
         first(cosine, epochs=3, stop=4)
 
 
-def test_pre_training_needs_public_people(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_pre_training_needs_public_people(sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, "fedavg")
     content["data"] |= {"public": None, "public_identities": None}
     with refused("recipe.training.pretrain", "data.public"):
         run_toy(content, tmp_path / "run")
 
 
-def test_run_without_public_people_has_no_personal_figures(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_run_without_public_people_has_no_personal_figures(sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, "fedavg", training__rounds=1, training__pretrain=None)
     content["data"] |= {"public": None, "public_identities": None}
     metrics = run_toy(content, tmp_path / "run")
@@ -116,9 +112,7 @@ def test_page_shows_the_measured_figures(finished_run: Path) -> None:
     assert "HTER" not in page
 
 
-def test_finished_model_is_evaluated_on_other_people(
-    finished_run: Path, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_finished_model_is_evaluated_on_other_people(finished_run: Path, sets: Sets, tmp_path: Path) -> None:
     recorded = read_metrics(finished_run / "metrics.json").part("generic")
     again = evaluate(open_model(finished_run), None, tmp_path, tmp_path / "again")
     assert again.part("generic") == recorded
@@ -133,7 +127,7 @@ def test_finished_model_is_evaluated_on_other_people(
 
 
 def test_finished_run_is_evaluated_by_other_rules_with_its_sites_own_models(
-    finished_run: Path, sets: Mapping[str, Path], tmp_path: Path
+    finished_run: Path, sets: Sets, tmp_path: Path
 ) -> None:
     def evaluate_run(out: Path, how: dict[str, Any], training: Training | None = None) -> Metrics:
         recipe = recipe_of(tree(sets, "fedfr", training__rounds=2, evaluation__recognition=how))
@@ -152,7 +146,7 @@ def test_finished_run_is_evaluated_by_other_rules_with_its_sites_own_models(
         evaluate_run(tmp_path / "no", other, adoption(tmp_path / "without"))
 
 
-def test_evaluation_uses_the_sites_own_parameters(finished_run: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_evaluation_uses_the_sites_own_parameters(finished_run: Path, sets: Sets, tmp_path: Path) -> None:
     """If the sites' own transformations erase all faces, no site replies."""
     shutil.copytree(finished_run, tmp_path / "blinded")
     for site in (tmp_path / "blinded" / "sites").iterdir():
@@ -166,22 +160,9 @@ def test_evaluation_uses_the_sites_own_parameters(finished_run: Path, sets: Mapp
 
 
 def test_model_is_evaluated_on_a_list_of_pairs(finished_run: Path, tmp_path: Path) -> None:
-    rng, people = np.random.default_rng(3), ("Ada", "Bo", "Cy", "Di")
-    with Writer(tmp_path / "set", name="listed", size=SIZE, source="noise", identities=True) as out:
-        for who in people:
-            names = [f"{who}/{who}_{number:04d}.png" for number in (1, 2)]
-            images = rng.integers(0, 255, (2, SIZE, SIZE, 3)).astype(np.uint8)
-            out.add(
-                images,
-                label=[1] * 2,
-                species=["bonafide"] * 2,
-                subject=[who] * 2,
-                video=names,
-                frame=[0] * 2,
-                split=["test"] * 2,
-                item=names,
-                group=["all"] * 2,
-            )
+    people = ("Ada", "Bo", "Cy", "Di")
+    names = [f"{who}/{who}_{number:04d}.png" for who in people for number in (1, 2)]
+    write_set(tmp_path / "set", names, [who for who in people for _ in (1, 2)], ["all"] * 8)
     lines = [f"{who}\t1\t2" for who in people] + ["Ada\t1\tBo\t2", "Cy\t1\tDi\t1", "Ada\t2\tCy\t2", "Di\t1\tEve\t1"]
     (tmp_path / "pairs.txt").write_text("\n".join([*lines, *lines]))
     listed = open_model(finished_run, pairs=tmp_path / "pairs.txt")
@@ -198,23 +179,12 @@ def test_model_is_evaluated_on_a_list_of_pairs(finished_run: Path, tmp_path: Pat
 
 
 def test_benchmark_people_with_too_few_images_are_counted_and_reported(finished_run: Path, tmp_path: Path) -> None:
-    rng = np.random.default_rng(3)
-    with Writer(tmp_path / "set", name="few", size=SIZE, source="noise", identities=True) as out:
-        for who, images in (("Ada", 1), ("Bo", 3), ("Cy", 3), ("Di", 2)):
-            names = [f"{who}/{number}.png" for number in range(images)]
-            pixels = rng.integers(0, 255, (images, SIZE, SIZE, 3)).astype(np.uint8)
-            split = ["train", "train"] if who == "Di" else (["test"] + ["train"] * images)[:images]
-            out.add(
-                pixels,
-                label=[1] * images,
-                species=["bonafide"] * images,
-                subject=[who] * images,
-                video=names,
-                frame=[0] * images,
-                split=split,
-                item=names,
-                group=["all"] * images,
-            )
+    splits = {"Ada": ["test"], "Bo": ["test", "train", "train"], "Cy": ["test", "train", "train"], "Di": ["train"] * 2}
+    who = [name for name, own in splits.items() for _ in own]
+    names = [f"{name}/{number}.png" for number, name in enumerate(who)]
+    write_set(
+        tmp_path / "set", names, who, ["all"] * len(who), splits=[split for own in splits.values() for split in own]
+    )
     result = evaluate(open_model(finished_run), str(tmp_path / "set"), tmp_path)
     assert (result["generic.identities_without_pairs"], result["generic.identities_not_searched"]) == (1, 2)
     table = left_out_table(Metrics(read_metrics(finished_run / "metrics.json") | result))
@@ -289,13 +259,13 @@ def test_threshold_is_read_as_a_similarity(finished_run: Path) -> None:
     assert "similarity" in json.loads((finished_run / "model.json").read_text())["thresholds"][""]
 
 
-def test_attack_detector_compares_no_faces(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_attack_detector_compares_no_faces(sets: Sets, tmp_path: Path) -> None:
     run_toy(tree(sets, training__rounds=1), tmp_path / "run")
     with refused("--against", "--against"):
         compare_faces(open_model(tmp_path / "run"), picture_at(tmp_path), InputPictures([]), crop="none")
 
 
-def test_merged_people_are_evaluated_per_site(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_merged_people_are_evaluated_per_site(sets: Sets, tmp_path: Path) -> None:
     metrics = run_toy(tree(sets, "centralised", training__rounds=1), tmp_path / "run")
     assert list(metrics.parts("personal.sites")) == ["A", "B", "C"]
     assert metrics["personal.model"] == "generic"

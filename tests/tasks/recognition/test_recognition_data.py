@@ -1,9 +1,6 @@
 """Faulty identity sets are refused before training."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +8,7 @@ import numpy as np
 import pytest
 from tests.federation.lent_site import site_of
 from tests.refusals import refused
-from tests.toy import discard, make_people, make_sets, open_run_data, recipe_of, run_toy, set_of_task, tree
+from tests.toy import Sets, discard, make_people, make_sets, open_run_data, recipe_of, run_toy, set_of_task, tree
 
 from fedvisage.tasks.recognition.data import with_public_identities
 
@@ -21,14 +18,14 @@ def own(tmp_path: Path) -> dict[str, Path]:
     return make_sets(tmp_path / "sets")
 
 
-def remake(sets: Mapping[str, Path], place: str, like: str | None = None, **changes: Any) -> None:
+def remake(sets: Sets, place: str, like: str | None = None, **changes: Any) -> None:
     """Replace a place's identity set, optionally with the people of another place."""
     path = set_of_task(sets["A"].with_name(place), "fedfr")
     shutil.rmtree(path)
     make_people(path, like or place, 5, **changes)
 
 
-def open_sets(sets: Mapping[str, Path], method: str = "fedfr", **changes: Any) -> Any:
+def open_sets(sets: Sets, method: str = "fedfr", **changes: Any) -> Any:
     return open_run_data(tree(sets, method, **changes), next(iter(sets.values())).parent / "cache")
 
 

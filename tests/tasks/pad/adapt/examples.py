@@ -1,13 +1,9 @@
 """Settings of adaptation, and a detector built by hand with known decisions on every processor."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import torch
-from tests.toy import recipe_of, tree
+from tests.toy import Sets, recipe_of, tree
 from torch import nn
 
 from fedvisage.federation.method import Member, Prediction
@@ -70,7 +66,7 @@ def predict(member: Member) -> torch.Tensor:
     return logits.squeeze(1)
 
 
-def detector(sets: Mapping[str, Path]) -> Scorer:
+def detector(sets: Sets) -> Scorer:
     """Return the detector, ready to score."""
     method = replace(METHODS["fedpad"], network=network, prediction=Prediction(predict))
     return Scorer(method, recipe_of(tree(sets)), resolve_compute("cpu", "fp32"))

@@ -1,16 +1,13 @@
 """Outcomes of adaptation on a detector built by hand: images adapted to, withheld and reverted."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tests.tasks.pad.adapt.examples import DARK, FORMS, LIGHT, PAPER, RUINOUS, SOURCE, detector, live_at
+from tests.toy import Sets
 
 from fedvisage.data.batches import Batch, Positions, View
 from fedvisage.data.prepared import PreparedSet
@@ -22,12 +19,12 @@ from fedvisage.tasks.scoring import Scorer
 
 
 @pytest.fixture
-def scorer(sets: Mapping[str, Path]) -> Scorer:
+def scorer(sets: Sets) -> Scorer:
     return detector(sets)
 
 
 @pytest.fixture
-def target(sets: Mapping[str, Path]) -> View:
+def target(sets: Sets) -> View:
     return View.of(PreparedSet.open(sets["U"]))
 
 

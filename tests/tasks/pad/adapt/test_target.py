@@ -1,8 +1,5 @@
 """Adaptation of a finished model to the target, from the files of a run."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +9,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 from tests.refusals import refused
 from tests.tasks.pad.adapt.examples import FORMS, PAPER
-from tests.toy import make_set, run_toy, scores_of, tree
+from tests.toy import NewRun, Sets, make_set, run_toy, scores_of, tree
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedvisage.base.streams import numpy_rng
@@ -36,10 +33,8 @@ ANYWHERE = AdaptationSource(threshold=0.0, scatter=0.0)
 
 
 @pytest.fixture(scope="module")
-def run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("adapt") / "run"
-    run_toy(tree(sets), out)
-    return out
+def run(sets: Sets, new_run: NewRun) -> Path:
+    return new_run(tree(sets))
 
 
 @pytest.fixture
@@ -50,7 +45,7 @@ def scorer(run: Path) -> Scorer:
 
 
 @pytest.fixture
-def target(sets: Mapping[str, Path]) -> View:
+def target(sets: Sets) -> View:
     return View.of(PreparedSet.open(sets["U"]))
 
 
@@ -62,6 +57,13 @@ def balanced(scorer: Scorer, target: View) -> AdaptationSource:
 
 def content(scorer: Scorer) -> dict[str, list[float]]:
     return {name: value.flatten().tolist() for name, value in scorer.net.state_dict().items()}
+
+
+def check_skipped(scorer: Scorer, view: View, settings: Adapt, source: AdaptationSource, reason: str) -> None:
+    """Check that all images are skipped for a reason, and keep the scores of the source model."""
+    logits, outcome = adapt_to_view(scorer, view, settings, source)
+    assert outcome.skipped == {reason: len(view)}
+    np.testing.assert_allclose(logits, scorer.logits(view), atol=1e-6)
 
 
 def test_paper_loop_steps_in_one_pass_and_decides_in_a_second(scorer: Scorer, target: View) -> None:
@@ -124,26 +126,18 @@ def test_settled_model_decides_on_images_independently(scorer: Scorer, target: V
 
 
 def test_target_of_one_class_keeps_the_source_scores(scorer: Scorer, target: View) -> None:
-    plain = scorer.logits(target)
-    logits, outcome = adapt_to_view(
-        scorer, target, Adapt(), AdaptationSource(threshold=float(plain.min()) - 1, scatter=0.0)
-    )
-    assert outcome.skipped == {"one class": len(target)}
-    np.testing.assert_allclose(logits, plain, atol=1e-6)
+    source = AdaptationSource(threshold=float(scorer.logits(target).min()) - 1, scatter=0.0)
+    check_skipped(scorer, target, Adapt(), source, "one class")
 
 
 def test_small_target_keeps_the_source_scores(scorer: Scorer, balanced: AdaptationSource, tmp_path: Path) -> None:
     path = make_set(tmp_path / "long", "long", 3, subjects=1, species=("bonafide", "print"), frames=10)
     view = View.of(PreparedSet.open(path))
     for some, reason in ((view, "too few videos"), (view.subset(np.arange(15)), "too small")):
-        logits, outcome = adapt_to_view(scorer, some, Adapt(), balanced)
-        assert outcome.skipped == {reason: len(some)}
-        np.testing.assert_allclose(logits, scorer.logits(some), atol=1e-6)
+        check_skipped(scorer, some, Adapt(), balanced, reason)
 
 
-def test_scatter_is_that_of_mixed_batches_of_held_out_images(
-    run: Path, scorer: Scorer, sets: Mapping[str, Path]
-) -> None:
+def test_scatter_is_that_of_mixed_batches_of_held_out_images(run: Path, scorer: Scorer, sets: Sets) -> None:
     saved = open_model(run).saved
     for name, found in saved.scatter.items():
         view = View.of(PreparedSet.open(sets[name]), "heldout")
@@ -174,7 +168,7 @@ def test_units_of_every_loop_hold_each_image_once(target: View) -> None:
 
 
 @pytest.mark.parametrize("name", ["single", "fused", "fedgpad", "fedbn"])
-def test_every_member_is_adapted_separately(name: str, sets: Mapping[str, Path], target: View, tmp_path: Path) -> None:
+def test_every_member_is_adapted_separately(name: str, sets: Sets, target: View, tmp_path: Path) -> None:
     run_toy(tree(sets, name, training__rounds=1), tmp_path / "run")
     found = open_model(tmp_path / "run")
     sources = dict.fromkeys(("", "A", "B", "C"), ANYWHERE)
@@ -184,7 +178,7 @@ def test_every_member_is_adapted_separately(name: str, sets: Mapping[str, Path],
     assert all(outcome.adapted == len(target) for outcome in outcomes.values())
 
 
-def test_model_without_normalisation_layers_is_refused_by_name(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_model_without_normalisation_layers_is_refused_by_name(sets: Sets, tmp_path: Path) -> None:
     run_toy(tree(sets, "fedma", training__rounds=1), tmp_path / "run")
     found = open_model(tmp_path / "run")
     view = View.of(PreparedSet.open(sets["U"]))
@@ -206,7 +200,7 @@ def test_requested_layernorms_are_selected() -> None:
     assert [tuple(parameter.shape) for parameter in affine(net, "layernorm")] == [(4,), (4,), (3,), (3,)]
 
 
-def test_recipe_adapts_and_records_the_outcome(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_recipe_adapts_and_records_the_outcome(sets: Sets, tmp_path: Path) -> None:
     metrics = run_toy(tree(sets, evaluation__adapt="paper"), tmp_path / "run")
     assert metrics.part("adaptation") == {"model.adapted": 36}
     plain = run_toy(tree(sets), tmp_path / "plain")
@@ -220,9 +214,7 @@ def test_recipe_adapts_and_records_the_outcome(sets: Mapping[str, Path], tmp_pat
 def test_single_image_is_scored_without_adaptation(scorer: Scorer, target: View) -> None:
     single = target.subset(np.array([0]))
     for settings, reason in ((Adapt(), "too small"), (PAPER, "a single image"), (FORMS[-1], "a single image")):
-        logits, outcome = adapt_to_view(scorer, single, settings, ANYWHERE)
-        assert outcome.skipped == {reason: 1}
-        np.testing.assert_allclose(logits, scorer.logits(single), atol=1e-6)
+        check_skipped(scorer, single, settings, ANYWHERE, reason)
 
 
 @pytest.mark.parametrize(
