@@ -1,7 +1,5 @@
 """Datasets from arrays, tensors and torch Datasets in memory, and refusals of invalid ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

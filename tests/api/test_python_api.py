@@ -1,7 +1,5 @@
 """The Python API of ``import fedvisage as fv``, used as in the README and notebooks."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

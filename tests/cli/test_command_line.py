@@ -1,7 +1,5 @@
 """Output and exit codes of the command line."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Commands report damaged files of a run in one line, and print valid JSON."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping

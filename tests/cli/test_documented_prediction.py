@@ -1,7 +1,5 @@
 """The commands of docs/predict.md run with a small model and print the documented lines."""
 
-from __future__ import annotations
-
 import math
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The gallery commands of docs/gallery.md."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Each command refuses a pipe as a file in one line, without opening it."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Prediction on the command line: sources of pictures, batches, output and exit codes."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Mapping

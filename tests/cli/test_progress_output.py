@@ -1,7 +1,5 @@
 """Progress of long commands: lines of text, JSON objects, or none."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Changed bytes are refused before training, and unchanged ones are not read again."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Parts of prepared sets: halves that share no image, kinds of attacks, nine tenths and the other tenth."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

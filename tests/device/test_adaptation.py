@@ -1,7 +1,5 @@
 """Adaptation of exports without torch gives the statistics of torch, and gated models are exported."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

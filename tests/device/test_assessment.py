@@ -1,7 +1,5 @@
 """Assessment of the pipeline on a rendered copy of Replay-Attack with enrolments, returns and attacks."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """Calibration of an export to one camera with genuine pictures."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

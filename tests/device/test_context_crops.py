@@ -1,7 +1,5 @@
 """Crops with a wider margin: equal pixels in imports, devices and the page, and a note on little context."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

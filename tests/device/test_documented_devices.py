@@ -1,7 +1,5 @@
 """The code of two pages runs, and exports and runs predict equally."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

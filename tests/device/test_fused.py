@@ -1,7 +1,5 @@
 """Fused models: the sum of members' log-odds at crops of their own, in every place that opens an export."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Sources of frames: a picture, a folder in the order of names, and a video; others are refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import queue

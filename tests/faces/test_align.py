@@ -1,7 +1,5 @@
 """Alignment by five points compared with known transforms, upside-down pictures, and pictures without colours."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import cv2

@@ -1,7 +1,5 @@
 """Pictures of many small parts, whose headers would take seconds, are refused before they are decoded."""
 
-from __future__ import annotations
-
 import io
 import struct
 import zlib

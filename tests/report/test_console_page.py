@@ -1,7 +1,5 @@
 """The operator's page: its content, and that its text is inert."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from datetime import timedelta

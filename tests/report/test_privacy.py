@@ -1,7 +1,5 @@
 """The privacy page: every release, its cost and its coverage; and the sentences on protections."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Checkpoints are read without torch: the same tensors as torch reads, and nothing else runs."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Converted files of other projects give the features of plain implementations of their networks."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

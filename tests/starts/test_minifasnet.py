@@ -1,7 +1,5 @@
 """Published networks for attack detection score, export and predict without training."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Published models in the cache: graphs with the log-odds of their networks, cards, terms and refusals."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A gallery of version 1 is migrated by a command, which keeps people, faces, times, scores and a backup."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Depth maps of imported images: their sources, and reports of missing ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

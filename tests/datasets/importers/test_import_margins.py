@@ -1,7 +1,5 @@
 """Sets with crops at several margins: the same pixels as on a device, one margin per recipe, and refusals."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from itertools import product

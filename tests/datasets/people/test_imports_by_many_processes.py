@@ -1,7 +1,5 @@
 """Imports of people by several processes, and after a kill: the same bytes; and people's datasets below a folder."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Protocols on whole copies of datasets: counts as published, no person at two places, and recipes that run."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Expectations come from the tables of the scanners' tests, which were written by 
 and not from the code of selections or scanners. A copy that lacks a selected value is refused.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The gallery's file: enrolment, search, key rotation and deletion."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

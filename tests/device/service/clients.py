@@ -1,7 +1,5 @@
 """Clients of a service in memory, its keys, and the form of its errors."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

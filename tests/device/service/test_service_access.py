@@ -1,7 +1,5 @@
 """Access control of the service: hosts, origins, keys, scopes, the audit log, and nonces."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

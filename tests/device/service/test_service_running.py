@@ -1,7 +1,5 @@
 """The service as a process, on a real port."""
 
-from __future__ import annotations
-
 import http.client
 import io
 import json

@@ -1,7 +1,5 @@
 """The files of the page: folders, refusals, and headers of the service."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """The page of the service: keys, and pictures sent to the service only on request."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path

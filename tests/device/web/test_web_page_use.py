@@ -1,7 +1,5 @@
 """Use of the page in Chromium: camera, files, people, refusals, and network requests."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

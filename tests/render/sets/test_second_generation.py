@@ -1,7 +1,5 @@
 """The second generation of rendered sets: one capture for both classes, and some media or cameras alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Trackers: the values that they receive, the names that they never receive, and their independence of the run."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil
