@@ -13,12 +13,11 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+from tests.commands import refusal_of
 from tests.refusals import refused
 from tests.toy import SIZE
-from typer.testing import CliRunner
 
-from fedvisage.base.errors import BadFile, RunFailed, UserError
-from fedvisage.cli import app
+from fedvisage.base.errors import BadFile, RunFailed
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.device import Exported, Pipeline
@@ -204,6 +203,4 @@ def test_wrong_calls_of_adapt_name_the_place(
     pad: Path, pad_run: Path, recognition_run: Path, tmp_path: Path, words: tuple[str, ...], place: str
 ) -> None:
     paths = {"PAD": pad, "RUN": pad_run, "PEOPLE": recognition_run, "OUT": tmp_path / "out"}
-    result = CliRunner().invoke(app, ["adapt", *(str(paths.get(word, word)) for word in words)])
-    assert isinstance(result.exception, UserError)
-    assert place in str(result.exception)
+    assert place in str(refusal_of("adapt", *(paths.get(word, word) for word in words)))

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -173,8 +172,7 @@ def test_event_files_hold_each_round_and_are_not_doubled(tmp_path: Path) -> None
     assert scalars["target/hter", 4] == pytest.approx(read_run(run).metrics["hter"])
 
 
-def test_event_files_of_an_unfinished_run_hold_its_rounds(finished_run: Path, tmp_path: Path) -> None:
-    run = shutil.copytree(finished_run, tmp_path / "run")
+def test_event_files_of_an_unfinished_run_hold_its_rounds(run: Path) -> None:
     (run / "metrics.json").unlink()
     assert ("heldout/auc", 12) in events_of(write_events(run))
 

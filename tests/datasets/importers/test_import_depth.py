@@ -124,22 +124,6 @@ def test_video_without_maps_is_skipped(root: Path) -> None:
     assert "000001_depth.jpg" in report.skipped[0].reason
 
 
-def save_colours(path: Path) -> None:
-    save(path, picture(3))
-
-
-def save_wide(path: Path) -> None:
-    save(path, np.zeros((24, 32), np.uint8))
-
-
-def save_sixteen_bits(path: Path) -> None:
-    cv2.imwrite(str(path), np.zeros((24, 24), np.uint16))
-
-
-def save_text(path: Path) -> None:
-    path.write_text("no picture")
-
-
 def link_outwards(path: Path) -> None:
     path.unlink()
     path.symlink_to(save(path.parents[3] / "secret.png", picture(5)))
@@ -148,14 +132,14 @@ def link_outwards(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (save_colours, "in colour"),
-        (save_wide, "different aspect ratio"),
-        (save_sixteen_bits, "8 bits"),
-        (save_text, "not an image"),
+        (lambda path: save(path, picture(3)), "in colour"),
+        (lambda path: save(path, np.zeros((24, 32), np.uint8)), "different aspect ratio"),
+        (lambda path: cv2.imwrite(str(path), np.zeros((24, 24), np.uint16)), "8 bits"),
+        (lambda path: path.write_text("no picture"), "not an image"),
         (link_outwards, "to outside the folder"),
     ],
 )
-def test_invalid_depth_map_skips_its_image(root: Path, spoil: Callable[[Path], None], reason: str) -> None:
+def test_invalid_depth_map_skips_its_image(root: Path, spoil: Callable[[Path], object], reason: str) -> None:
     maps = save_maps(root, root.parent / "maps")
     spoil(maps / "real/s0/1_depth.png")
     prepared, report = import_with_depth(root, maps)

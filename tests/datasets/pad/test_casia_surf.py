@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.datasets.importers.files import picture, save
-from tests.datasets.pad.copies import list_items
+from tests.datasets.imports import list_items
 from tests.refusals import refused
 
 from fedvisage.datasets.options import ImportOptions

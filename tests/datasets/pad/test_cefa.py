@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.datasets.importers.files import picture, save
-from tests.datasets.pad.copies import copy_to, list_items
+from tests.datasets.imports import copy_to, list_items
 from tests.refusals import refused
 
 from fedvisage.datasets.catalogue import SCANNERS

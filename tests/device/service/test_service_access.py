@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from tests.commands import call
 from tests.device.gallery.tiles import RED, Tiles, tile_of
 from tests.device.service.clients import KEY, LIMITS, PERSONS, check_error, connect, png
 from tests.refusals import refused
-from typer.testing import CliRunner
 
-from fedvisage.cli import app
 from fedvisage.device.gallery.search import Gallery
 from fedvisage.device.service.access import (
     ADMIN,
@@ -171,13 +170,13 @@ def test_serve_warns_of_readable_key_files_and_keys_without_scope(tmp_path: Path
     file = tmp_path / "keys.txt"
     file.write_text(f"{KEY}\n")
     file.chmod(0o644)
-    nothing = str(tmp_path / "nothing")
-    notes = CliRunner().invoke(app, ["serve", "--pad", nothing, "--api-keys", str(file)]).stderr
+    words = ("serve", "--pad", tmp_path / "nothing", "--api-keys", file)
+    notes = call(*words).stderr
     assert "chmod 600" in notes
     assert "NAME SCOPE KEY" in notes
     file.write_text(f"door admin {KEY}\n")
     file.chmod(0o600)
-    assert not CliRunner().invoke(app, ["serve", "--pad", nothing, "--api-keys", str(file)]).stderr
+    assert not call(*words).stderr
 
 
 def test_audit_log_states_client_and_action_without_names(gallery: Gallery, tmp_path: Path) -> None:

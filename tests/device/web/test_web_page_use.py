@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tests.commands import output_of
 from tests.device.web.conftest import PATIENCE, as_png, as_webcam, open_browser, open_page, serve_folder, wait_for_state
 from tests.documented import ROOT
-from typer.testing import CliRunner
 
-from fedvisage.cli import app
 from fedvisage.device import Pipeline
 from fedvisage.device.web.site import RuntimeFiles
 
@@ -357,6 +356,5 @@ def test_documented_command_builds_the_page(
         shutil.copytree(exported, tmp_path / "exported" / name)
     monkeypatch.chdir(tmp_path)
     assert runtime.is_there
-    result = CliRunner().invoke(app, build[1:])
-    assert result.exit_code == 0, result.output
+    output_of(*build[1:])
     assert (Path(deliver[deliver.index("--directory") + 1]) / "index.html").is_file()
