@@ -28,7 +28,6 @@ from fedvisage.tasks.scoring import LIMIT
 
 
 def run_python(code: str) -> str:
-    """Run code in a new Python process and return its output."""
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 

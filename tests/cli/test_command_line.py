@@ -379,14 +379,17 @@ def test_directory_without_a_run_is_named(
 
 
 @pytest.mark.parametrize(
-    ("subjects", "target", "place", "keyword"),
-    [(2, "synth: X", "recipe.data.target", "'X'"), (1, "synth: O", "recipe.data.sites.A", "subjects=2")],
+    ("subjects", "change", "place", "keyword"),
+    [
+        (2, "data.target=synth: X", "recipe.data.target", "'X'"),
+        (1, "training.rounds=1", "recipe.data.sites.A", "subjects=2"),
+    ],
 )
 def test_data_is_checked_before_rendering_or_writing(
-    command: Command, recipe_file: Path, tmp_path: Path, subjects: int, target: str, place: str, keyword: str
+    command: Command, recipe_file: Path, tmp_path: Path, subjects: int, change: str, place: str, keyword: str
 ) -> None:
     small = f"data.sites.A=synth: O subjects={subjects} videos=1 frames=1 size=32"
-    words = ("run", recipe_file, small, f"data.target={target}", "--out", tmp_path / "run")
+    words = ("run", recipe_file, small, change, "--out", tmp_path / "run")
     check_refused(command(*words, "--cache", tmp_path / "cache"), place, keyword)
     assert not list(tmp_path.iterdir())
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,29 +9,19 @@ import pytest
 from PIL import Image
 from tests.commands import output_of, refusal_of
 from tests.refusals import refused
-from tests.toy import remove_seal, run_toy, tree
+from tests.toy import remove_seal
 
 import fedvisage as fv
 
 DEEP = "[" * 100_000
 
 
-@pytest.fixture(scope="module")
-def finished_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run without a seal, so that each file is read, and a picture beside it."""
-    place = tmp_path_factory.mktemp("runs")
-    run_toy(tree(sets, training__rounds=2), place / "run")
-    remove_seal(place / "run")
-    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3)).astype(np.uint8)
-    Image.fromarray(noise).save(place / "picture.png")
-    return place
-
-
 @pytest.fixture
-def run(finished_run: Path, tmp_path: Path) -> Path:
-    """A copy for one test."""
-    shutil.copy(finished_run / "picture.png", tmp_path)
-    return shutil.copytree(finished_run / "run", tmp_path / "run")
+def run(pad_run: Path, tmp_path: Path) -> Path:
+    """A copy of a finished run without a seal, so that each file is read, and a picture beside it."""
+    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3)).astype(np.uint8)
+    Image.fromarray(noise).save(tmp_path / "picture.png")
+    return remove_seal(shutil.copytree(pad_run, tmp_path / "run"))
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ def test_auc_equals_scikit_learn_with_ties() -> None:
 
 
 def test_linear_model_is_evaluated_on_unseen_people() -> None:
-    """Each person has a number of their own that gives the class away, and nothing else does: nothing is learnt."""
+    """Only a number of each person's own gives the class away, so the model learns nothing for other people."""
     rng = np.random.default_rng(2)
     subjects = np.repeat([f"p{number}" for number in range(150)], 2)
     label = np.tile([True, False], 150)

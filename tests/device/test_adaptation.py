@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 from tests.commands import refusal_of
+from tests.device.exports import copy_export
 from tests.refusals import refused
 from tests.toy import SIZE
 
@@ -106,10 +107,9 @@ def test_every_batch_norm_layer_is_recognised(pad_run: Path, pad: Path) -> None:
 
 
 def test_export_without_list_of_layers_must_be_exported_again(pad: Path, tmp_path: Path, open_gate: None) -> None:
-    shutil.copytree(pad, tmp_path / "old")
-    write_export(tmp_path / "old", read_config(pad).float32.description.model_copy(update={"batch_norms": None}))
+    old = Exported.open(copy_export(pad, tmp_path / "old", batch_norms=None))
     with refused("old", "export the model again"):
-        adapt(Exported.open(tmp_path / "old"), crops(), tmp_path / "out")
+        adapt(old, crops(), tmp_path / "out")
 
 
 @pytest.mark.parametrize(("count", "word"), [(8, "too small"), (40, "one class")])
@@ -123,8 +123,6 @@ def test_rejected_adaptation_writes_nothing(pad: Path, tmp_path: Path, count: in
 def test_weights_of_another_model_are_refused(pad: Path, recognition: Path, tmp_path: Path, open_gate: None) -> None:
     shutil.copytree(pad, tmp_path / "mixed")
     shutil.copy(recognition / "model.safetensors", tmp_path / "mixed" / "model.safetensors")
-    with refused("mixed/model.safetensors", "config.json"):
-        Exported.open(tmp_path / "mixed")
     write_export(tmp_path / "mixed", read_config(pad).float32.description)  # records the files that lie there
     with refused("mixed/model.safetensors", "does not fit the graph"):
         adapt(Exported.open(tmp_path / "mixed"), crops(), tmp_path / "out")

@@ -154,7 +154,6 @@ def test_margin_and_padding_need_a_face_with_a_box() -> None:
 
 
 def make_cropped_sets(root: Path, margin: float) -> Mapping[str, Path]:
-    """Return sets whose records name a margin."""
     sets = {name: make_set(root / name, name, seed) for seed, name in enumerate("ABCU")}
     for path in sets.values():
         settings = json.loads((path / "set.json").read_text())

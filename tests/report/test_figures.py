@@ -123,7 +123,7 @@ def test_inseparable_classes_have_no_line_far_away() -> None:
 
 
 def test_frame_of_the_feature_plot_fits_the_points() -> None:
-    """Both classes of each site are one heap, which no line parts: the dots still spread over the drawing."""
+    """No line separates the classes of these sites, and the dots still spread over the drawing."""
     rng = np.random.default_rng(1)
     site = np.repeat(np.array(["A", "B"]), 40)
     features = Features(rng.normal(size=(80, 8)).astype(np.float32), np.arange(80) // 6 % 2, site)

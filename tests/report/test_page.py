@@ -7,13 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from tests.data.small_sets import write_set
 from tests.refusals import refused
 from tests.report.pages import Page
 from tests.report.run_files import THRESHOLD, make_run, write_features, write_metrics
 
 from fedvisage.base.errors import UserError
-from fedvisage.data.prepared import PreparedSet
-from fedvisage.data.writer import Writer
 from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.metrics.scores import read_scores
 from fedvisage.metrics.threshold import histogram
@@ -110,8 +109,6 @@ def test_undefined_figures_are_dashes(run: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "keyword"),
     [
-        ("metrics.json", "{", "JSON"),
-        ("metrics.json", "[]", "object"),
         ("rounds.jsonl", "{}\nnot json\n", "line 2"),
         ("features.safetensors", "short", "safetensors"),
         ("scores.csv", "a,b\n", "column"),
@@ -139,7 +136,6 @@ def test_page_of_two_hundred_sites_is_readable(tmp_path: Path) -> None:
 
 
 def decisions(reader: str, kind: str) -> list[str]:
-    """Return the cells of a row of the table of decisions."""
     table = reader[reader.index("Decisions at the threshold") :]
     row = re.search(rf"<td>{kind}</td>(.*?)</tr>", table)
     assert row is not None
@@ -203,20 +199,12 @@ def test_too_few_features_are_reported(run: Path) -> None:
 def run_with_images(run: Path, tmp_path: Path) -> Path:
     """Return a run beside the set of its target's images, whose source says that people are rendered."""
     scores = read_scores(run / "scores.csv")
-    with Writer(tmp_path / "M", name="M", size=16, source="synthetic test") as out:
-        for index in range(len(scores)):
-            out.add(
-                np.full((1, 16, 16, 3), index % 256, np.uint8),
-                label=[int(scores.label[index])],
-                species=[str(scores.species[index]) or "bonafide"],
-                subject=[str(scores.subject[index])],
-                video=[str(scores.video[index])],
-                frame=[0],
-                split=["train"],
-                item=[str(scores.item[index])],
-            )
+    images = np.stack([np.full((16, 16, 3), index % 256, np.uint8) for index in range(len(scores))])
+    columns = {name: getattr(scores, name).tolist() for name in ("subject", "video", "item")}
+    species = [kind or "bonafide" for kind in scores.species.tolist()]
+    prepared = write_set(tmp_path / "M", images, source="synthetic test", species=species, **columns)
     (run / "features.safetensors").unlink()  # placing them takes longest
-    digests = {"data.target": PreparedSet.open(tmp_path / "M").digest, "data.sites.C": "c"}
+    digests = {"data.target": prepared.digest, "data.sites.C": "c"}
     (run / "data.json").write_text(json.dumps(digests))
     return with_recipe(run, target=str(tmp_path / "M"))
 
@@ -305,12 +293,10 @@ def test_truncated_last_line_is_skipped_and_reported(name: str, run: Path) -> No
         ("metrics.json", '{"format": 2, "method": "fedpad", "video": {"hter": 0.1}}'),
         ("metrics.json", '{"format": 3, "method": "fedpad"}'),
         ("metrics.json", '{"method": "fedpad", "hter": "low", "level": []}'),
-        ("metrics.json", "[" * 100_000),
         ("metrics.json", '{"format": 2, "method": "fedfr", "task": "recognition", "generic.tar@0": 1}'),
         ("rounds.jsonl", '{"loss": {"C": 1.0}}\n'),
         ("ledger.jsonl", '{"direction": "up", "bytes": "many"}\n'),
         ("ledger.jsonl", '{"direction": "up", "cost": {}}\n'),
-        ("recipe.yaml", "[" * 5_000),
     ],
 )
 def test_malformed_files_end_a_report_in_one_line(name: str, content: str, run: Path) -> None:

@@ -15,6 +15,7 @@ import torch
 import yaml
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from tests.checkpoints import MakesDirectory
 from tests.commands import output_of, refusal_of
 from tests.documented import ROOT
 from tests.refusals import refused
@@ -186,18 +187,8 @@ def test_checkpoint_weights_are_read_from_their_key(tmp_path: Path) -> None:
     check_features(conversion, "iresnet18", lambda images: features_of(net, centre_bgr(images)))
 
 
-class Harmful:
-    """A pickle that would write a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.path,)
-
-
 def test_checkpoint_with_code_is_refused(tmp_path: Path) -> None:
-    torch.save({"state_dict": Harmful(tmp_path / "harm")}, tmp_path / "a.pt")
+    torch.save({"state_dict": MakesDirectory(tmp_path / "harm")}, tmp_path / "a.pt")
     with refused("a.pt", "tensors", "state_dict()"):
         convert(tmp_path / "a.pt", "iresnet18", tmp_path / "b.safetensors")
     assert not (tmp_path / "harm").exists()

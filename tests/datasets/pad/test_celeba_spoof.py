@@ -52,7 +52,7 @@ def test_missing_metadata_are_noted(root: Path) -> None:
 
 
 def test_image_in_both_lists_of_a_protocol_is_refused(root: Path) -> None:
-    """One that a list of a protocol gives another class is, too."""
+    """The same holds for an image to which a protocol's list gives another class."""
     name = "metas/protocol2/test_on_low_quality_device/test_label.json"
     listed_there = json.loads((root / name).read_text())
     (root / name).write_text(json.dumps({**listed_there, LIVE: [0] * 44}))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tests.checkpoints import MakesDirectory
 from tests.datasets.imports import import_photographs, list_photographs
 from tests.refusals import refused
 
@@ -154,19 +155,9 @@ def test_python_2_pickles_are_read_and_written(tmp_path: Path) -> None:
     assert pickle.loads(write_pickle(PICTURES, [True, False]), encoding="bytes") == (PICTURES, [True, False])
 
 
-class Touch:
-    """Makes a directory when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.path),)
-
-
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_malicious_pickle_is_refused_without_effect(protocol: int, tmp_path: Path) -> None:
-    path = write_file(tmp_path, pickle.dumps(([b"a", Touch(tmp_path / "done")], [True]), protocol))
+    path = write_file(tmp_path, pickle.dumps(([b"a", MakesDirectory(tmp_path / "done")], [True]), protocol))
     with refused("lfw.bin", f"{os.mkdir.__module__}.mkdir"):
         import_photographs("bin", path, tmp_path / "set")
     assert [one.name for one in tmp_path.iterdir()] == ["lfw.bin"]

@@ -45,7 +45,6 @@ def sets(copies: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -
 
 
 def table(kind: str, name: str) -> list[Row]:
-    """Return the expected rows of a copy."""
     with (TABLES / f"{kind}.csv").open(newline="") as file:
         rows = [{**row, **dict(pair.split("=") for pair in row["extra"].split())} for row in csv.DictReader(file)]
     for row in rows:

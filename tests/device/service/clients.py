@@ -21,7 +21,6 @@ PERSONS = "/v1/collections/default/persons"
 
 
 def png(*tiles: np.ndarray) -> bytes:
-    """Return a picture of these tiles."""
     out = io.BytesIO()
     Image.fromarray(row_of(*tiles)).save(out, "PNG")
     return out.getvalue()

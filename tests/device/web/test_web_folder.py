@@ -41,7 +41,6 @@ def archive_of(parts: dict[str, bytes]) -> bytes:
 
 
 def package_of(archive: bytes) -> Package:
-    """Return the digests of an archive and its files."""
     integrity = f"sha512-{base64.b64encode(hashlib.sha512(archive).digest()).decode()}"
     files = {name: (f"package/dist/{name}", hashlib.sha256(part).hexdigest()) for name, part in PARTS.items()}
     return replace(ONNX, integrity=integrity, files=files)

@@ -107,10 +107,8 @@ def test_webcam_tells_live_person_from_replay(
     selector: str,
 ) -> None:
     camera = as_webcam(webcam_frames[species], tmp_path / "camera.mjpeg")
-    with open_browser(playwright, chromium, *FAKE, f"--use-file-for-fake-video-capture={camera}") as browser:
-        page = browser.new_page()
-        page.goto(address)
-        wait_for_state(page)
+    flags = (*FAKE, f"--use-file-for-fake-video-capture={camera}")
+    with open_browser(playwright, chromium, *flags) as browser, open_page(browser, address) as page:
         page.get_by_role("button", name="Start the camera").click()
         page.wait_for_selector(f"#decision:has-text('{title}')", timeout=PATIENCE)
         frame = np.ascontiguousarray(pixels_of(page, "video")[..., :3])
@@ -163,11 +161,8 @@ def test_page_enrols_and_compares_people_and_refuses_attacks(page: Any, webcam_f
 
 def test_picture_never_leaves_the_page(browser: Any, address: str, webcam_frames: dict[str, np.ndarray]) -> None:
     requests = list[tuple[str, str]]()
-    with browser.new_context() as context:
-        page = context.new_page()
-        page.on("request", lambda request: requests.append((request.method, request.url)))
-        page.goto(address)
-        wait_for_state(page)
+    listeners = {"request": lambda request: requests.append((request.method, request.url))}
+    with open_page(browser, address, listeners=listeners) as page:
         before = len(requests)
         show(page, webcam_frames["bonafide"])
         assert {url for _, url in requests if not url.startswith((address, "blob:" + address))} == set()
@@ -191,17 +186,11 @@ def test_policy_forbids_unneeded_features(page: Any, attempt: str, directive: st
 
 
 def test_browser_reports_no_error(browser: Any, address: str, webcam_frames: dict[str, np.ndarray]) -> None:
-    complaints = list[str]()
-    with browser.new_context() as context:
-        page = context.new_page()
-        page.on(
-            "console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None
-        )
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto(address)
-        wait_for_state(page)
+    messages, errors = list[Any](), list[Any]()
+    with open_page(browser, address, listeners={"console": messages.append, "pageerror": errors.append}) as page:
         assert show(page, webcam_frames["bonafide"]).startswith("Living")
-    assert complaints == []
+    assert [message.text for message in messages if message.type in ("error", "warning")] == []
+    assert errors == []
 
 
 @pytest.mark.parametrize(
@@ -217,10 +206,7 @@ def test_missing_camera_is_reported_and_pictures_still_work(
     flags: tuple[str, ...],
     word: str,
 ) -> None:
-    with open_browser(playwright, chromium, *flags) as browser:
-        page = browser.new_page()
-        page.goto(address)
-        wait_for_state(page)
+    with open_browser(playwright, chromium, *flags) as browser, open_page(browser, address) as page:
         page.get_by_role("button", name="Start the camera").click()
         message = wait_for_state(page, "refused")
         assert word in message
