@@ -43,7 +43,9 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("ending", [".png", ".jpg"])
 def test_bona_fide_images_have_their_maps_and_attacks_flat_ones(root: Path, ending: str) -> None:
-    prepared, report = import_with_depth(root, save_maps(root, root.parent / "maps", ending))
+    maps = save_maps(root, root.parent / "maps", ending)
+    save(maps / "attack/print/s0/0_depth.png", np.full((24, 24), 200, np.uint8))
+    prepared, report = import_with_depth(root, maps)
     assert report.skipped == ()
     assert prepared.depth is not None
     np.testing.assert_array_equal(prepared.depth[prepared.rows.label == 1][:, 5, 7], 10 * np.arange(6))
@@ -64,12 +66,6 @@ def test_set_does_not_reveal_the_path_of_the_maps(root: Path) -> None:
     prepared, _ = import_with_depth(root, save_maps(root, root.parent / "maps"))
     assert "depth=maps" in prepared.source
     assert str(root.parent) not in prepared.source
-
-
-def test_attacks_are_flat_even_with_a_map(root: Path) -> None:
-    maps = save_maps(root, root.parent / "maps")
-    save(maps / "attack/print/s0/0_depth.png", np.full((24, 24), 200, np.uint8))
-    assert not depth_of(import_with_depth(root, maps)[0], "attack/print/s0/0.png").any()
 
 
 def test_bona_fide_image_without_a_map_is_skipped(root: Path) -> None:
@@ -151,15 +147,9 @@ def test_centre_crops_have_no_depth(root: Path) -> None:
     assert import_with_depth(root, "auto", crop="centre")[0].depth is None
 
 
-@pytest.mark.parametrize("crop", ["centre", "none"])
-def test_canonical_depth_without_points_is_refused(root: Path, crop: str) -> None:
-    with refused("depth", f"crop={crop}"):
-        import_with_depth(root, "canonical", crop=crop)
-
-
-def test_unknown_source_of_depth_is_refused(root: Path) -> None:
-    with refused("depth", "exact"):
-        import_with_depth(root, "exact")
+def test_canonical_depth_of_centre_crops_is_refused(root: Path) -> None:
+    with refused("depth", "crop=centre"):
+        import_with_depth(root, "canonical", crop="centre")
 
 
 def test_detected_faces_have_nearly_exact_depth(tmp_path: Path) -> None:

@@ -45,18 +45,20 @@ def serve(difference_export: Path, recognition: Path) -> Serve:
 def test_served_page_computes_without_the_service(
     browser: Any, serve: Serve, runtime: RuntimeFiles, webcam_frames: Screens
 ) -> None:
-    requests = list[Any]()
-    with serve(runtime, Keys()) as address, open_page(browser, address, listeners={"request": requests.append}) as page:
+    requests = list[tuple[str, str]]()
+    listeners = {"request": lambda request: requests.append((request.method, request.url))}
+    with serve(runtime, Keys()) as address, open_page(browser, address, listeners=listeners) as page:
         assert show(page, webcam_frames["bonafide"]).startswith("Living")
         assert "in this page" in page.text_content("#models")
-        assert "POST" not in [request.method for request in requests]
+        assert "POST" not in {method for method, _ in requests}
 
 
 def test_pictures_go_to_the_service_only_on_request_with_equal_results(
     browser: Any, serve: Serve, difference_export: Path, runtime: RuntimeFiles, webcam_frames: Screens
 ) -> None:
-    requests = list[Any]()
-    with serve(runtime, Keys()) as address, open_page(browser, address, listeners={"request": requests.append}) as page:
+    requests = list[tuple[str, str]]()
+    listeners = {"request": lambda request: requests.append((request.method, request.url))}
+    with serve(runtime, Keys()) as address, open_page(browser, address, listeners=listeners) as page:
         page.get_by_label("at the service").check()
         page.wait_for_selector("#promise:has-text('are sent')")
         wait_for_state(page)
@@ -65,7 +67,7 @@ def test_pictures_go_to_the_service_only_on_request_with_equal_results(
             assert expected is not None
             assert show(page, webcam_frames[name], f"{name}.png") == title
             assert score_of(page) == pytest.approx(expected.score, abs=1e-3)
-        posted = [request.url.removeprefix(address) for request in requests if request.method == "POST"]
+        posted = [url.removeprefix(address) for method, url in requests if method == "POST"]
         assert posted == ["v1/embed"] * 2
         assert show(page, webcam_frames["bonafide"], "again.png") == "Living face"
         page.get_by_label("Name").fill("Anna")
