@@ -93,10 +93,10 @@ def test_very_small_images_are_enlarged_by_a_whole_number(tmp_path: Path) -> Non
 SIDE = 24
 
 
-def make_noise(path: Path, people: int = 30, blur: float = 0.0, saturation: float = 1.0) -> PreparedSet:
+def make_noise(path: Path, blur: float = 0.0, saturation: float = 1.0) -> PreparedSet:
     """Write noise pictures of both classes; replays are blurred, prints less colourful."""
     rng, pictures = np.random.default_rng(0), []
-    faces = list(product(range(people), ("bonafide", "print", "replay")))
+    faces = list(product(range(30), ("bonafide", "print", "replay")))
     for _, species in faces:
         picture = np.clip(rng.normal(128, 40, (SIDE, SIDE, 3)), 0, 255).astype(np.float32)
         if species == "replay" and blur:
