@@ -1,5 +1,9 @@
 """Checkpoints of MiniFASNets with random weights, as their authors write them, and catalogue entries for them."""
 
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -10,6 +14,16 @@ from fedvisage.base.files import file_digest
 from fedvisage.starts.published import PublishedFile, PublishedModel, read_catalogue
 
 SIZE = 80
+
+
+class MakesDirectory:
+    """Makes a directory when it is unpickled, as code in a checkpoint could."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        return os.mkdir, (str(self.path),)
 
 
 def random_minifasnet(variant: str, seed: int = 0) -> published_networks.MiniFASNet:

@@ -133,8 +133,8 @@ def transformer_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """Call the command line in this process; return the exit code and the text of both streams."""
 
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["fedvisage", *words])
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["fedvisage", *map(str, words)])
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             cli.main()

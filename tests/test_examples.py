@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from tests.starts.test_minifasnet import pictures, write_published
+from tests.starts.test_published_models import pictures, write_published
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 LONGEST = 60
@@ -58,7 +58,7 @@ def test_own_dataset_trains_on_arrays(tmp_path: Path) -> None:
 
 def test_published_detector_decides_or_gives_a_reason_per_photograph(tmp_path: Path) -> None:
     write_published("v2", tmp_path / "weights.safetensors")
-    Image.fromarray(pictures()[0].permute(1, 2, 0).numpy()).save(tmp_path / "noise.png")
+    Image.fromarray(pictures()[1][0]).save(tmp_path / "noise.png")
     (tmp_path / "broken.jpg").write_bytes(b"")
     lines = run_example(
         "published_detector.py", "weights.safetensors", "noise.png", "broken.jpg", cwd=tmp_path

@@ -1,7 +1,5 @@
 """Errors of the Python API name the wrong argument and the accepted values."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Datasets from arrays, tensors and torch Datasets in memory, and refusals of invalid ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tests.data.small_sets import columns_of
 from tests.refusals import refused
 from tests.toy import SIZE, tree
 
@@ -134,14 +133,5 @@ def test_invalid_data_is_refused(
 
 def test_a_writer_takes_its_path_as_text(tmp_path: Path) -> None:
     with fv.Writer(str(tmp_path / "set"), name="set", size=SIZE, source="a test") as out:
-        out.add(
-            pictures(count=1),
-            label=[1],
-            species=["bonafide"],
-            subject=["ann"],
-            video=["v"],
-            frame=[0],
-            split=["train"],
-            item=["a"],
-        )
+        out.add(pictures(count=1), **columns_of(1))
     assert len(PreparedSet.open(tmp_path / "set")) == 1

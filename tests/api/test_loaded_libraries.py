@@ -1,7 +1,5 @@
 """Slow libraries load only when needed; each test starts its own process."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The Python API of ``import fedvisage as fv``, used as in the README and notebooks."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -30,7 +28,6 @@ from fedvisage.tasks.scoring import LIMIT
 
 
 def run_python(code: str) -> str:
-    """Run code in a new Python process and return its output."""
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 

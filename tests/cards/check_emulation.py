@@ -1,7 +1,5 @@
 """The emulated cards refuse what GPUs refuse, and have generators of their own. `test_cards.py` runs this file."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The sections of `python -m benchmarks gpu` run on an emulated card. `test_gpu_program.py` runs this file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

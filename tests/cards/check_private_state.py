@@ -1,7 +1,5 @@
 """A site's private state stays on an emulated card between visits while it fits. `test_cards.py` runs this file."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from unittest.mock import patch

@@ -5,8 +5,6 @@ torch there. The tests replace the device of the recipe, because a recipe cannot
 `test_cards.py` runs this file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path

@@ -4,8 +4,6 @@ The emulated card registers with torch for a whole process and changes what othe
 processes of their own.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 Both sides use SGD: the first steps of Adam are as long for a gradient of zero plus rounding errors as for any other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`python -m benchmarks gpu` runs without a GPU at small size, on emulated cards, and without OpenCV."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,14 +1,12 @@
 """Output and exit codes of the command line."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,7 +14,8 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
-from tests.refusals import check_output
+from tests.commands import output_of
+from tests.refusals import Command, check_output
 from tests.toy import SITES, deterministic_files, tree
 
 from fedvisage import cli
@@ -25,23 +24,6 @@ from fedvisage.cli.options import QualityOptions
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.faces.quality import Settings
 from fedvisage.methods import METHODS
-
-Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Run a command line; return its exit code and what it printed to both streams."""
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["fedvisage", *map(str, words)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        printed = capsys.readouterr()
-        return int(ended.value.code or 0), printed.out, printed.err
-
-    return run
 
 
 def check_refused(result: tuple[int, str, str], place: str | Path, *keywords: str) -> None:
@@ -61,45 +43,41 @@ def recipe_file(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFacto
 def finished_run(recipe_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run, made through the command line."""
     out = tmp_path_factory.mktemp("finished") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", ["fedvisage", "run", str(recipe_file), "--out", str(out)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-    assert not ended.value.code
+    output_of("run", recipe_file, "--out", out)
     return out
 
 
 def test_duplicate_site_is_refused_unless_allowed(
-    call: Call, recipe_file: Path, sets: Mapping[str, Path], tmp_path: Path
+    command: Command, recipe_file: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     again = shutil.copytree(sets["A"], tmp_path / "again")
     changes = (f"data.sites.D={again}", "training.rounds=1")
     words = ("run", recipe_file, *changes, "--cache", tmp_path / "cache", "--verify")
-    code, _, err = call(*words, "--out", tmp_path / "run")
+    code, _, err = command(*words, "--out", tmp_path / "run")
     assert code == 2
     assert "data.sites.A: shares 24 of 24 pictures with site D" in err
     assert not (tmp_path / "run").exists()
-    code, out, _ = call(*words, "--out", tmp_path / "run", "--allow-overlap")
+    code, out, _ = command(*words, "--out", tmp_path / "run", "--allow-overlap")
     assert code == 0
     assert "note: site A shares 24 of 24 pictures with site D" in out
 
 
-def test_override_changes_the_resolved_recipe(call: Call, recipe_file: Path, tmp_path: Path) -> None:
-    code, out, _ = call("run", recipe_file, "training.rounds=1", "runtime.seed=7", "--out", tmp_path / "run")
+def test_override_changes_the_resolved_recipe(command: Command, recipe_file: Path, tmp_path: Path) -> None:
+    code, out, _ = command("run", recipe_file, "training.rounds=1", "runtime.seed=7", "--out", tmp_path / "run")
     resolved = yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text())
     assert code == 0
     assert (resolved["training"]["rounds"], resolved["runtime"]["seed"]) == (1, 7)
     assert "round 1/1" in out
 
 
-def test_run_refuses_to_overwrite_a_finished_run(call: Call, recipe_file: Path, finished_run: Path) -> None:
-    code, _, err = call("run", recipe_file, "--out", finished_run)
+def test_run_refuses_to_overwrite_a_finished_run(command: Command, recipe_file: Path, finished_run: Path) -> None:
+    code, _, err = command("run", recipe_file, "--out", finished_run)
     assert code == 2
     assert "--resume" in err
 
 
-def test_resuming_a_finished_run_prints_that_it_is_finished(call: Call, recipe_file: Path, finished_run: Path) -> None:
-    code, out, _ = call("run", recipe_file, "--out", finished_run, "--resume")
+def test_resume_prints_that_the_run_is_finished(command: Command, recipe_file: Path, finished_run: Path) -> None:
+    code, out, _ = command("run", recipe_file, "--out", finished_run, "--resume")
     assert code == 0
     assert "finished already" in out
 
@@ -125,9 +103,9 @@ def test_resuming_a_finished_run_prints_that_it_is_finished(call: Call, recipe_f
     ],
 )
 def test_user_errors_have_no_traceback(
-    call: Call, recipe_file: Path, tmp_path: Path, words: list[str], place: str, keyword: str
+    command: Command, recipe_file: Path, tmp_path: Path, words: list[str], place: str, keyword: str
 ) -> None:
-    check_refused(call("run", recipe_file, *words, "--out", tmp_path / "run"), place, keyword)
+    check_refused(command("run", recipe_file, *words, "--out", tmp_path / "run"), place, keyword)
 
 
 @pytest.mark.parametrize(
@@ -139,29 +117,29 @@ def test_user_errors_have_no_traceback(
         (["data", "import"], "data import", "KIND"),
     ],
 )
-def test_missing_argument_is_named_as_in_the_usage_line(call: Call, words: list[str], verb: str, missing: str) -> None:
-    code, _, err = call(*words)
+def test_missing_argument_is_named_as_in_usage(command: Command, words: list[str], verb: str, missing: str) -> None:
+    code, _, err = command(*words)
     assert (code, err) == (2, f"fedvisage: Missing argument '{missing}'; try: fedvisage {verb} -h\n")
 
 
-def test_errors_keep_urls_and_name_exports(call: Call, tmp_path: Path) -> None:
-    assert "https://example.org/a.jpg: does not exist" in call("predict", tmp_path, "https://example.org/a.jpg")[2]
+def test_errors_keep_urls_and_name_exports(command: Command, tmp_path: Path) -> None:
+    assert "https://example.org/a.jpg: does not exist" in command("predict", tmp_path, "https://example.org/a.jpg")[2]
     Image.new("RGB", (32, 32)).save(tmp_path / "a.png")
-    check_refused(call("predict", tmp_path, tmp_path / "a.png"), "model.json", "run", "export")
+    check_refused(command("predict", tmp_path, tmp_path / "a.png"), "model.json", "run", "export")
 
 
 @pytest.mark.parametrize(("verb", "default"), [("run", "runs/RECIPE-seedSEED"), ("study", "runs/STUDY")])
-def test_help_shows_the_default_directory(call: Call, verb: str, default: str) -> None:
-    assert default in "".join(call(verb, "-h")[1].split())
+def test_help_shows_the_default_directory(command: Command, verb: str, default: str) -> None:
+    assert default in "".join(command(verb, "-h")[1].split())
 
 
-@pytest.mark.parametrize("words", [["export", "nowhere", "out"], ["compare", "nowhere"], ["report", "nowhere"]])
-def test_missing_run_is_named(call: Call, words: list[str]) -> None:
-    check_refused(call(*words), "nowhere", "directory not found")
+@pytest.mark.parametrize("words", [["export", "nowhere", "out"], ["compare", "nowhere"]])
+def test_missing_run_is_named(command: Command, words: list[str]) -> None:
+    check_refused(command(*words), "nowhere", "directory not found")
 
 
-def test_evaluate_repeats_the_figures_of_the_run(call: Call, finished_run: Path) -> None:
-    code, out, _ = call("evaluate", finished_run, "--json")
+def test_evaluate_repeats_the_figures_of_the_run(command: Command, finished_run: Path) -> None:
+    code, out, _ = command("evaluate", finished_run, "--json")
     again, first = json.loads(out), json.loads((finished_run / "metrics.json").read_text())
     assert code == 0
     for key in ("hter", "eer", "auc", "threshold", "apcer.print", "apcer.replay"):
@@ -169,12 +147,12 @@ def test_evaluate_repeats_the_figures_of_the_run(call: Call, finished_run: Path)
 
 
 def test_evaluate_uses_the_stored_threshold_on_other_data(
-    call: Call, finished_run: Path, sets: Mapping[str, Path], tmp_path: Path
+    command: Command, finished_run: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    code, _, err = call("evaluate", finished_run, "--data", sets["A"], "--out", tmp_path / "evaluated")
+    code, _, err = command("evaluate", finished_run, "--data", sets["A"], "--out", tmp_path / "evaluated")
     assert code == 2
     assert "--allow-overlap" in err
-    code, out, err = call(
+    code, out, err = command(
         "evaluate", finished_run, "--data", sets["A"], "--out", tmp_path / "evaluated", "--allow-overlap"
     )
     metrics = json.loads((tmp_path / "evaluated" / "metrics.json").read_text())
@@ -185,38 +163,38 @@ def test_evaluate_uses_the_stored_threshold_on_other_data(
     assert "36 of 36 pictures with site A" in err
 
 
-def test_evaluate_adapts_to_the_target_and_reports_the_outcome(call: Call, finished_run: Path, tmp_path: Path) -> None:
-    code, out, _ = call("evaluate", finished_run, "--adapt", "paper", "--out", tmp_path / "adapted")
+def test_evaluate_adapts_and_reports_the_outcome(command: Command, finished_run: Path, tmp_path: Path) -> None:
+    code, out, _ = command("evaluate", finished_run, "--adapt", "paper", "--out", tmp_path / "adapted")
     assert code == 0
     assert "adaptation of model: 36 images adapted to" in out
     adapted, plain = ((path / "scores.csv").read_text() for path in (tmp_path / "adapted", finished_run))
     assert adapted != plain
-    code, _, _ = call("evaluate", finished_run, "--adapt", "none", "--out", tmp_path / "plain")
+    code, _, _ = command("evaluate", finished_run, "--adapt", "none", "--out", tmp_path / "plain")
     assert code == 0
     assert (tmp_path / "plain" / "scores.csv").read_text() == plain
 
 
-def test_unknown_adaptation_is_named(call: Call, finished_run: Path) -> None:
-    check_refused(call("evaluate", finished_run, "--adapt", "tent"), "recipe.evaluation.adapt", "'tent'", "episodic")
+def test_unknown_adaptation_is_named(command: Command, finished_run: Path) -> None:
+    check_refused(command("evaluate", finished_run, "--adapt", "tent"), "recipe.evaluation.adapt", "'tent'", "episodic")
 
 
-def test_evaluate_refuses_to_overwrite_a_run(call: Call, finished_run: Path) -> None:
+def test_evaluate_refuses_to_overwrite_a_run(command: Command, finished_run: Path) -> None:
     before = (finished_run / "metrics.json").read_bytes()
-    check_refused(call("evaluate", finished_run, "--out", finished_run), finished_run, "empty")
+    check_refused(command("evaluate", finished_run, "--out", finished_run), finished_run, "empty")
     assert (finished_run / "metrics.json").read_bytes() == before
 
 
-def test_unwritable_output_is_named_without_a_traceback(call: Call, recipe_file: Path) -> None:
-    check_refused(call("run", recipe_file, "--out", "/proc/nowhere/run"), "/proc/nowhere")
+def test_unwritable_output_is_named_without_a_traceback(command: Command, recipe_file: Path) -> None:
+    check_refused(command("run", recipe_file, "--out", "/proc/nowhere/run"), "/proc/nowhere")
 
 
 def test_predict_gives_the_score_of_the_run_and_its_operating_point(
-    call: Call, finished_run: Path, sets: Mapping[str, Path], tmp_path: Path
+    command: Command, finished_run: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     target = PreparedSet.open(sets["U"])
     Image.fromarray(np.asarray(target.images[0])).save(tmp_path / "face.png")
     (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff not a picture")
-    code, out, _ = call("predict", finished_run, tmp_path, "--crop", "none", "--json")
+    code, out, _ = command("predict", finished_run, tmp_path, "--crop", "none", "--json")
     answer = {Path(row["path"]).name: row for row in json.loads(out)["images"]}
     first = (finished_run / "scores.csv").read_text().splitlines()[1].split(",")
     assert code == 0
@@ -226,22 +204,11 @@ def test_predict_gives_the_score_of_the_run_and_its_operating_point(
     )
     assert answer["broken.jpg"]["decision"] == "rejected"
     assert answer["broken.jpg"]["reason"]
-    assert "chosen by source-eer" in call("predict", finished_run, tmp_path, "--crop", "none")[1]
+    assert "chosen by source-eer" in command("predict", finished_run, tmp_path, "--crop", "none")[1]
 
 
-def test_a_damaged_model_is_refused(call: Call, finished_run: Path, tmp_path: Path) -> None:
-    for name in ("model.safetensors", "model.json"):
-        (tmp_path / name).write_bytes((finished_run / name).read_bytes())
-    data = bytearray((tmp_path / "model.safetensors").read_bytes())
-    data[-5] ^= 1
-    (tmp_path / "model.safetensors").write_bytes(data)
-    code, _, err = call("predict", tmp_path, tmp_path)
-    assert code == 2
-    assert "damaged" in err
-
-
-def test_methods_lists_the_values_that_leave_a_site(call: Call) -> None:
-    code, out, _ = call("methods", "--json")
+def test_methods_lists_the_values_that_leave_a_site(command: Command) -> None:
+    code, out, _ = command("methods", "--json")
     rows = {row["name"]: row for row in json.loads(out)}
     fields = {field["field"]: field["kind"] for field in rows["fedpad"]["leaves_a_site"]}
     assert code == 0
@@ -254,23 +221,23 @@ def test_methods_lists_the_values_that_leave_a_site(call: Call) -> None:
         "afl": False,
         "pooled": False,
     }
-    assert "leaves a site  weights (weights): model" in call("methods", "fedpad")[1]
-    assert [row["name"] for row in json.loads(call("methods", "fedpad", "--json")[1])] == ["fedpad"]
+    assert "leaves a site  weights (weights): model" in command("methods", "fedpad")[1]
+    assert [row["name"] for row in json.loads(command("methods", "fedpad", "--json")[1])] == ["fedpad"]
 
 
-def test_methods_lists_one_line_per_method_with_advice(call: Call) -> None:
-    code, out, _ = call("methods")
+def test_methods_lists_one_line_per_method_with_advice(command: Command) -> None:
+    code, out, _ = command("methods")
     lines = {line.split()[0]: line for line in out.splitlines() if line.startswith("  ")}
     assert code == 0
     assert lines.keys() == METHODS.keys()
     assert all(line.endswith(METHODS[name].advice) for name, line in lines.items())
-    assert f"when to use    {METHODS['fedpad'].advice}" in call("methods", "fedpad")[1]
-    code, _, err = call("methods", "fedpaad")
+    assert f"when to use    {METHODS['fedpad'].advice}" in command("methods", "fedpad")[1]
+    code, _, err = command("methods", "fedpaad")
     assert (code, err) == (2, "fedvisage: methods: unknown method 'fedpaad'; did you mean fedpad?\n")
 
 
-def test_help_lists_every_command_in_one_of_five_sections(call: Call) -> None:
-    code, out, _ = call("-h")
+def test_help_lists_every_command_in_one_of_five_sections(command: Command) -> None:
+    code, out, _ = command("-h")
     sections = dict(re.findall(r"^([A-Z][a-z ]+):\n((?:  .*\n)+)", out, flags=re.MULTILINE))
     assert code == 0
     assert list(sections) == ["Options", *cli.PANELS]
@@ -279,15 +246,15 @@ def test_help_lists_every_command_in_one_of_five_sections(call: Call) -> None:
 
 
 @pytest.mark.parametrize("words", [("run",), ("data",), ("data", "import"), ("gallery", "create"), ("methods",)])
-def test_short_help_option_works_for_every_command(call: Call, words: tuple[str, ...]) -> None:
-    code, out, _ = call(*words, "-h")
+def test_short_help_option_works_for_every_command(command: Command, words: tuple[str, ...]) -> None:
+    code, out, _ = command(*words, "-h")
     assert code == 0
     assert f"fedvisage {' '.join(words)} " in out.splitlines()[0]
-    assert out == call(*words, "--help")[1]
+    assert out == command(*words, "--help")[1]
 
 
-def test_synth_import_and_show_work_together(call: Call, tmp_path: Path) -> None:
-    code, out, _ = call(
+def test_synth_import_and_show_work_together(command: Command, tmp_path: Path) -> None:
+    code, out, _ = command(
         "data", "synth", tmp_path / "O", "--domain", "O", "--size", 32, "--subjects", 3, "--frames", 1, "--workers", 1
     )
     assert code == 0
@@ -298,45 +265,35 @@ def test_synth_import_and_show_work_together(call: Call, tmp_path: Path) -> None
         folder = tmp_path / "raw" / ("real" if kind == "bonafide" else f"attack/{kind}") / subject
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.asarray(synthesised.images[index])).save(folder / f"{index}.png")
-    code, out, _ = call(
+    code, out, _ = command(
         "data", "import", "folder", tmp_path / "raw", tmp_path / "again", "--size", 32, "--crop", "none"
     )
     assert code == 0
     assert f"{len(synthesised)} images of 3 subjects" in out
-    code, _, _ = call("data", "show", tmp_path / "again", "--sheet", tmp_path / "sheet.png", "--verify")
+    code, _, _ = command("data", "show", tmp_path / "again", "--sheet", tmp_path / "sheet.png", "--verify")
     assert code == 0
     assert Image.open(tmp_path / "sheet.png").size[0] > 100
 
 
-def test_import_of_missing_depth_is_refused(call: Call, tmp_path: Path) -> None:
+def test_import_of_missing_depth_is_refused(command: Command, tmp_path: Path) -> None:
     (tmp_path / "raw/real").mkdir(parents=True)
     arguments = ("data", "import", "folder", tmp_path / "raw", tmp_path / "set", "--crop", "none", "--depth")
     for choice, keyword in (("canonical", "crop=none"), ("nowhere", "'nowhere'")):
-        check_refused(call(*arguments, choice), "depth", keyword)
+        check_refused(command(*arguments, choice), "depth", keyword)
 
 
-def test_compare_and_report_read_finished_runs(call: Call, finished_run: Path) -> None:
-    code, out, _ = call("compare", finished_run)
+def test_compare_and_report_read_finished_runs(command: Command, finished_run: Path) -> None:
+    code, out, _ = command("compare", finished_run)
     assert code == 0
     assert "fedpad" in out.lower()
     assert "| --- |" not in out
     assert max(map(len, out.splitlines())) <= 80
-    code, out, _ = call("compare", finished_run, "--markdown")
+    code, out, _ = command("compare", finished_run, "--markdown")
     assert code == 0
     assert "| --- |" in out
     (finished_run / "report.html").unlink()
-    assert call("report", finished_run)[0] == 0
+    assert command("report", finished_run)[0] == 0
     assert all(site in (finished_run / "report.html").read_text() for site in SITES)
-
-
-def test_interrupted_run_prints_one_line_and_exits_with_130(
-    call: Call, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Reporter, "advance", _interrupt)
-    code, _, err = call("run", recipe_file, "--out", tmp_path / "run")
-    assert code == 130
-    assert "--resume" in err
-    monkeypatch.undo()
 
 
 def _interrupt(*_: object) -> None:
@@ -352,10 +309,10 @@ def _interrupt(*_: object) -> None:
     ],
 )
 def test_json_progress_prints_errors_as_one_object(
-    words: list[str], keyword: str, call: Call, recipe_file: Path
+    words: list[str], keyword: str, command: Command, recipe_file: Path
 ) -> None:
     words = [str(recipe_file) if word == "RECIPE" else word for word in words]
-    code, out, err = call(*words, "--log-format", "json")
+    code, out, err = command(*words, "--log-format", "json")
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 1
     error = json.loads(err)
@@ -386,21 +343,23 @@ def test_ctrl_c_while_modules_load_prints_one_line(module: str, recipe_file: Pat
 
 
 def test_an_interrupted_run_can_be_resumed(
-    call: Call, recipe_file: Path, tmp_path: Path, finished_run: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command, recipe_file: Path, tmp_path: Path, finished_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Reporter, "advance", _interrupt)
-        call("run", recipe_file, "--out", tmp_path / "run")
-    code, _, err = call("run", recipe_file, "--out", tmp_path / "run", "--resume")
+        code, _, err = command("run", recipe_file, "--out", tmp_path / "run")
+    assert code == 130
+    assert "--resume" in err
+    code, _, err = command("run", recipe_file, "--out", tmp_path / "run", "--resume")
     assert code == 0
     assert "new run" not in err
     assert deterministic_files(tmp_path / "run") == deterministic_files(finished_run)
 
 
 def test_resume_in_an_empty_directory_starts_the_run_and_prints_it(
-    call: Call, recipe_file: Path, tmp_path: Path
+    command: Command, recipe_file: Path, tmp_path: Path
 ) -> None:
-    code, out, _ = call("run", recipe_file, "training.rounds=1", "--out", tmp_path / "typo", "--resume")
+    code, out, _ = command("run", recipe_file, "training.rounds=1", "--out", tmp_path / "typo", "--resume")
     assert code == 0
     assert "contains no run to resume, so a new run starts there" in " ".join(out.split())
     assert (tmp_path / "typo" / "metrics.json").exists()
@@ -408,34 +367,37 @@ def test_resume_in_an_empty_directory_starts_the_run_and_prints_it(
 
 @pytest.mark.parametrize("verb", ["report", "audit"])
 @pytest.mark.parametrize(("place", "keyword"), [("missing", "not found"), ("photographs", "no run")])
-def test_directory_without_a_run_is_named(verb: str, place: str, keyword: str, call: Call, tmp_path: Path) -> None:
+def test_directory_without_a_run_is_named(
+    verb: str, place: str, keyword: str, command: Command, tmp_path: Path
+) -> None:
     (tmp_path / "photographs").mkdir()
     (tmp_path / "photographs" / "face.jpg").write_bytes(b"")
-    code, out, err = call(verb, tmp_path / place)
+    code, out, err = command(verb, tmp_path / place)
     assert (code, out) == (2, "")
     check_output(err, tmp_path / place, keyword, "give the directory")
     assert "--resume" not in err
 
 
-def test_data_is_checked_before_rendering_or_writing(call: Call, recipe_file: Path, tmp_path: Path) -> None:
-    small = "synth: O subjects=2 videos=1 frames=1 size=32"
-    words = ("run", recipe_file, f"data.sites.A={small}", "data.target=synth: X")
-    code, out, err = call(*words, "--out", tmp_path / "run", "--cache", tmp_path / "cache")
-    assert (code, out) == (2, "")
-    assert err.startswith("fedvisage: recipe.data.target: ")
+@pytest.mark.parametrize(
+    ("subjects", "change", "place", "keyword"),
+    [
+        (2, "data.target=synth: X", "recipe.data.target", "'X'"),
+        (1, "training.rounds=1", "recipe.data.sites.A", "subjects=2"),
+    ],
+)
+def test_data_is_checked_before_rendering_or_writing(
+    command: Command, recipe_file: Path, tmp_path: Path, subjects: int, change: str, place: str, keyword: str
+) -> None:
+    small = f"data.sites.A=synth: O subjects={subjects} videos=1 frames=1 size=32"
+    words = ("run", recipe_file, small, change, "--out", tmp_path / "run")
+    check_refused(command(*words, "--cache", tmp_path / "cache"), place, keyword)
     assert not list(tmp_path.iterdir())
 
 
-def test_site_with_one_subject_is_refused_before_rendering(call: Call, recipe_file: Path, tmp_path: Path) -> None:
-    words = ("data.sites.A=synth: O subjects=1 videos=1 frames=1 size=32", "--cache", tmp_path / "cache")
-    check_refused(call("run", recipe_file, *words, "--out", tmp_path / "run"), "recipe.data.sites.A", "subjects=2")
-    assert not list(tmp_path.iterdir())
-
-
-def test_recognition_method_is_refused_in_a_detection_recipe(call: Call, recipe_file: Path, tmp_path: Path) -> None:
+def test_recognition_method_is_refused_for_detection(command: Command, recipe_file: Path, tmp_path: Path) -> None:
     changes = ("method={name: fedfr}", "input.colour=rgb+hsv")
     check_refused(
-        call("run", recipe_file, *changes, "--out", tmp_path / "run"),
+        command("run", recipe_file, *changes, "--out", tmp_path / "run"),
         "recipe.input.colour",
         "fedfr",
         "method of recognition",
@@ -454,26 +416,25 @@ def test_recognition_method_is_refused_in_a_detection_recipe(call: Call, recipe_
     ],
 )
 def test_weights_in_another_format_name_the_conversion(
-    call: Call, recipe_file: Path, tmp_path: Path, name: str, content: bytes, keyword: str
+    command: Command, recipe_file: Path, tmp_path: Path, name: str, content: bytes, keyword: str
 ) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    result = call("run", recipe_file, f"training.start={path}", "--out", tmp_path / "run")
+    result = command("run", recipe_file, f"training.start={path}", "--out", tmp_path / "run")
     check_refused(result, "recipe.training.start", str(path), keyword)
     assert "docs/starts.md" in result[2] or "safetensors" in name
     assert not (tmp_path / "run").exists()
 
 
-def test_report_without_a_run_and_output_without_a_name_are_refused(call: Call, recipe_file: Path) -> None:
-    check_refused(call("report", "/nope"), "/nope", "directory")
-    code, _, err = call("run", recipe_file, "--out", "")
+def test_output_without_a_name_is_refused(command: Command, recipe_file: Path) -> None:
+    code, _, err = command("run", recipe_file, "--out", "")
     assert code == 2
     assert err.startswith("fedvisage: --out: ")
 
 
-def test_sigterm_handler_of_the_caller_is_restored(call: Call) -> None:
+def test_sigterm_handler_of_the_caller_is_restored(command: Command) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    call("report", "/nope")
+    command("report", "/nope")
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -490,28 +451,28 @@ def test_quality_options_have_the_defaults_of_the_pipeline() -> None:
         ("--set", "KEY=VALUE"),
     ],
 )
-def test_recipe_key_as_option_suggests_an_override(call: Call, option: str, remedy: str) -> None:
-    code, _, error = call("run", "demo/fedpad", option, "3")
+def test_recipe_key_as_option_suggests_an_override(command: Command, option: str, remedy: str) -> None:
+    code, _, error = command("run", "demo/fedpad", option, "3")
     check_output(error, option, "not an option")
     assert (code, remedy in error) == (2, True), error
 
 
-def test_unknown_option_keeps_the_usual_error(call: Call) -> None:
-    code, _, error = call("run", "demo/fedpad", "--resum")
+def test_unknown_option_keeps_the_usual_error(command: Command) -> None:
+    code, _, error = command("run", "demo/fedpad", "--resum")
     assert (code, "--resume" in error) == (2, True)
 
 
-def test_list_of_shipped_recipes_is_filtered_by_a_text(call: Call) -> None:
-    everything, demo = (json.loads(call("recipes", *words, "--json")[1]) for words in ((), ("DEMO",)))
+def test_list_of_shipped_recipes_is_filtered_by_a_text(command: Command) -> None:
+    everything, demo = (json.loads(command("recipes", *words, "--json")[1]) for words in ((), ("DEMO",)))
     assert 0 < len(demo) < len(everything)
     assert all("demo" in f"{entry['name']} {entry['title']}".lower() for entry in demo)
-    assert call("recipes", "list", "demo")[1] == call("recipes", "demo")[1]
-    check_refused(call("recipes", "nothing-like-it"), "nothing-like-it", "fedvisage recipes")
+    assert command("recipes", "list", "demo")[1] == command("recipes", "demo")[1]
+    check_refused(command("recipes", "nothing-like-it"), "nothing-like-it", "fedvisage recipes")
 
 
-def test_status_takes_the_kit_like_other_commands(call: Call, tmp_path: Path) -> None:
+def test_status_takes_the_kit_like_other_commands(command: Command, tmp_path: Path) -> None:
     (tmp_path / "kit").mkdir()
-    earlier, now = (call("status", *words, tmp_path / "kit") for words in ((), ("--kit",)))
+    earlier, now = (command("status", *words, tmp_path / "kit") for words in ((), ("--kit",)))
     assert earlier == now
     check_output(now[2], "kit", "kit")
-    check_refused(call("status"), "--kit", "missing")
+    check_refused(command("status"), "--kit", "missing")

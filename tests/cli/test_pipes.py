@@ -1,7 +1,5 @@
 """Each command refuses a pipe as a file in one line, without opening it."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator
@@ -9,10 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from tests.commands import call, output_of
 
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.cli import app
 
 COMMANDS = (
     "run PIPE --out out",
@@ -83,8 +80,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     os.mkfifo(folder / "pipe")
     (folder / "photos").mkdir()
     (folder / "photo.png").write_bytes(b"no picture")
-    created = CliRunner().invoke(app, ["gallery", "create", str(folder / "gallery"), "--key", str(folder / "key")])
-    assert created.exception is None, created.output
+    output_of("gallery", "create", folder / "gallery", "--key", folder / "key")
     (folder / "counters").mkdir()
     os.symlink(folder / "pipe", folder / "counters/gallery.counter")
     return folder
@@ -98,7 +94,7 @@ def test_pipe_as_a_file_is_refused_without_opening_it(
     paths = {"EXPORT": pad, "RUN": pad_run, "GALLERY": "gallery", "KEY": "key", "COUNTERS": "counters"}
     words = [str(paths.get(word, word.replace("PIPE", str(folder / "pipe")))) for word in command.split()]
     with watch_pipe(folder / "pipe") as opened:
-        result = CliRunner().invoke(app, words)
+        result = call(*words)
     assert not opened.is_set(), f"opened the pipe: {result.output}"
     assert isinstance(result.exception, UserError | RunFailed), repr(result.exception)
     assert "\n" not in str(result.exception)

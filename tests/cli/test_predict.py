@@ -1,9 +1,12 @@
-"""Prediction on the command line: sources of pictures, batches, output and exit codes."""
-
-from __future__ import annotations
+"""Prediction on the command line and in docs/predict.md: sources of pictures, batches, output and exit codes."""
 
 import io
 import json
+import math
+import re
+import shlex
+import shutil
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,13 +16,17 @@ import pillow_heif as heif
 import pytest
 import torch
 from PIL import Image
+from tests import commands
+from tests.commands import refusal_of
 from tests.device.photographs import draw_face, draw_photographs
+from tests.documented import ROOT
 from tests.toy import SIZE, run_toy, tree
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from fedvisage.base.errors import UserError
-from fedvisage.cli import app
-from fedvisage.device.predict import list_input_pictures
+from fedvisage.data.crops import RENDERED_ONLY
+from fedvisage.device.predict import SEVERAL, Prediction, Predictions, list_input_pictures, probability
+from fedvisage.faces.pictures import ENDINGS
+from fedvisage.metrics.threshold import Threshold
 from fedvisage.runs.predict import predict
 from fedvisage.tasks.finished_model import open_model
 
@@ -51,7 +58,7 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def call(run: Path, *words: object, stdin: bytes = b"") -> Result:
-    return CliRunner().invoke(app, ["predict", str(run), *map(str, words)], input=stdin)
+    return commands.call("predict", run, *words, stdin=stdin)
 
 
 def values(result: Result) -> list[dict[str, Any]]:
@@ -98,9 +105,7 @@ def test_pictures_come_from_arguments_a_pipe_and_a_list(run: Path, crops: Path) 
     scores = {name: piped[0][name] for name in ("probability", "logit")}
     assert piped[0] == plain[0] | {"path": "-", **scores}
     assert piped[0]["logit"] == pytest.approx(plain[0]["logit"], abs=1e-5)
-    refused = call(run, "-", "--paths-from", "-")
-    assert isinstance(refused.exception, UserError)
-    assert "twice" in str(refused.exception)
+    assert "twice" in refusal_of("predict", run, "-", "--paths-from", "-").message
 
 
 def test_phone_photograph_is_scored(run: Path) -> None:
@@ -155,6 +160,64 @@ def test_quiet_json_writes_only_the_result(run: Path, crops: Path) -> None:
     result = call(run, crops, "--crop", "none", "--json", "--quiet")
     assert result.stderr == ""
     assert len(values(result)) == 10
-    refused = call(run, crops, "--log-format", "xml")
-    assert isinstance(refused.exception, UserError)
-    assert "--log-format" in str(refused.exception)
+    assert refusal_of("predict", run, crops, "--log-format", "xml").place == "--log-format"
+
+
+PAGE = (ROOT / "docs" / "predict.md").read_text(encoding="utf-8")
+
+
+def blocks(kind: str) -> list[str]:
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+    return [text for language, text in fenced if language == kind]
+
+
+def parse_pipeline(command: str) -> tuple[list[str], bytes]:
+    """Return the words for fedvisage, and what the shell would give it on standard input."""
+    words, _, path = command.partition(" < ")
+    before, _, after = words.rpartition(" | ")
+    stdin = subprocess.run(shlex.split(before), check=True, capture_output=True).stdout if before else b""
+    return shlex.split(after), Path(path).read_bytes() if path else stdin
+
+
+def test_documented_commands_score_their_pictures(
+    run: Path, photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(run, tmp_path / "runs" / "first")
+    (tmp_path / "photos").mkdir()
+    for name in ("one", "two", "wall"):
+        shutil.copy(photographs / f"{name}.png", tmp_path / "photos")
+    monkeypatch.chdir(tmp_path)
+    (shown,) = blocks("console")
+    outputs = {}
+    for command in shown.splitlines():
+        (program, *words), stdin = parse_pipeline(command)
+        assert program == "fedvisage"
+        result = commands.call(*words, stdin=stdin)
+        expected = (0, 1) if "--exit-code" in words else (0,)
+        assert result.exit_code in expected, result.output
+        outputs[command] = result.stdout
+    folder, _, pipe, listed, _ = outputs.values()
+    assert len(folder.splitlines()) == 4
+    assert sorted(folder.splitlines()[1:]) == sorted(listed.splitlines()[1:])
+    assert pipe.splitlines()[1].endswith("  -")
+
+
+def logit(share: float) -> float:
+    return math.log(share / (1 - share))
+
+
+def test_documented_output_equals_printed_output() -> None:
+    threshold = Threshold(rule="source-eer", value=logit(0.5204), far=0.125, frr=0.1238)
+    rows = [("photos/one.png", 0.8613, "live", 1), ("photos/two.png", 0.2187, "attack", 2)]
+    images = []
+    for name, score, decision, faces in rows:
+        notes = (SEVERAL, RENDERED_ONLY)[2 - faces :]
+        images.append(Prediction(name, probability(logit(score)), logit(score), decision, notes=notes, faces=faces))
+    images.append(Prediction("photos/wall.png", reason="no face found"))
+    assert Predictions(threshold, images).lines() == blocks("")[0].splitlines()
+
+
+def test_page_names_every_readable_format() -> None:
+    text = PAGE.lower()
+    for ending in ENDINGS:
+        assert {"jpg": "jpeg", "tif": "tiff", "heif": "heic"}.get(ending[1:], ending[1:]) in text

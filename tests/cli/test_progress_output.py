@@ -1,7 +1,5 @@
 """Progress of long commands: lines of text, JSON objects, or none."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json
@@ -11,12 +9,11 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.commands import call, output_of
 from tests.refusals import refused
 from tests.toy import SITES, run_toy, tree
-from typer.testing import CliRunner, Result
 
 from fedvisage.base.progress import JsonReporter
-from fedvisage.cli import app
 from fedvisage.cli.options import line_printers
 
 
@@ -39,12 +36,6 @@ def recipe(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -
     path = tmp_path_factory.mktemp("life") / "toy.yaml"
     path.write_text(yaml.safe_dump(tree(sets, training__rounds=2)))
     return path
-
-
-def call(*words: object) -> Result:
-    result = CliRunner().invoke(app, list(map(str, words)))
-    assert result.exit_code == 0, result.output
-    return result
 
 
 def test_json_progress_writes_rounds_to_stderr(recipe: Path, tmp_path: Path) -> None:
@@ -94,4 +85,4 @@ def test_quiet_server_and_site_print_only_errors(capfd: pytest.CaptureFixture[st
 @pytest.mark.parametrize("words", [("server", "kit"), ("site", "kit", "--data", "set")])
 def test_unknown_progress_format_is_refused_before_the_kit_is_opened(words: tuple[str, ...]) -> None:
     with refused("--log-format", "xml", "json"):
-        CliRunner().invoke(app, [*words, "--log-format", "xml"], catch_exceptions=False)
+        output_of(*words, "--log-format", "xml")

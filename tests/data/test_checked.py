@@ -1,9 +1,8 @@
 """Changed bytes are refused before training, and unchanged ones are not read again."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -72,9 +71,7 @@ def test_edits_after_the_first_check_are_noticed_by_their_times(prepared: Path, 
 
 def test_edit_with_restored_times_is_noticed(prepared: Path, tmp_path: Path) -> None:
     check_bytes(prepared, tmp_path / "cache")
-    before = (prepared / IMAGES).stat()
-    change(prepared / IMAGES, 33, times=False)
-    os.utime(prepared / IMAGES, ns=(before.st_atime_ns, before.st_mtime_ns))
+    damage(prepared / IMAGES, 33)
     with refused("images.npy", "SHA-256"):
         check_bytes(prepared, tmp_path / "cache")
 
@@ -120,14 +117,10 @@ def test_damaged_or_unwritable_record_forces_a_full_check(prepared: Path, tmp_pa
         check_bytes(prepared, tmp_path / "file")
 
 
-def edit(path: Path) -> None:
-    change(path, 3, times=True)
-
-
-def damage(path: Path) -> None:
-    """Damage the first block, and set the times back."""
+def damage(path: Path, block: int = 0) -> None:
+    """Change a byte of a block, and set the times back."""
     before = path.stat()
-    change(path, 0, times=False)
+    change(path, block, times=False)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
@@ -138,7 +131,7 @@ def replace_by_a_copy(path: Path) -> None:
     path.with_suffix(".new").rename(path)
 
 
-@pytest.mark.parametrize("act", [edit, damage, replace_by_a_copy, Path.unlink])
+@pytest.mark.parametrize("act", [partial(change, block=3, times=True), damage, replace_by_a_copy, Path.unlink])
 def test_snapshot_names_the_changed_file(prepared: Path, act: Callable[[Path], object]) -> None:
     snapshot = Snapshot([prepared])
     assert snapshot.changed_file() is None

@@ -1,7 +1,5 @@
 """The same picture is found in another set, and independent pictures are not."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from itertools import combinations

@@ -1,7 +1,5 @@
 """Crop records: in sets, derived from old source lines, and their compatibility."""
 
-from __future__ import annotations
-
 import json
 from itertools import product
 from pathlib import Path

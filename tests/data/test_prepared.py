@@ -1,7 +1,6 @@
 """Prepared sets: they are read as they were written, and forged or damaged ones are refused."""
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -93,10 +92,7 @@ def test_exception_while_writing_leaves_no_files(tmp_path: Path, error: type[Bas
 
 
 def test_set_without_images_is_refused(tmp_path: Path) -> None:
-    with (
-        refused("T", "images"),
-        Writer(tmp_path / "T", name="T", size=8, source=""),
-    ):
+    with refused("T", "images"), Writer(tmp_path / "T", name="T", size=8, source=""):
         pass
     assert list(tmp_path.iterdir()) == []
 
@@ -113,15 +109,10 @@ def test_empty_directory_is_a_valid_destination(tmp_path: Path) -> None:
     assert len(make_set(tmp_path / "T")) == 20
 
 
-def write_while_another_writer_finishes(path: Path) -> None:
-    with Writer(path, name="late", size=8, source="") as late:
-        add_rows(late, 0, 4, pixels(4))
-        make_set(path, name="early")
-
-
 def test_the_first_of_two_writers_of_the_same_set_wins(tmp_path: Path) -> None:
-    with refused("T", "process"):
-        write_while_another_writer_finishes(tmp_path / "T")
+    with refused("T", "process"), Writer(tmp_path / "T", name="late", size=8, source="") as late:
+        add_rows(late, 0, 4, pixels(4))
+        make_set(tmp_path / "T", name="early")
     assert PreparedSet.open(tmp_path / "T", verify=True).name == "early"
     assert [path.name for path in tmp_path.iterdir()] == ["T"]
 
@@ -144,7 +135,7 @@ except RunFailed as error:
 
 def test_file_size_limit_is_reported_and_leaves_no_files(tmp_path: Path) -> None:
     command = [sys.executable, "-c", LIMITED_FILES, str(tmp_path)]
-    process = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
     assert process.stdout.startswith(f"{tmp_path / 'T'}: nothing was saved: the file would exceed the limit")
     assert list(tmp_path.iterdir()) == []
 
@@ -160,14 +151,10 @@ with Writer(Path(sys.argv[1]), name="T", size=8, source="") as out:
 """
 
 
-def write_and_be_killed(path: Path) -> None:
-    process = subprocess.run([sys.executable, "-c", KILLED, str(path)], env=os.environ, check=False)
-    assert process.returncode == -signal.SIGKILL
-
-
 def test_next_writer_removes_leftovers_of_a_killed_one(tmp_path: Path) -> None:
     for name in ("T", "T.b", "U"):
-        write_and_be_killed(tmp_path / name)
+        process = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / name)], check=False)
+        assert process.returncode == -signal.SIGKILL
     assert len(list(tmp_path.iterdir())) == 3
     make_set(tmp_path / "T")
     remaining = sorted(path.name.rsplit(".", 2)[0] for path in tmp_path.iterdir())

@@ -1,5 +1,6 @@
-"""Imports of datasets for tests: without a detector, unless the options ask for one."""
+"""Small copies of datasets for tests, and their imports: without a detector, unless the options ask for one."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from tests.toy import discard
 from fedvisage.base.parallel import Progress
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.catalogue import LAYOUTS, SCANNERS, write_small_copy
+from fedvisage.datasets.dataset import Item, Listing
 from fedvisage.datasets.import_people import import_people
 from fedvisage.datasets.import_presentations import import_items
 from fedvisage.datasets.importing import import_dataset
@@ -16,6 +18,7 @@ from fedvisage.datasets.pad.scanner import Scanner
 from fedvisage.datasets.people.folders import IDENTITIES
 from fedvisage.datasets.people.layout import Layout, PhotographList
 from fedvisage.datasets.report import ImportReport
+from fedvisage.datasets.tree import walk
 
 
 def import_attacks(
@@ -51,3 +54,24 @@ def write_changed_copy(kind: str, root: Path, file: str, old: str, new: str) -> 
     assert old in content
     (root / file).write_bytes(content.replace(old, new, 1).encode())
     return root
+
+
+PUBLISHED = [kind for kind, scanner in SCANNERS.items() if scanner.official]
+
+
+def copy_to(original: Path, to: Path) -> Path:
+    return Path(shutil.copytree(original, to))
+
+
+def list_items(kind: str, root: Path, choices: ImportOptions | None = None) -> Listing:
+    return SCANNERS[kind].list(walk(root), choices or ImportOptions())
+
+
+def files_of(item: Item) -> list[Path]:
+    """Return the files that hold an item's pictures."""
+    return sorted(item.path.iterdir()) if item.kind == "frames" else [item.path]
+
+
+def media_files(kind: str, root: Path) -> list[Path]:
+    """Return the files with faces that a plain import takes."""
+    return [path for item in list_items(kind, root).items for path in files_of(item)]

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.commands import output_of
 from tests.datasets.imports import import_attacks
 from tests.documented import ROOT
-from typer.testing import CliRunner
 
-from fedvisage.cli import app
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import split_entry
 from fedvisage.datasets.catalogue import IMPORTERS, LAYOUTS, SCANNERS, describe_kinds
@@ -43,9 +42,7 @@ def test_documented_commands_print_the_documented_output(tmp_path: Path, monkeyp
     for command in "".join(blocks(IMPORTING + PUBLISHED + PROTOCOLS_PAGE, "console")).splitlines():
         program, *words = shlex.split(command)
         assert program == "fedvisage"
-        result = CliRunner().invoke(app, words)
-        assert result.exit_code == 0, result.output
-        output += result.output
+        output += output_of(*words)
     (printed,) = blocks(IMPORTING, "")
     assert printed in output
     assert "official: dev, test, train\nphone: 1, 2\n" in output  # what can be selected by
@@ -112,9 +109,7 @@ def test_documented_options_import_cropped_frames(kind: str, tmp_path: Path) -> 
     row = next(row for row in PUBLISHED.splitlines() if row.startswith(f"| `{kind}`"))
     options = row.rsplit("`", 2)[1].replace("DIR", str(tmp_path / "copy")).split()
     for words in (["pretend", kind, "copy"], ["import", kind, "copy", "set", "--size", "32", *options]):
-        arguments = [str(tmp_path / word) if word in ("copy", "set") else word for word in words]
-        result = CliRunner().invoke(app, ["data", *arguments], catch_exceptions=False)
-        assert result.exit_code == 0
+        output_of("data", *(tmp_path / word if word in ("copy", "set") else word for word in words))
     assert len(PreparedSet.open(tmp_path / "set")) == (6 if kind == "frames" else 5)
 
 
@@ -128,5 +123,5 @@ def test_dataset_without_a_page_names_its_owners() -> None:
 def test_small_copy_of_a_folder_of_people_can_be_imported(tmp_path: Path) -> None:
     source, to = str(tmp_path / "copy"), str(tmp_path / "set")
     for arguments in (["pretend", "identities", source], ["import", "identities", source, to, "--size", "32"]):
-        assert CliRunner().invoke(app, ["data", *arguments], catch_exceptions=False).exit_code == 0
+        output_of("data", *arguments)
     assert len(set(PreparedSet.open(tmp_path / "set").rows.subject.tolist())) == 4

@@ -11,16 +11,14 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.commands import output_of
 from tests.data.small_sets import make_set
 from tests.datasets.importers.files import make_folder, picture, save
-from tests.datasets.imports import import_quietly
-from tests.datasets.pad.copies import copy_to
+from tests.datasets.imports import copy_to, import_quietly
 from tests.documented import example
 from tests.refusals import check_output, refused
 from tests.toy import discard
-from typer.testing import CliRunner
 
-from fedvisage.cli import app
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.catalogue import IMPORTERS, SCANNERS, all_kinds, describe_kinds, write_small_copy
 from fedvisage.datasets.dataset import Clip
@@ -50,7 +48,7 @@ def test_failed_small_copy_leaves_nothing(tmp_path: Path) -> None:
     assert process.returncode == 1
     check_output(process.stderr, "copy", "ulimit -f", "run the same command again")
     assert not list(tmp_path.iterdir())
-    assert CliRunner().invoke(app, words).exit_code == 0
+    output_of(*words)
 
 
 @pytest.mark.parametrize("sheet", ["nowhere/sheet.png", "sheet.xyz", "sheet", "folder.png"])
@@ -73,7 +71,7 @@ def test_import_prints_its_report(tmp_path: Path) -> None:
 
 
 def test_help_of_synth_warns_against_training_for_real_attacks() -> None:
-    text = " ".join(CliRunner().invoke(app, ["data", "synth", "--help"]).stdout.split())
+    text = " ".join(output_of("data", "synth", "--help").split())
     assert "AUC of 0.37" in text
 
 
@@ -194,8 +192,7 @@ def test_further_people_have_every_species_of_studies(kind: str, tmp_path: Path)
 
 
 def test_further_people_are_written_if_supported(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["data", "pretend", "oulu-npu", str(tmp_path / "O"), "--subjects", "2"])
-    assert result.exit_code == 0
+    output_of("data", "pretend", "oulu-npu", tmp_path / "O", "--subjects", 2)
     names = {path.name for path in (tmp_path / "O" / "Train_files").iterdir()}
     assert {"1_1_03_1.avi", "1_1_03_2.avi", "1_1_03_4.avi", "1_1_04_1.avi"} <= names
     assert "1_1_05_1.avi" not in names

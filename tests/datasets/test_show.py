@@ -1,17 +1,25 @@
-"""Tables and contact sheets of prepared sets, and the shortcut meter on sets with known differences."""
+"""Tables and contact sheets of prepared sets, the shortcut meter, and differences between two sets."""
 
+import json
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
+from tests.commands import output_of
 from tests.data.small_sets import make_set, write_set
 from tests.refusals import refused
 
+from fedvisage.data.crops import CropRecord
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.show import LEAST, auc_of, contact_sheet, describe, linear_auc, shortcuts_of, show_set
+from fedvisage.datasets.differences import compare_sets, compare_with, effect_sizes
+from fedvisage.datasets.show import ANY, LEAST, auc_of, contact_sheet, describe, linear_auc, shortcuts_of, show_set
+from fedvisage.faces.cropping import record_of
+from fedvisage.faces.cues import NAMES
 
 
 def test_the_table_counts_images_subjects_and_videos(tmp_path: Path) -> None:
@@ -85,10 +93,10 @@ def test_very_small_images_are_enlarged_by_a_whole_number(tmp_path: Path) -> Non
 SIDE = 24
 
 
-def make_noise(path: Path, people: int = 30, blur: float = 0.0, saturation: float = 1.0) -> PreparedSet:
+def make_noise(path: Path, blur: float = 0.0, saturation: float = 1.0) -> PreparedSet:
     """Write noise pictures of both classes; replays are blurred, prints less colourful."""
     rng, pictures = np.random.default_rng(0), []
-    faces = list(product(range(people), ("bonafide", "print", "replay")))
+    faces = list(product(range(30), ("bonafide", "print", "replay")))
     for _, species in faces:
         picture = np.clip(rng.normal(128, 40, (SIDE, SIDE, 3)), 0, 255).astype(np.float32)
         if species == "replay" and blur:
@@ -150,7 +158,7 @@ def test_auc_equals_scikit_learn_with_ties() -> None:
 
 
 def test_linear_model_is_evaluated_on_unseen_people() -> None:
-    """Each person has a number of their own that gives the class away, and nothing else does: nothing is learnt."""
+    """Only a number of each person's own gives the class away, so the model learns nothing for other people."""
     rng = np.random.default_rng(2)
     subjects = np.repeat([f"p{number}" for number in range(150)], 2)
     label = np.tile([True, False], 150)
@@ -158,3 +166,109 @@ def test_linear_model_is_evaluated_on_unseen_people() -> None:
     assert linear_auc(own, label, subjects) < 0.65
     assert linear_auc(own + 3 * label[:, None], label, subjects) > 0.95
     assert np.isnan(linear_auc(own[:2], label[:2], subjects[:2]))
+
+
+Change = Callable[[np.ndarray, str], np.ndarray]
+
+
+def keep(picture: np.ndarray, species: str) -> np.ndarray:
+    return picture
+
+
+def blur(picture: np.ndarray, species: str) -> np.ndarray:
+    return np.asarray(cv2.GaussianBlur(picture, (0, 0), 1.0))
+
+
+def brighten_prints(picture: np.ndarray, species: str) -> np.ndarray:
+    return picture + 40 * (species == "print")
+
+
+def make_people(
+    path: Path,
+    change: Change = keep,
+    *,
+    seed: int = 0,
+    people: int = 2 * LEAST,
+    species: tuple[str, ...] = ("bonafide", "print"),
+    size: int = SIDE,
+    crop: CropRecord | None = None,
+    identities: bool = False,
+) -> Path:
+    """Write one noise picture per person and species."""
+    rng = np.random.default_rng(seed)
+    faces = [(person, kind) for person in range(people) for kind in species]
+    pictures = [change(rng.normal(128, 30, (size, size, 3)).astype(np.float32), kind) for _, kind in faces]
+    columns: dict[str, Any] = {
+        "species": [kind for _, kind in faces],
+        "subject": [f"p{seed}-{person}" for person, _ in faces],
+        "item": [f"{seed}-{person}-{kind}" for person, kind in faces],
+        **({"group": ["g"] * len(faces)} if identities else {}),
+    }
+    return write_set(path, np.clip(pictures, 0, 255).astype(np.uint8), crop=crop, **columns).path
+
+
+def test_blurred_copy_differs_in_sharpness_and_texture(tmp_path: Path) -> None:
+    differences = compare_with(make_people(tmp_path / "soft", blur), make_people(tmp_path / "plain"))
+    for kind in ("bonafide", ANY):
+        assert differences.cues[kind]["sharpness"] < -2
+        assert differences.cues[kind]["noise"] < -2
+        assert differences.cues[kind]["blur"] > 2
+        assert abs(differences.cues[kind]["brightness"]) < 0.5
+    assert differences.texture_auc > 0.95
+
+
+def test_equally_drawn_sets_do_not_differ(tmp_path: Path) -> None:
+    differences = compare_with(
+        make_people(tmp_path / "first", people=120), make_people(tmp_path / "second", seed=1, people=120)
+    )
+    assert all(abs(value) < 0.5 for table in differences.cues.values() for value in table.values())
+    assert 0.35 < differences.texture_auc < 0.65
+
+
+def test_classes_are_compared_separately_and_attacks_only_if_both_sets_have_them(tmp_path: Path) -> None:
+    plain, bright = make_people(tmp_path / "plain"), make_people(tmp_path / "bright", brighten_prints)
+    cues = compare_with(bright, plain).cues
+    assert cues[ANY]["brightness"] > 2
+    assert cues["bonafide"]["brightness"] == 0
+    alone = make_people(tmp_path / "alone", species=("bonafide",))
+    assert [*compare_with(bright, alone).cues] == ["bonafide"]
+
+
+def test_effect_size_is_cohens_d() -> None:
+    first, second = np.array([[1.0, 5.0], [3.0, 5.0]]), np.array([[4.0, 5.0], [6.0, 5.0], [8.0, 5.0]])
+    assert effect_sizes(first, second) == pytest.approx([(2 - 6) / np.sqrt((2 + 8) / 3), 0])
+    assert effect_sizes(first + np.array([0, 1]), second)[1] == np.inf
+
+
+def test_the_command_prints_a_signed_table_or_json(tmp_path: Path) -> None:
+    soft, plain = make_people(tmp_path / "soft", blur), make_people(tmp_path / "plain")
+    command = ("data", "show", soft, "--against", plain)
+    table = output_of(*command).splitlines()
+    (row,) = [line.split() for line in table if line.startswith("sharpness")]
+    values = json.loads(output_of(*command, "--json"))
+    assert [*values["cues"]["bonafide"]] == [*NAMES]
+    assert row[1:] == [f"{values['cues'][kind]['sharpness']:+.2f}" for kind in ("bonafide", ANY)]
+    assert values["texture_auc"] == compare_sets(PreparedSet.open(soft), PreparedSet.open(plain)).texture_auc
+    for options in ((), ("--against", plain, "--shortcuts")):
+        with refused("--json", "--against"):
+            output_of("data", "show", soft, "--json", *options)
+
+
+def test_rendered_faces_are_compared_with_photographs_of_any_margin(tmp_path: Path) -> None:
+    rendered = make_people(tmp_path / "rendered", crop=CropRecord(how="rendered"), species=("bonafide",))
+    wide = make_people(tmp_path / "wide", crop=record_of("face", aligned=False, margin=2.7), species=("bonafide",))
+    assert abs(compare_with(rendered, wide).cues["bonafide"]["sharpness"]) < 0.5
+
+
+def test_sets_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
+    narrow, wide = (record_of("face", aligned=False, margin=margin) for margin in (1.4, 2.7))
+    plain = make_people(tmp_path / "plain", crop=narrow)
+    others = {
+        "people": (make_people(tmp_path / "people", species=("bonafide",), identities=True), ("tasks",)),
+        "large": (make_people(tmp_path / "large", size=32), ("32", "24", "--size")),
+        "wide": (make_people(tmp_path / "wide", crop=wide), ("2.7", "1.4")),
+        "few": (make_people(tmp_path / "few", people=LEAST - 1), (str(LEAST - 1), str(LEAST))),
+    }
+    for name, (other, keywords) in others.items():
+        with refused(name, *keywords):
+            compare_with(plain, other)

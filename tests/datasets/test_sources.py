@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from fedvisage.base.errors import UserError
 from fedvisage.base.progress import JsonReporter
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.sources import resolve
@@ -40,13 +39,6 @@ def test_synth_line_is_rendered_once(tmp_path: Path) -> None:
 def test_other_specification_is_another_set(tmp_path: Path) -> None:
     assert resolve(LINE, tmp_path) != resolve(LINE + " seed=1", tmp_path)
     assert len(list(tmp_path.iterdir())) == 2
-
-
-def test_invalid_synth_line_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError):
-        resolve("synth: O colour=blue", tmp_path)
-    with pytest.raises(UserError):
-        resolve("synth: NoSuchDomain", tmp_path)
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """Photographs and a gallery for tests of the device."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Exports with another description, as copies or in memory."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Photographs of a rendered face."""
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 

@@ -1,7 +1,5 @@
 """Adaptation of exports without torch gives the statistics of torch, and gated models are exported."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
@@ -15,12 +13,12 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+from tests.commands import refusal_of
+from tests.device.exports import copy_export
 from tests.refusals import refused
 from tests.toy import SIZE
-from typer.testing import CliRunner
 
-from fedvisage.base.errors import BadFile, RunFailed, UserError
-from fedvisage.cli import app
+from fedvisage.base.errors import BadFile, RunFailed
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.device import Exported, Pipeline
@@ -109,10 +107,9 @@ def test_every_batch_norm_layer_is_recognised(pad_run: Path, pad: Path) -> None:
 
 
 def test_export_without_list_of_layers_must_be_exported_again(pad: Path, tmp_path: Path, open_gate: None) -> None:
-    shutil.copytree(pad, tmp_path / "old")
-    write_export(tmp_path / "old", read_config(pad).float32.description.model_copy(update={"batch_norms": None}))
+    old = Exported.open(copy_export(pad, tmp_path / "old", batch_norms=None))
     with refused("old", "export the model again"):
-        adapt(Exported.open(tmp_path / "old"), crops(), tmp_path / "out")
+        adapt(old, crops(), tmp_path / "out")
 
 
 @pytest.mark.parametrize(("count", "word"), [(8, "too small"), (40, "one class")])
@@ -126,8 +123,6 @@ def test_rejected_adaptation_writes_nothing(pad: Path, tmp_path: Path, count: in
 def test_weights_of_another_model_are_refused(pad: Path, recognition: Path, tmp_path: Path, open_gate: None) -> None:
     shutil.copytree(pad, tmp_path / "mixed")
     shutil.copy(recognition / "model.safetensors", tmp_path / "mixed" / "model.safetensors")
-    with refused("mixed/model.safetensors", "config.json"):
-        Exported.open(tmp_path / "mixed")
     write_export(tmp_path / "mixed", read_config(pad).float32.description)  # records the files that lie there
     with refused("mixed/model.safetensors", "does not fit the graph"):
         adapt(Exported.open(tmp_path / "mixed"), crops(), tmp_path / "out")
@@ -206,6 +201,4 @@ def test_wrong_calls_of_adapt_name_the_place(
     pad: Path, pad_run: Path, recognition_run: Path, tmp_path: Path, words: tuple[str, ...], place: str
 ) -> None:
     paths = {"PAD": pad, "RUN": pad_run, "PEOPLE": recognition_run, "OUT": tmp_path / "out"}
-    result = CliRunner().invoke(app, ["adapt", *(str(paths.get(word, word)) for word in words)])
-    assert isinstance(result.exception, UserError)
-    assert place in str(result.exception)
+    assert place in str(refusal_of("adapt", *(paths.get(word, word) for word in words)))

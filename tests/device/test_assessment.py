@@ -1,7 +1,5 @@
 """Assessment of the pipeline on a rendered copy of Replay-Attack with enrolments, returns and attacks."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re
@@ -11,12 +9,11 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from tests.commands import call, output_of, refusal_of
 from tests.device.exports import with_threshold
 from tests.report.test_page_in_browser import CHROMIUM, measure
-from typer.testing import CliRunner
 
-from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.cli import app
+from fedvisage.base.errors import RunFailed
 from fedvisage.datasets.catalogue import SCANNERS
 from fedvisage.datasets.small_copies import write_copy
 from fedvisage.device import Pipeline
@@ -129,10 +126,9 @@ def test_unreadable_input_has_no_report(copy: Path, pad: Path) -> None:
 
 
 def test_command_writes_report_and_table(copy: Path, pad: Path, recognition: Path, tmp_path: Path) -> None:
-    words = ["evaluate", "--pipeline", "--pad", str(pad), "--recognition", str(recognition), "--data", str(copy)]
-    result = CliRunner().invoke(app, [*words, "--frames", "1", "--iso30107", "--out", str(tmp_path / "out"), "--quiet"])
-    assert result.exception is None, result.exception
+    words = ("--pipeline", "--pad", pad, "--recognition", recognition, "--data", copy, "--frames", 1, "--iso30107")
     out = tmp_path / "out"
+    output = output_of("evaluate", *words, "--out", out, "--quiet")
     assert sorted(path.name for path in out.iterdir()) == ["iso30107.html", "iso30107.json", "presentations.csv"]
     values = json.loads((out / "iso30107.json").read_text())
     assert set(values["pad"]["species"]) == {"photo", "print", "replay"}
@@ -140,7 +136,7 @@ def test_command_writes_report_and_table(copy: Path, pad: Path, recognition: Pat
     rows = list(csv.DictReader((out / "presentations.csv").read_text().splitlines()))
     assert len(rows) == 5 * PEOPLE
     assert "APCER" in (out / "iso30107.html").read_text()
-    assert "APCER" in result.stdout
+    assert "APCER" in output
 
 
 def test_page_states_all_figures_and_no_names(assessment: Assessment, tmp_path: Path) -> None:
@@ -170,16 +166,14 @@ def test_page_states_all_figures_and_no_names(assessment: Assessment, tmp_path: 
     ],
 )
 def test_wrong_assessment_calls_name_the_place(copy: Path, pad: Path, words: tuple[str, ...], place: str) -> None:
-    paths = {"COPY": str(copy), "PAD": str(pad)}
-    result = CliRunner().invoke(app, ["evaluate", "--pipeline", *(paths.get(word, word) for word in words)])
-    assert isinstance(result.exception, UserError)
-    assert place in str(result.exception)
+    paths = {"COPY": copy, "PAD": pad}
+    assert place in str(refusal_of("evaluate", "--pipeline", *(paths.get(word, word) for word in words)))
 
 
 @pytest.mark.parametrize(
     "words", [("evaluate", "RUN", "--frames", "3"), ("evaluate-pipeline", "--adapt", "gated"), ("evaluate",)]
 )
 def test_options_of_the_other_evaluation_are_refused(words: tuple[str, ...]) -> None:
-    result = CliRunner().invoke(app, words)
+    result = call(*words)
     assert result.exit_code == 2
     assert (words[-2] if len(words) > 1 else "RUN") in result.output

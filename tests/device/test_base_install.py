@@ -1,7 +1,5 @@
 """The base installation without torch: exported models work, and training names its missing extra."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,10 +1,7 @@
 """Calibration of an export to one camera with genuine pictures."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +9,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from PIL import Image
+from tests.commands import output_of
 from tests.refusals import refused
-from typer.testing import CliRunner
 
-from fedvisage.cli import app
 from fedvisage.device import Exported
 from fedvisage.device.calibration import CalibrationResult, calibrate
 from fedvisage.device.exported import GRAPH, read_config, write_export
@@ -100,36 +96,23 @@ def test_results_state_unknown_apcer_and_the_number_of_pictures(bright: Path, li
 
 
 def test_command_writes_the_export_and_prints_json(bright: Path, live: Path, tmp_path: Path) -> None:
-    words = ["calibrate", bright, "--live", live, "--at=bpcer=5%", "--out", tmp_path / "door", "--crop=none", "--json"]
-    result = CliRunner().invoke(app, [*map(str, words), "--quiet"])
-    assert result.exception is None, result.exception
-    values = json.loads(result.stdout)
+    words = ("calibrate", bright, "--live", live, "--at=bpcer=5%", "--out", tmp_path / "door", "--crop=none", "--quiet")
+    values = json.loads(output_of(*words, "--json"))
     assert values["pictures"] == 8
     assert values["threshold"]["logit"] == required_threshold(Exported.open(tmp_path / "door")).value
 
 
-def keep_four(place: Path) -> None:
+def test_few_and_similar_pictures_are_refused(bright: Path, live: Path, tmp_path: Path) -> None:
+    place = shutil.copytree(live, tmp_path / "live")
     for path in sorted(place.iterdir())[4:]:
         path.unlink()
-
-
-def repeat_one(place: Path) -> None:
-    """Replace all pictures by one, with the noise of a compression."""
+    with refused("--live", "4", "5"):
+        run(bright, place, tmp_path / "door")
     picture = np.asarray(Image.open(place / "0.png")).astype(int)
-    for number in range(8):
+    for number in range(8):  # the same picture, with the noise of a compression
         noise = np.random.default_rng(number).integers(-1, 2, picture.shape)
         Image.fromarray(np.clip(picture + noise, 0, 255).astype(np.uint8)).save(place / f"{number}.png")
-
-
-@pytest.mark.parametrize(
-    ("change", "keywords"), [(keep_four, ("4", "5")), (repeat_one, ("1", "8"))], ids=["few", "similar"]
-)
-def test_few_and_similar_pictures_are_refused(
-    bright: Path, live: Path, tmp_path: Path, change: Callable[[Path], None], keywords: tuple[str, ...]
-) -> None:
-    place = shutil.copytree(live, tmp_path / "live")
-    change(place)
-    with refused("--live", *keywords):
+    with refused("--live", "1", "8"):
         run(bright, place, tmp_path / "door")
     assert not (tmp_path / "door").exists()
 

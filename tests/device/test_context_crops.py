@@ -1,7 +1,5 @@
 """Crops with a wider margin: equal pixels in imports, devices and the page, and a note on little context."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
@@ -13,18 +11,17 @@ import cv2
 import numpy as np
 import pytest
 from PIL import Image
+from tests.commands import output_of
 from tests.device.exports import with_margin
 from tests.refusals import refused
 from tests.toy import make_set, run_toy, tree
-from typer.testing import CliRunner
 
 from fedvisage.base.files import json_key, write_tensors
-from fedvisage.cli import app
 from fedvisage.data.crops import RENDERED_ONLY, CropRecord
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.importing import import_dataset
 from fedvisage.datasets.options import ImportOptions
-from fedvisage.device import Exported, Pipeline
+from fedvisage.device import Pipeline
 from fedvisage.device.exported import CropShape
 from fedvisage.device.predict import face_cropper
 from fedvisage.device.web.site import settings_json
@@ -83,25 +80,6 @@ def test_page_and_python_crop_equal_pixels_at_every_margin(scene: np.ndarray, tm
     for page_crop, crop in zip(json.loads(output), wanted, strict=True):
         assert page_crop["close"] == crop.close
         assert np.abs(np.array(page_crop["data"]) - crop.image.ravel().astype(int)).max() <= 1  # single precision
-
-
-@pytest.mark.parametrize("margin", MARGINS)
-def test_imports_predictions_and_pipelines_crop_equal_pixels(
-    margin: float, scene: np.ndarray, pad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, shown = Exported.open(with_margin(pad, tmp_path / "export", margin)), list[np.ndarray]()
-    imported = make_cropper("face", model.size, margin=margin)(scene).image
-    predicted = face_cropper("face", model.shapes)(scene).crops
-
-    def record(_: Exported, crops: np.ndarray) -> np.ndarray:
-        shown.extend(crops)
-        return np.zeros(len(crops))
-
-    monkeypatch.setattr(Exported, "run", record)
-    Pipeline(model, settings=Settings(sharpness=0)).check(scene)
-    for crop in (*predicted, *shown):
-        np.testing.assert_array_equal(crop, imported)
-    assert len(predicted) == len(shown) == 1
 
 
 @pytest.mark.parametrize(("margin", "strict"), [(1.4, False), (1.4, True), (2.7, False), (2.7, True)])
@@ -176,7 +154,6 @@ def test_margin_and_padding_need_a_face_with_a_box() -> None:
 
 
 def make_cropped_sets(root: Path, margin: float) -> Mapping[str, Path]:
-    """Return sets whose records name a margin."""
     sets = {name: make_set(root / name, name, seed) for seed, name in enumerate("ABCU")}
     for path in sets.values():
         settings = json.loads((path / "set.json").read_text())
@@ -201,9 +178,8 @@ def test_decisions_of_a_detector_of_rendered_faces_are_noted(scene: np.ndarray, 
     export(model, tmp_path / "export", data=str(sets["U"]), cache=tmp_path / "cache")
     Image.fromarray(scene).save(tmp_path / "photo.png")
     for directory in ("run", "export"):
-        result = CliRunner().invoke(app, ["predict", str(tmp_path / directory), str(tmp_path / "photo.png")])
-        assert result.exit_code == 0, result.output
-        assert "(trained on rendered faces only)" in result.stdout
+        output = output_of("predict", tmp_path / directory, tmp_path / "photo.png")
+        assert "(trained on rendered faces only)" in output
     settings = Settings(sharpness=0, enlarge=True)
     verdict = Pipeline(tmp_path / "export", settings=settings).check(scene).faces[0].pad
     assert verdict is not None

@@ -1,7 +1,5 @@
 """The pipeline on pictures: boxes, quality, decisions and embeddings."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

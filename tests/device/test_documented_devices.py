@@ -1,7 +1,5 @@
 """The code of two pages runs, and exports and runs predict equally."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -12,10 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from tests.commands import output_of, refusal_of
 from tests.documented import ROOT
-from typer.testing import CliRunner
-
-from fedvisage.cli import app
 
 PAGES = [ROOT / "docs" / f"{name}.md" for name in ("device", "system-evaluation")]
 PAGE = "".join(page.read_text(encoding="utf-8") for page in PAGES)
@@ -44,12 +40,6 @@ def place(
     return tmp_path
 
 
-def output_of(*words: str) -> str:
-    result = CliRunner().invoke(app, list(words))
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
 @pytest.mark.slow
 def test_documented_commands_and_python_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [shlex.split(line)[1:] for block in blocks("console") for line in block.splitlines()]
@@ -69,7 +59,7 @@ def test_documented_commands_and_python_run(place: Path, capsys: pytest.CaptureF
 
 
 def test_export_and_run_predict_equally(place: Path, pad: Path) -> None:
-    run, export = (json.loads(output_of("predict", str(model), "photos", "--json")) for model in ("runs/first", pad))
+    run, export = (json.loads(output_of("predict", model, "photos", "--json")) for model in ("runs/first", pad))
     assert run["threshold"] == export["threshold"]
     for image, same in zip(run["images"], export["images"], strict=True):
         assert image.pop("probability") == pytest.approx(same.pop("probability"), abs=1e-4)
@@ -79,7 +69,7 @@ def test_export_and_run_predict_equally(place: Path, pad: Path) -> None:
 
 def test_export_and_run_compare_equally(place: Path, recognition_run: Path, recognition: Path) -> None:
     words = ("photos/one.png", "--against", "photos", "--json")
-    run, export = (json.loads(output_of("predict", str(path), *words)) for path in (recognition_run, recognition))
+    run, export = (json.loads(output_of("predict", path, *words)) for path in (recognition_run, recognition))
     expected = {match.pop("path"): match for match in run["matches"]}
     assert sorted(match["path"] for match in export["matches"]) == sorted(expected)
     for match in export["matches"]:  # near ties may be in another order
@@ -106,7 +96,4 @@ def test_export_and_run_compare_equally(place: Path, recognition_run: Path, reco
     ],
 )
 def test_wrong_calls_are_refused_in_one_line(place: Path, pad: Path, words: tuple[str, ...], word: str) -> None:
-    result = CliRunner().invoke(app, [str(pad) if argument == "PAD" else argument for argument in words])
-    assert type(result.exception).__name__ == "UserError"
-    assert word in str(result.exception)
-    assert len(str(result.exception).splitlines()) == 1
+    assert word in str(refusal_of(*(pad if argument == "PAD" else argument for argument in words)))

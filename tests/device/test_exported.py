@@ -1,7 +1,5 @@
 """An untrusted export that differs from its description is refused in one line before it runs."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Fused models: the sum of members' log-odds at crops of their own, in every place that opens an export."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil
@@ -14,13 +12,12 @@ import numpy as np
 import pytest
 from PIL import Image
 from sklearn.metrics import roc_auc_score
+from tests.commands import call, output_of
 from tests.device.exports import with_margin
-from tests.refusals import check_output, refused
+from tests.refusals import refused
 from tests.toy import make_set
-from typer.testing import CliRunner
 
 import fedvisage as fv
-from fedvisage.cli import app
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.device import Exported, Fused, Pipeline, Settings, open_export
 from fedvisage.device.exported import CONFIG, GRAPH, OperatingPoint, entry_of, read_description
@@ -38,10 +35,6 @@ WEIGHTS = (1.0, 0.5, 0.25)
 SCALES = (2.0, 3.0, 0.5)
 
 
-def command(*words: object) -> Any:
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
 @pytest.fixture(scope="module")
 def members(pad: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """One network at crops of two margins, twice at the wider one."""
@@ -53,7 +46,7 @@ def members(pad: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def fused_export(members: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("fused") / "model"
     factors = [f"--weight={weight}" for weight in WEIGHTS] + [f"--scale={scale}" for scale in SCALES]
-    result = command("fuse", *members, *factors, "--out", out)
+    result = call("fuse", *members, *factors, "--out", out)
     assert result.exception is None, result.exception
     assert "--on SET" in result.stderr
     return out
@@ -109,17 +102,16 @@ def test_face_is_refused_with_strict_if_one_crop_has_little_context(
     assert Pipeline(members[0], settings=settings).check(tight).reasons == ()
     assert Pipeline(fused_export, settings=settings).check(tight).reasons == (CLOSE,)
     Image.fromarray(tight).save(tmp_path / "tight.png")
-    (image,) = json.loads(command("predict", fused_export, tmp_path / "tight.png", "--strict", "--json").stdout)[
-        "images"
-    ]
+    output = output_of("predict", fused_export, tmp_path / "tight.png", "--strict", "--json")
+    (image,) = json.loads(output)["images"]
     assert (image["decision"], image["reason"]) == ("rejected", CLOSE)
 
 
 def test_predict_and_watch_give_the_score_of_the_pipeline(fused_export: Path, photo: Path, scene: np.ndarray) -> None:
     expected = pytest.approx(logit_of(fused_export, scene))
-    (image,) = json.loads(command("predict", fused_export, photo, "--json").stdout)["images"]
+    (image,) = json.loads(output_of("predict", fused_export, photo, "--json"))["images"]
     assert image["logit"] == expected
-    line = json.loads(command("watch", photo, "--pad", fused_export, "--sharpness", "0").stdout)
+    line = json.loads(output_of("watch", photo, "--pad", fused_export, "--sharpness", "0"))
     assert line["this_frame"]["faces"][0]["pad"]["logit"] == expected
 
 
@@ -150,8 +142,8 @@ def test_python_opens_and_evaluates_a_fused_model(fused_export: Path, sets: Mapp
     assert scores == pytest.approx(sorted(expected.tolist()))
     assert metrics["threshold"] == 0
     assert fv.evaluate(model, sets["U"]) == metrics
-    result = command("evaluate", fused_export, "--data", sets["U"], "--json")
-    assert json.loads(result.stdout)["auc"] == metrics["auc"]
+    output = output_of("evaluate", fused_export, "--data", sets["U"], "--json")
+    assert json.loads(output)["auc"] == metrics["auc"]
 
 
 def test_fused_model_keeps_its_scores_when_calibrated(fused_export: Path, scene: np.ndarray, tmp_path: Path) -> None:
@@ -159,10 +151,9 @@ def test_fused_model_keeps_its_scores_when_calibrated(fused_export: Path, scene:
     live.mkdir()
     for number in range(6):
         Image.fromarray(cv2.convertScaleAbs(scene, alpha=1, beta=4 * number)).save(live / f"{number}.png")
-    result = command("calibrate", fused_export, "--live", live, "--at=bpcer=5%", "--out", tmp_path / "door", "--json")
-    assert result.exception is None, result.exception
+    output = output_of("calibrate", fused_export, "--live", live, "--at=bpcer=5%", "--out", tmp_path / "door", "--json")
     calibrated = open_export(tmp_path / "door")
-    assert required_threshold(calibrated).value == json.loads(result.stdout)["threshold"]["logit"]
+    assert required_threshold(calibrated).value == json.loads(output)["threshold"]["logit"]
     assert calibrated.digest == open_export(fused_export).digest
     assert logit_of(fused_export, scene) == logit_of(tmp_path / "door", scene)
 
@@ -309,8 +300,7 @@ def test_operating_points_of_three_sets_use_averages(pad: Path, sets: Mapping[st
     for name, values in rates.items():
         (estimate,) = {rate for key, rate in estimates.items() if key.lower() in (name, f"{name} all")}
         assert estimate == pytest.approx(np.mean(values), rel=0.1)  # rounded up to two digits
-    result = command("threshold", tmp_path / "out", "--at", "eer", "--json")
-    assert result.exception is None, result.exception
+    output_of("threshold", tmp_path / "out", "--at", "eer", "--json")
     assert "averaged error rates" in (tmp_path / "out/README.md").read_text()
 
 
@@ -387,10 +377,9 @@ def test_impossible_fusion_is_refused_without_output(
         names["SET48"] = make_set(tmp_path / "big", "big", 3, size=48)
     for key, path in names.items():
         words = tuple(word.replace(key, str(path)) for word in words)
-        place = place.replace(key, str(path))
-    result = command("fuse", *words, "--out", tmp_path / "out", "--quiet")
-    assert result.exit_code != 0
-    check_output(f"fedvisage: {result.exception}\n", place.rpartition("/")[2], keyword)
+        place = place.replace(key, path.name)
+    with refused(place, keyword):
+        output_of("fuse", *words, "--out", tmp_path / "out", "--quiet")
     assert not (tmp_path / "out").exists()
 
 

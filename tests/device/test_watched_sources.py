@@ -1,22 +1,20 @@
 """Sources of frames: a picture, a folder in the order of names, and a video; others are refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import queue
 import socket
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from tests.commands import output_of
 from tests.refusals import refused
-from typer.testing import CliRunner
 
 from fedvisage.base.errors import BadFile, RunFailed, UserError
-from fedvisage.cli import app
 from fedvisage.datasets.small_copies import write_video
 from fedvisage.device import Exported
 from fedvisage.device.frames import frames_of, keep_every
@@ -29,6 +27,12 @@ BRIGHTNESS = (40, 90, 140, 190, 240)
 def images_of(source: Path) -> list[np.ndarray]:
     """Return the frames of a source, all of which are readable."""
     return [frame for frame in frames_of(str(source)) if not isinstance(frame, BadFile)]
+
+
+def watch(source: Path, pad: Path, *options: str) -> list[Any]:
+    """Return the results of the command for each frame of a source."""
+    output = output_of("watch", source, "--pad", pad, "--sharpness", 0, *options)
+    return [json.loads(line) for line in output.splitlines()]
 
 
 def grey(brightness: int) -> np.ndarray:
@@ -56,9 +60,7 @@ def test_watch_states_the_reason_for_each_unreadable_picture(pad: Path, face: np
     (tmp_path / "5.jpg").symlink_to(tmp_path / "none.jpg")
     os.mkfifo(tmp_path / "6.jpg")
     Image.fromarray(face).resize((192, 192)).save(tmp_path / "7.png")
-    result = CliRunner().invoke(app, ["watch", str(tmp_path), "--pad", str(pad), "--sharpness", "0"])
-    assert result.exit_code == 0
-    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    lines = watch(tmp_path, pad)
     assert [line["frame"] for line in lines] == [0, 1, 2, 3, 4, 5, 6]
     assert [line["frames"] for line in lines] == [0, 1, 0, 0, 0, 0, 1]
     assert lines[1]["decision"] == lines[6]["decision"] != "no_decision"
@@ -74,8 +76,7 @@ def test_folder_is_averaged_only_on_request(
 ) -> None:
     for number in range(3):
         Image.fromarray(face).resize((192, 192)).save(tmp_path / f"{number}.png")
-    result = CliRunner().invoke(app, ["watch", str(tmp_path), "--pad", str(pad), "--sharpness", "0", *options])
-    assert [json.loads(line)["frames"] for line in result.stdout.splitlines()] == frames
+    assert [line["frames"] for line in watch(tmp_path, pad, *options)] == frames
 
 
 def test_third_frame_option_takes_the_first_of_three() -> None:
@@ -130,7 +131,5 @@ def test_watch_decides_at_the_chosen_operating_point(pad: Path, face: np.ndarray
     Image.fromarray(face).resize((192, 192)).save(tmp_path / "face.png")
     own, chosen = (required_threshold(model) for model in (Exported.open(pad), Exported.open(pad).at("eer")))
     assert own.operating_point != chosen.operating_point
-    words = ["watch", str(tmp_path), "--pad", str(pad), "--sharpness", "0"]
-    shown = [CliRunner().invoke(app, [*words, *at]).stdout for at in ([], ["--at", "eer"])]
-    points = [json.loads(text)["operating_point"] for text in shown]
-    assert points == [own.operating_point, chosen.operating_point]
+    for options, point in (((), own), (("--at", "eer"), chosen)):
+        assert [line["operating_point"] for line in watch(tmp_path, pad, *options)] == [point.operating_point]

@@ -1,18 +1,16 @@
-"""Alignment by five points compared with known transforms, upside-down pictures, and pictures without colours."""
-
-from __future__ import annotations
+"""Alignment by five points, upside-down pictures, pictures without colours, and square crops."""
 
 from collections.abc import Callable
 
-import cv2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.datasets.importers.files import picture
 
+from fedvisage.base.errors import BadFile
 from fedvisage.faces.align import PLACES, SIDE, Image, align, detect_upright, is_grey, similarity
-from fedvisage.faces.cropping import make_detector
+from fedvisage.faces.cropping import crop_face, make_cropper
 from fedvisage.faces.detection import Face
-from fedvisage.render.identities import Identities, photograph_person, photographs_of
 
 
 def transform(points: np.ndarray, angle: float, scale: float, shift: tuple[float, float]) -> np.ndarray:
@@ -110,18 +108,6 @@ def test_faces_are_sorted_by_size_with_boxes_of_the_original() -> None:
     assert detect_upright(mark_top(), detect).boxes == [[0, 30, 30, 30], [70, 90, 10, 10]]
 
 
-def test_upside_down_face_has_the_right_box() -> None:
-    image = photograph_person(photographs_of(Identities(images=1, size=112), 0), 112)[0][0]
-    wall = np.full((300, 400, 3), 120, np.uint8)
-    wall[20:244, 30:254] = cv2.resize(image, (224, 224))
-    detect = make_detector()
-    upright, turned = detect_upright(wall, detect), detect_upright(wall[::-1, ::-1].copy(), detect)
-    assert (upright.turned, turned.turned) == (False, True)
-    x, y, w, h = upright.boxes[0]
-    np.testing.assert_allclose(turned.boxes[0], [400 - x - w, 300 - y - h, w, h], atol=3)
-    np.testing.assert_array_equal(upright.picture, turned.picture)
-
-
 def add_noise(image: NDArray[np.int64], by: int) -> Image:
     noise = np.random.default_rng(0).integers(-by, by + 1, image.shape)
     return np.asarray(np.clip(image + noise, 0, 255), np.uint8)
@@ -136,3 +122,57 @@ def test_picture_without_colours_is_grey_despite_noise() -> None:
     assert is_grey(add_noise(ramp, 3))
     assert not is_grey(add_noise(tinted, 3))
     assert not is_grey(add_noise(patch, 3))
+
+
+def test_the_centre_is_cut_out_and_kept_at_its_size() -> None:
+    image = picture(1, height=20, width=30)
+    cropped = make_cropper("centre", 20)(image)
+    np.testing.assert_array_equal(cropped.image, image[:, 5:25])
+    assert not cropped.upscaled
+
+
+def test_shrinking_averages_pixels() -> None:
+    image = picture(1, 40, 40)
+    expected = image.reshape(20, 2, 20, 2, 3).mean(axis=(1, 3))
+    np.testing.assert_allclose(make_cropper("centre", 20)(image).image, expected, atol=0.51)
+
+
+def test_enlarged_crop_is_marked() -> None:
+    cropped = make_cropper("centre", 48)(picture(1))
+    assert cropped.upscaled
+    assert cropped.image.shape == (48, 48, 3)
+
+
+def test_uncropped_images_must_be_square() -> None:
+    assert make_cropper("none", 12)(picture(1)).image.shape == (12, 12, 3)
+    with pytest.raises(BadFile, match="30×20"):
+        make_cropper("none", 12)(picture(1, 20, 30))
+
+
+def square_face(x: float, y: float, side: float) -> Face:
+    points = np.array([[x + side / 4, y], [x, y], [x, y], [x, y], [x + side, y + side]])
+    return Face(np.array([x, y, side, side]), points)
+
+
+def test_face_crop_has_a_margin_and_moves_the_points() -> None:
+    image = picture(1, 200, 200)
+    cropped = crop_face(image, [square_face(60, 80, 50)], 70)
+    np.testing.assert_array_equal(cropped.image, image[70:140, 50:120])
+    assert cropped.points is not None
+    np.testing.assert_allclose(cropped.points[4], [60, 60])
+
+
+def test_crop_of_a_face_at_the_edge_stays_inside_the_image() -> None:
+    image = picture(1, 100, 100)
+    np.testing.assert_array_equal(crop_face(image, [square_face(70, 0, 40)], 56).image, image[:56, 44:])
+
+
+def test_largest_face_is_cropped() -> None:
+    image = picture(1, 200, 200)
+    cropped = crop_face(image, [square_face(0, 0, 20), square_face(60, 80, 50)], 70)
+    np.testing.assert_array_equal(cropped.image, image[70:140, 50:120])
+
+
+def test_image_without_a_face_is_refused() -> None:
+    with pytest.raises(BadFile, match="face"):
+        make_cropper("face", 64)(np.full((128, 128, 3), 90, np.uint8))

@@ -1,7 +1,5 @@
 """The average face fitted to five points, against the renderer's exact depth and pose."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The detector: operations on boxes, the networks, and the cascade on rendered faces with known points."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib.resources import files

@@ -1,15 +1,18 @@
-"""The scene: geometry, depth, light and masks of rendered people."""
+"""Rendered people and their traits, the pose of a head, and the scene: geometry, depth, light and masks."""
 
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from fedvisage.render.masks import PLASTER, draw_masks
-from fedvisage.render.people import PLAIN, Conditions, LightRange, add_movements, draw_conditions, draw_people
+from fedvisage.render.people import PLAIN, TRAITS, Conditions, LightRange, add_movements, draw_conditions, draw_people
 from fedvisage.render.scene import Scene, render
+from fedvisage.render.sheet import PIVOT, find_visible_points, halve, look_up, make_sheet, project, rotation
+from fedvisage.render.skin import skin_colour
 
 SIZE = 64
 LUMINANCE = torch.tensor([0.2126, 0.7152, 0.0722])[:, None, None]
@@ -178,3 +181,76 @@ def test_conditions_do_not_depend_on_the_batch() -> None:
     alone, together = draw_conditions([8]), draw_conditions([7, 8])
     assert torch.equal(alone.key, together.select([1]).key)
     assert torch.equal(alone.yaw, together.select([1]).yaw)
+
+
+def test_a_person_does_not_depend_on_the_batch() -> None:
+    together = draw_people([5, 6, 7])
+    assert torch.equal(together.traits[1:2], draw_people([6]).traits)
+
+
+def test_selecting_rows_equals_drawing_those_people() -> None:
+    people = draw_people([5, 6, 7]).select([2, 0, 0])
+    assert people.seeds == (7, 5, 5)
+    assert torch.equal(people.traits, draw_people([7, 5, 5]).traits)
+
+
+def test_traits_stay_within_their_limits() -> None:
+    traits = draw_people(range(300)).traits.double().numpy()
+    lows, highs = (np.array([getattr(trait, end) for trait in TRAITS.values()]) for end in ("low", "high"))
+    assert (traits >= lows - 1e-6).all()
+    assert (traits <= highs + 1e-6).all()
+
+
+def test_people_differ_by_more_than_rounding() -> None:
+    traits = draw_people(range(50)).traits
+    scaled = (traits - traits.mean(0)) / traits.std(0).clamp(min=1e-6)
+    distances = torch.pdist(scaled)
+    assert distances.min() > 4.0
+
+
+@pytest.mark.parametrize(("paler", "darker"), [(0, 1), (1, 2), (2, 3)])
+def test_groups_differ_in_mean_skin_reflectance(paler: int, darker: int) -> None:
+    means = [skin_colour(draw_people(range(200), group=group)).mean() for group in (paler, darker)]
+    assert means[0] > means[1]
+
+
+def test_each_person_can_have_a_group() -> None:
+    mixed = draw_people([1, 2], group=[0, 3])
+    assert torch.equal(mixed.traits[1:], draw_people([2], group=3).traits)
+
+
+GRID = 128
+
+
+@pytest.fixture(scope="module")
+def conditions() -> Conditions:
+    return draw_conditions(range(6), yaw_max=0.5)
+
+
+def dome() -> Tensor:
+    """A smooth dome, which every pixel near its middle can see from all of the poses."""
+    sheet = make_sheet(GRID)
+    return (-0.3 * (sheet.u[:, None] ** 2 + (sheet.v - 0.5)[:, :, None] ** 2)).expand(6, -1, -1).contiguous()
+
+
+def test_rotations_keep_lengths_and_handedness(conditions: Conditions) -> None:
+    turn = rotation(conditions)
+    torch.testing.assert_close(turn @ turn.mT, torch.eye(3).expand(6, 3, 3), atol=1e-6, rtol=0)
+    torch.testing.assert_close(torch.linalg.det(turn), torch.ones(6))
+
+
+def test_pivot_projects_onto_the_centre_of_the_conditions(conditions: Conditions) -> None:
+    pixels = project(PIVOT.expand(6, 1, 3), conditions, GRID)[:, 0]
+    torch.testing.assert_close(pixels, conditions.centre * GRID)
+
+
+def test_pixels_show_the_points_that_project_onto_them(conditions: Conditions) -> None:
+    height = dome()
+    view = find_visible_points(height, halve(height), conditions, GRID)
+    middle = slice(GRID // 2 - 12, GRID // 2 + 12)
+    u, v = view.u[:, middle, middle], view.v[:, middle, middle]
+    lifted = look_up(height[:, None], u, v)[:, 0]
+    pixels = project(torch.stack([u, v, lifted], -1).flatten(1, 2), conditions, GRID).view(6, 24, 24, 2)
+    centres = torch.arange(GRID)[middle] + 0.5
+    torch.testing.assert_close(pixels[..., 0], centres.expand(6, 24, 24), atol=0.1, rtol=0)
+    torch.testing.assert_close(pixels[..., 1], centres[:, None].expand(6, 24, 24), atol=0.1, rtol=0)

@@ -1,7 +1,5 @@
 """States of a federation for tests of the console: a usual one, and one with hostile text."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -3,19 +3,18 @@
 import csv
 import io
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 import pytest
 import yaml
+from tests.commands import output_of, refusal_of
 from tests.refusals import refused
 from tests.report.run_files import write_metrics
-from typer.testing import CliRunner
 
 import fedvisage as fv
-from fedvisage.base.errors import UserError
-from fedvisage.cli import app
 from fedvisage.metrics.recorded import read_metrics
 from fedvisage.report.compare import Comparison, as_values, compare, difference, lower_is_better
 from fedvisage.report.compare_tables import as_text, legend, narrow, notes
@@ -23,15 +22,23 @@ from fedvisage.studies.study import value_of
 
 
 def small_run(
-    path: Path, method: str, target: str, seed: int, hter: float, digest: str | None = None, **training: object
+    path: Path,
+    method: str,
+    target: str,
+    seed: int,
+    hter: float,
+    digest: str | None = None,
+    data: Mapping[str, str] | None = None,
+    **training: object,
 ) -> Path:
-    """Write the three files that a comparison reads; data is another where its digest is."""
+    """Write the three files that a comparison reads; sets with the same digest are the same data."""
     path.mkdir(parents=True)
     digests = {"data.target": digest or f"digest-of-{target}", "data.sites.A": "a", "data.sites.B": "b"}
     (path / "data.json").write_text(json.dumps(digests))
     metrics = {"method": method, "sites": ["A", "B"], "target": target, "seed": seed, "hter": hter, "eer": None}
     write_metrics(path, metrics)
-    recipe = {"method": {"name": method}, "data": {"target": target}, "training": training, "runtime": {"seed": seed}}
+    recipe = {"method": {"name": method}, "data": {"target": target, **(data or {})}, "training": training}
+    recipe["runtime"] = {"seed": seed}
     (path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     return path
 
@@ -153,14 +160,11 @@ def test_low_errors_and_high_success_rates_are_better(name: str, lower: bool) ->
 
 
 def test_parts_of_one_set_are_one_target(tmp_path: Path) -> None:
-    runs = []
-    for name, gain in (("fedpad", 0.0), ("fused", 0.05)):
-        for kind in ("print", "replay"):
-            run = small_run(tmp_path / f"{name}{kind}", name, "M", 0, 0.1 + gain)
-            recipe = yaml.safe_load((run / "recipe.yaml").read_text())
-            recipe["data"]["target"] = f"M only: attacks={kind}"
-            (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-            runs.append(run)
+    runs = [
+        small_run(tmp_path / f"{name}{kind}", name, "M", 0, 0.1 + gain, data={"target": f"M only: attacks={kind}"})
+        for name, gain in (("fedpad", 0.0), ("fused", 0.05))
+        for kind in ("print", "replay")
+    ]
     hter = compare(runs)[1].differences["hter"]
     assert hter.mean == pytest.approx(0.05)
     assert (hter.targets, hter.low) == (1, None)
@@ -271,14 +275,10 @@ def test_data_is_identified_by_its_digest(tmp_path: Path) -> None:
     assert note in as_text([first, other, same])
 
 
-def test_parts_of_one_set_are_different_data(tmp_path: Path) -> None:
-    whole, part = (small_run(tmp_path / name, name, "M", 0, 0.1) for name in ("fedpad", "fused"))
-    recipe = yaml.safe_load((part / "recipe.yaml").read_text())
-    recipe["data"]["target"] = "M only: attacks=print"
-    (part / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    assert compare([whole, part])[1].differences == {}
-    recipe["data"] |= {"target": "M", "target_split": "test"}
-    (part / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+@pytest.mark.parametrize("data", [{"target": "M only: attacks=print"}, {"target_split": "test"}])
+def test_parts_of_one_set_are_different_data(tmp_path: Path, data: Mapping[str, str]) -> None:
+    whole = small_run(tmp_path / "fedpad", "fedpad", "M", 0, 0.1)
+    part = small_run(tmp_path / "fused", "fused", "M", 0, 0.1, data=data)
     assert compare([whole, part])[1].differences == {}
 
 
@@ -360,11 +360,8 @@ def test_comparison_is_written_as_csv_latex_and_python_table(tmp_path: Path) -> 
     assert fused[:7] == ["fused", "3", "M", "0, 1, 2", "20.00", "2.00", ""]
     assert r"fused & 3 & M & 0, 1, 2 & 20.00 $\pm$ 2.00 & --" in result.latex()
     for form, text in (("--csv", result.csv()), ("--latex", result.latex())):
-        paths = [str(path) for path in sorted(tmp_path.iterdir())]
-        assert CliRunner().invoke(app, ["compare", *paths, form]).stdout == text
-    refusal = CliRunner().invoke(app, ["compare", str(tmp_path), "--csv", "--json"]).exception
-    assert isinstance(refusal, UserError)
-    assert refusal.place == "--markdown"
+        assert output_of("compare", *sorted(tmp_path.iterdir()), form) == text
+    assert refusal_of("compare", tmp_path, "--csv", "--json").place == "--markdown"
     figures = result.figures if isinstance(result.figures, list) else result.figures.to_dict("records")
     assert [(row["method"], row["figure"], row["runs"]) for row in figures] == [(name, "hter", 3) for name in METHODS]
     low = rows[1].differences["hter"].low

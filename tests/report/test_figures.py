@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -124,7 +123,7 @@ def test_inseparable_classes_have_no_line_far_away() -> None:
 
 
 def test_frame_of_the_feature_plot_fits_the_points() -> None:
-    """Both classes of each site are one heap, which no line parts: the dots still spread over the drawing."""
+    """No line separates the classes of these sites, and the dots still spread over the drawing."""
     rng = np.random.default_rng(1)
     site = np.repeat(np.array(["A", "B"]), 40)
     features = Features(rng.normal(size=(80, 8)).astype(np.float32), np.arange(80) // 6 % 2, site)
@@ -173,8 +172,7 @@ def test_event_files_hold_each_round_and_are_not_doubled(tmp_path: Path) -> None
     assert scalars["target/hter", 4] == pytest.approx(read_run(run).metrics["hter"])
 
 
-def test_event_files_of_an_unfinished_run_hold_its_rounds(finished_run: Path, tmp_path: Path) -> None:
-    run = shutil.copytree(finished_run, tmp_path / "run")
+def test_event_files_of_an_unfinished_run_hold_its_rounds(run: Path) -> None:
     (run / "metrics.json").unlink()
     assert ("heldout/auc", 12) in events_of(write_events(run))
 

@@ -1,8 +1,7 @@
 """The privacy page: every release, its cost and its coverage; and the sentences on protections."""
 
-from __future__ import annotations
-
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -50,10 +49,7 @@ def test_page_lists_spending_by_site_and_releases_by_round(run: Path) -> None:
 
 def test_published_mechanism_is_marked(run: Path, tmp_path: Path) -> None:
     """The ledger of the run with the relation that Algorithm 1's releases have."""
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    for name in ("recipe.yaml", "metrics.json", "rounds.jsonl"):
-        (copy / name).write_bytes((run / name).read_bytes())
+    copy = shutil.copytree(run, tmp_path / "copy")
     lines = (run / "ledger.jsonl").read_text().replace('"relation": "add-remove"', '"relation": "paper"')
     (copy / "ledger.jsonl").write_text(lines)
     section = page(read_run(copy))
@@ -62,12 +58,10 @@ def test_published_mechanism_is_marked(run: Path, tmp_path: Path) -> None:
 
 
 def test_run_without_releases_has_no_privacy_page(run: Path, tmp_path: Path) -> None:
-    lines = [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
-    for name in ("recipe.yaml", "metrics.json", "rounds.jsonl"):
-        (tmp_path / name).write_bytes((run / name).read_bytes())
-    kept = [line for line in lines if "cost" not in line]
-    (tmp_path / "ledger.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
-    assert page(read_run(tmp_path)) is None
+    copy = shutil.copytree(run, tmp_path / "copy")
+    lines = (run / "ledger.jsonl").read_text().splitlines(keepends=True)
+    (copy / "ledger.jsonl").write_text("".join(line for line in lines if "cost" not in json.loads(line)))
+    assert page(read_run(copy)) is None
 
 
 RELEASED = {"epsilon": 3.0, "delta": 2e-5, "tight_epsilon": 2.25, "at_delta": 1e-5, "site": "A"}

@@ -1,7 +1,5 @@
 """An installation with the extra ``report`` and without torch reports on runs and compares them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping

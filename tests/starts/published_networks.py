@@ -1,7 +1,5 @@
 """Plain implementations of published networks, with the names of their projects and random weights."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm

@@ -1,28 +1,14 @@
 """Checkpoints are read without torch: the same tensors as torch reads, and nothing else runs."""
 
-from __future__ import annotations
-
-import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.checkpoints import MakesDirectory
 from tests.refusals import refused
 
 from fedvisage.starts.checkpoint import read_state
-
-
-class Command:
-    """Runs a command when it is unpickled."""
-
-    def __init__(self, words: str) -> None:
-        self.words = words
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
-        return os.system, (self.words,)
 
 
 def save(value: object, path: Path) -> Path:
@@ -43,8 +29,8 @@ def test_every_tensor_equals_the_one_that_torch_reads(tmp_path: Path) -> None:
 
 
 def test_code_in_a_checkpoint_is_refused_and_does_not_run(tmp_path: Path) -> None:
-    path = save({"w": torch.zeros(2), "x": Command(f"touch {tmp_path / 'ran'}")}, tmp_path / "a.pth")
-    with refused("a.pth", "system", "run code"):
+    path = save({"w": torch.zeros(2), "x": MakesDirectory(tmp_path / "ran")}, tmp_path / "a.pth")
+    with refused("a.pth", "mkdir", "run code"):
         read_state(path)
     assert not (tmp_path / "ran").exists()
 

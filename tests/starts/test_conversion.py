@@ -1,7 +1,5 @@
 """Converted files of other projects give the features of plain implementations of their networks."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -17,16 +15,16 @@ import torch
 import yaml
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from tests.checkpoints import MakesDirectory
+from tests.commands import output_of, refusal_of
 from tests.documented import ROOT
 from tests.refusals import refused
 from tests.starts import published_networks
 from tests.starts.published_networks import randomise
 from torch import Tensor, nn
 from typer.main import get_command
-from typer.testing import CliRunner
 
 import fedvisage as fv
-from fedvisage.base.errors import UserError
 from fedvisage.base.files import parse_json
 from fedvisage.cli import app
 from fedvisage.methods import find
@@ -147,22 +145,18 @@ def test_ambiguous_colour_order_must_be_given(tmp_path: Path) -> None:
 
 def test_convert_command_prints_a_valid_recipe_and_lists_tensors_as_json(tmp_path: Path) -> None:
     path = write_weights(randomise(NETWORKS["foamliu"][0]()), tmp_path / "a.safetensors")
-    words = ["model", "convert", str(path), str(tmp_path / "b.safetensors"), "--as", "mobilefacenet-dw"]
-    result = CliRunner().invoke(app, words)
-    assert result.exception is None, result.exception
-    lines = result.output.splitlines()
+    words = ["model", "convert", path, tmp_path / "b.safetensors", "--as", "mobilefacenet-dw"]
+    lines = output_of(*words).splitlines()
     start = next(index for index, line in enumerate(lines) if line.startswith("a recipe"))
     printed = yaml.safe_load(textwrap.dedent("\n".join(lines[start + 1 :])))
     printed["training"]["rounds"] = 1
     recipe = fv.load({**printed, "data": {"sites": {"A": "sets/A"}}})
     assert recipe.training.starts_from == Start(file=str(tmp_path / "b.safetensors"))
     assert recipe.input.size == SIZE
-    words[3] = str(tmp_path / "c.safetensors")
-    mapping = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)["tensors"]
+    words[3] = tmp_path / "c.safetensors"
+    mapping = json.loads(output_of(*words, "--json"))["tensors"]
     assert mapping["gdconv.bn.weight"] == "global.1.weight"
-    again = CliRunner().invoke(app, words)
-    assert isinstance(again.exception, UserError)
-    assert "exists" in str(again.exception)
+    assert "exists" in refusal_of(*words).message
 
 
 def test_recipes_and_commands_of_the_pages_on_starts_are_valid() -> None:
@@ -193,18 +187,8 @@ def test_checkpoint_weights_are_read_from_their_key(tmp_path: Path) -> None:
     check_features(conversion, "iresnet18", lambda images: features_of(net, centre_bgr(images)))
 
 
-class Harmful:
-    """A pickle that would write a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.path,)
-
-
 def test_checkpoint_with_code_is_refused(tmp_path: Path) -> None:
-    torch.save({"state_dict": Harmful(tmp_path / "harm")}, tmp_path / "a.pt")
+    torch.save({"state_dict": MakesDirectory(tmp_path / "harm")}, tmp_path / "a.pt")
     with refused("a.pt", "tensors", "state_dict()"):
         convert(tmp_path / "a.pt", "iresnet18", tmp_path / "b.safetensors")
     assert not (tmp_path / "harm").exists()

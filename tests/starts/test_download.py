@@ -1,7 +1,5 @@
 """Downloads of published files from a local server: resumed, checked, and refused in one line."""
 
-from __future__ import annotations
-
 import http.server
 import threading
 from collections.abc import Iterator

@@ -1,6 +1,4 @@
-"""Published models in the cache: graphs with the log-odds of their networks, cards, terms and refusals."""
-
-from __future__ import annotations
+"""Published models in the cache and as starts: log-odds of their networks, cards, terms and refusals."""
 
 import json
 import os
@@ -12,16 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from tests.checkpoints import SIZE, entry, log_odds, random_minifasnet, save_checkpoint, save_pair
+from tests.commands import output_of, refusal_of
 from tests.refusals import check_output, refused
 from tests.starts import published_networks
-from typer.testing import CliRunner
 
 import fedvisage as fv
-from fedvisage.cli import app
 from fedvisage.device import Exported, Fused
 from fedvisage.device.fused import open_export
+from fedvisage.nn.minifasnet import INNER, MiniFASNet, minifasnet
 from fedvisage.runs.export.published import START, get_model
 from fedvisage.starts.convert import convert, make_pictures
 from fedvisage.starts.published import locate_detector, read_catalogue
@@ -141,15 +140,13 @@ def test_unclear_terms_need_consent_before_anything_is_downloaded(tmp_path: Path
 
 
 def test_models_are_listed_with_their_terms() -> None:
-    answer = json.loads(CliRunner().invoke(app, ["model", "list", "--json"]).stdout)
+    answer = json.loads(output_of("model", "list", "--json"))
     assert [model["name"] for model in answer] == list(read_catalogue())
-    text = CliRunner().invoke(app, ["model", "list"]).stdout
-    assert re.search(r"sface .*\n.*terms to accept", text)
+    assert re.search(r"sface .*\n.*terms to accept", output_of("model", "list"))
 
 
 def test_names_are_found_unless_a_path_has_the_same_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    unknown = CliRunner().invoke(app, ["model", "get", "minifasnett"]).exception
-    assert "did you mean minifasnet" in str(unknown)
+    assert "did you mean minifasnet" in refusal_of("model", "get", "minifasnett").message
     with refused("minifasnet", "fedvisage model get minifasnet"):
         locate_detector("minifasnet", tmp_path)
     with refused("yunet", "face detection"):
@@ -167,3 +164,63 @@ def test_export_and_run_answer_alike(pad: Path, pad_run: Path) -> None:
     assert exported.is_live(crops).tolist() == run.is_live(crops).tolist()
     assert exported.threshold is not None
     assert exported.threshold.value == run.threshold.value
+
+
+def write_published(variant: str, path: Path) -> published_networks.MiniFASNet:
+    """Write a file of random weights as the authors write theirs, and return the network."""
+    net = random_minifasnet(variant)
+    save_file({f"module.{name}": value.clone() for name, value in net.state_dict().items()}, path)
+    return net
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Path:
+    write_published("v2", tmp_path / "published.safetensors")
+    convert(tmp_path / "published.safetensors", "minifasnet-v2", tmp_path / "start.safetensors", licence="Apache-2.0")
+    return tmp_path / "start.safetensors"
+
+
+@pytest.mark.parametrize(("variant", "parameters"), [("v1", 414_354), ("v2", 434_560)])
+def test_minifasnets_have_the_published_numbers_of_parameters(variant: str, parameters: int) -> None:
+    """The authors give 0.414 and 0.435 million."""
+    assert set(INNER) == {"v1", "v2"}
+    net = minifasnet(MiniFASNet(variant=variant), "rgb")
+    assert sum(value.numel() for value in net.parameters()) == parameters
+
+
+def test_start_is_exported_without_training_and_its_card_states_licence_and_source(start: Path, tmp_path: Path) -> None:
+    output_of("export", start, tmp_path / "out")
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "Licence of the weights: Apache-2.0" in card
+    assert "published.safetensors" in card
+    assert "Trained by" not in card
+    exported = Exported.open(tmp_path / "out")
+    images, crops = pictures()
+    scores = exported.run(crops)
+    torch.testing.assert_close(
+        torch.from_numpy(scores).double(), torch.from_numpy(fv.open(start).score(images)), atol=1e-3, rtol=1e-3
+    )
+
+
+def test_published_file_is_converted_and_predicts_by_two_commands(tmp_path: Path) -> None:
+    write_published("v2", tmp_path / "a.safetensors")
+    Image.fromarray(pictures()[1][0]).save(tmp_path / "crop.png")
+    start = tmp_path / "b.safetensors"
+    output_of("model", "convert", tmp_path / "a.safetensors", start, "--as", "minifasnet-v2")
+    answer = json.loads(output_of("predict", start, tmp_path / "crop.png", "--crop", "none", "--json"))
+    assert answer["threshold"]["rule"] == "fixed"
+    assert answer["images"][0]["decision"] in ("live", "attack")
+
+
+def test_margin_is_required_for_unpublished_variants_and_refused_for_others(tmp_path: Path) -> None:
+    write_published("v1", tmp_path / "a.safetensors")
+    with refused("--margin", "v1"):
+        convert(tmp_path / "a.safetensors", "minifasnet-v1", tmp_path / "b.safetensors")
+    with refused("--margin", "iresnet18"):
+        convert(tmp_path / "a.safetensors", "iresnet18", tmp_path / "b.safetensors", margin=2.7)
+
+
+def test_incomplete_network_is_refused(tmp_path: Path) -> None:
+    save_file({"model.w": torch.zeros(2)}, tmp_path / "a.safetensors")
+    with refused("a.safetensors", "model convert"):
+        fv.open(tmp_path / "a.safetensors")

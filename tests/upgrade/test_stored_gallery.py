@@ -1,17 +1,13 @@
 """A gallery of version 1 is migrated by a command, which keeps people, faces, times, scores and a backup."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
+from tests.commands import output_of, refusal_of
 
-from fedvisage.base.errors import UserError
-from fedvisage.cli import app
 from fedvisage.device.gallery.file import NameTaken, WrongKey, key_from
 from fedvisage.device.gallery.search import Gallery
 from fedvisage.metrics.similarity import Features, normalise
@@ -27,8 +23,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def call(*words: object) -> Result:
-    return CliRunner().invoke(app, ["gallery", *map(str, words)])
+KEY = ("door.gallery", "--key", "gallery.key")
 
 
 def face(seed: int, count: int = 1) -> Features:
@@ -37,20 +32,17 @@ def face(seed: int, count: int = 1) -> Features:
 
 
 def test_old_gallery_is_refused_with_the_command_to_run(here: Path) -> None:
-    error = call("list", "door.gallery", "--key", "gallery.key").exception
-    assert isinstance(error, UserError)
-    assert "fedvisage gallery migrate door.gallery" in str(error)
+    assert "fedvisage gallery migrate door.gallery" in refusal_of("gallery", "list", *KEY).message
 
 
 def test_old_gallery_is_migrated_with_a_backup(here: Path) -> None:
     before, plain = (here / "door.gallery").read_bytes(), sqlite3.connect(STORED / "door.gallery")
     rows = plain.execute("SELECT id, person, created, pad_score FROM faces ORDER BY rowid").fetchall()
     plain.close()
-    result = call("migrate", "door.gallery", "--key", "gallery.key")
-    assert result.exception is None, result.exception
-    assert result.stdout.count("\n") == 1
-    assert "6 people" in result.stdout
-    assert "door.gallery.v1" in result.stdout
+    output = output_of("gallery", "migrate", *KEY)
+    assert output.count("\n") == 1
+    assert "6 people" in output
+    assert "door.gallery.v1" in output
     assert (here / "door.gallery.v1").read_bytes() == before
     assert sorted(path.name for path in here.iterdir()) == [
         "door.gallery",
@@ -71,21 +63,19 @@ def test_old_gallery_is_migrated_with_a_backup(here: Path) -> None:
 
 def test_old_copy_is_not_migrated_a_second_time(here: Path) -> None:
     """Otherwise the backup would restore people who were removed since."""
-    assert call("migrate", "door.gallery", "--key", "gallery.key").exit_code == 0
-    assert isinstance(call("migrate", "door.gallery", "--key", "gallery.key").exception, UserError)
-    assert call("remove", "door.gallery", "anna", "--key", "gallery.key").exit_code == 0
+    output_of("gallery", "migrate", *KEY)
+    refusal_of("gallery", "migrate", *KEY)
+    output_of("gallery", "remove", "door.gallery", "anna", "--key", "gallery.key")
     (here / "door.gallery.v1").replace(here / "door.gallery")
-    error = call("migrate", "door.gallery", "--key", "gallery.key").exception
-    assert isinstance(error, UserError)
-    assert "already migrated" in str(error)
+    assert "already migrated" in refusal_of("gallery", "migrate", *KEY).message
 
 
 def test_wrong_key_damaged_record_and_existing_backup_leave_the_old_gallery_unchanged(here: Path) -> None:
     before = (here / "door.gallery").read_bytes()
     (here / "other.key").write_text("00" * 32)
-    assert isinstance(call("migrate", "door.gallery", "--key", "other.key").exception, WrongKey)
+    assert isinstance(refusal_of("gallery", "migrate", "door.gallery", "--key", "other.key"), WrongKey)
     (here / "door.gallery.v1").write_text("mine")
-    assert isinstance(call("migrate", "door.gallery", "--key", "gallery.key").exception, NameTaken)
+    assert isinstance(refusal_of("gallery", "migrate", *KEY), NameTaken)
     (here / "door.gallery.v1").unlink()
     assert (here / "door.gallery").read_bytes() == before
     plain = sqlite3.connect(here / "door.gallery")
@@ -93,8 +83,6 @@ def test_wrong_key_damaged_record_and_existing_backup_leave_the_old_gallery_unch
     plain.commit()
     plain.close()
     damaged = (here / "door.gallery").read_bytes()
-    error = call("migrate", "door.gallery", "--key", "gallery.key").exception
-    assert isinstance(error, UserError)
-    assert "face f_" in str(error)
+    assert "face f_" in refusal_of("gallery", "migrate", *KEY).message
     assert (here / "door.gallery").read_bytes() == damaged
     assert sorted(path.name for path in here.iterdir()) == ["door.gallery", "gallery.key", "other.key"]

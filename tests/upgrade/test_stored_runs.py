@@ -1,7 +1,5 @@
 """Runs of an earlier version are opened, evaluated, compared, reported and resumed by this one."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping

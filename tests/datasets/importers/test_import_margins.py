@@ -1,7 +1,5 @@
 """Sets with crops at several margins: the same pixels as on a device, one margin per recipe, and refusals."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from itertools import product
@@ -10,15 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from tests.commands import output_of
 from tests.data.small_sets import columns_of
 from tests.datasets.imports import import_quietly
 from tests.device.exports import with_margin
 from tests.refusals import refused
 from tests.toy import run_toy, tree
-from typer.testing import CliRunner
 
 from fedvisage.base.errors import UserError
-from fedvisage.cli import app
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.writer import Writer
 from fedvisage.datasets.options import ImportOptions
@@ -103,7 +100,7 @@ def test_margins_survive_pickling(margins_set: Path) -> None:
     again = pickle.loads(pickle.dumps(wide))
     assert again.crop == wide.crop
     np.testing.assert_array_equal(again.images, wide.images)
-    lines = CliRunner().invoke(app, ["data", "show", str(margins_set)]).stdout
+    lines = output_of("data", "show", margins_set)
     assert "1.4 times their box, and 2.7 times, and 4 times" in lines
 
 
@@ -157,8 +154,7 @@ def noise_set(path: Path, name: str, seed: int) -> Path:
 
 def evaluate(model: Path, data: Path, out: Path) -> np.ndarray:
     """Evaluate a model by the command, and return its logits."""
-    result = CliRunner().invoke(app, ["evaluate", str(model), "--data", str(data), "--out", str(out)])
-    assert result.exit_code == 0, result.output
+    output_of("evaluate", model, "--data", data, "--out", out)
     head, *_ = (out / "scores.csv").read_text().splitlines()
     column = head.split(",").index("logit")
     return np.loadtxt(out / "scores.csv", delimiter=",", skiprows=1, usecols=column)

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.datasets.importers.files import make_folder, picture, save
-from tests.datasets.imports import import_attacks
-from tests.datasets.pad.copies import copy_to, media_files
+from tests.datasets.imports import copy_to, import_attacks, media_files
 from tests.refusals import refused
 
 from fedvisage.base.parallel import Progress

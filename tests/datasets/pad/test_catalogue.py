@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.datasets.imports import import_attacks
-from tests.datasets.pad.copies import PUBLISHED, copy_to, files_of, list_items, media_files
+from tests.datasets.imports import PUBLISHED, copy_to, files_of, import_attacks, list_items, media_files
 from tests.refusals import refused
 
 from fedvisage.data.prepared import PreparedSet

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.datasets.imports import import_attacks
-from tests.datasets.pad.copies import copy_to, list_items
+from tests.datasets.imports import copy_to, import_attacks, list_items
 from tests.refusals import refused
 
 from fedvisage.datasets.pad.lists import in_pixels, read_boxes
@@ -53,7 +52,7 @@ def test_missing_metadata_are_noted(root: Path) -> None:
 
 
 def test_image_in_both_lists_of_a_protocol_is_refused(root: Path) -> None:
-    """One that a list of a protocol gives another class is, too."""
+    """The same holds for an image to which a protocol's list gives another class."""
     name = "metas/protocol2/test_on_low_quality_device/test_label.json"
     listed_there = json.loads((root / name).read_text())
     (root / name).write_text(json.dumps({**listed_there, LIVE: [0] * 44}))

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.datasets.imports import import_attacks
-from tests.datasets.pad.copies import copy_to, list_items
+from tests.datasets.imports import copy_to, import_attacks, list_items
 from tests.refusals import refused
 
 from fedvisage.datasets.options import ImportOptions

@@ -1,7 +1,5 @@
 """Parts of datasets of people: drawn ones, and FedFR's, compared with its authors' released steps."""
 
-from __future__ import annotations
-
 import io
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Imports of people by several processes, and after a kill: the same bytes; and people's datasets below a folder."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -74,7 +72,7 @@ def test_several_processes_write_the_same_bytes(copies: Path, folder: Path, tmp_
 
 
 def interrupt(after: int) -> Callable[[int, int], None]:
-    """Return what ends an import when more photographs than these are done."""
+    """Return a progress function that interrupts an import after this number of photographs."""
 
     def progress(done: int, _: int) -> None:
         if done > after:
@@ -148,7 +146,7 @@ def test_datasets_of_people_are_recognised(copies: Path) -> None:
 
 
 def test_unrecognised_folders_and_model_files_are_ignored(folder: Path, tmp_path: Path) -> None:
-    """Nor is a file taken for pairs that only ends so: models do, too."""
+    """Files of models end in ``.bin`` as well; they are not taken for pairs."""
     for number in (1, 2):
         save(tmp_path / "root" / "album" / "ann" / f"ann_000{number}.png", picture(number))
     (tmp_path / "root" / "model").mkdir()

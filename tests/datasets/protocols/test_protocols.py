@@ -1,7 +1,5 @@
 """Protocols on whole copies of datasets: counts as published, no person at two places, and recipes that run."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -9,14 +7,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.commands import output_of
 from tests.datasets.imports import import_attacks
 from tests.datasets.protocols.whole import WMCA_FILES, make_set
 from tests.documented import ROOT
 from tests.refusals import refused
 from tests.toy import run_toy
-from typer.testing import CliRunner
 
-from fedvisage.cli import app
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import select, split_entry, splits_of
@@ -285,9 +282,7 @@ def test_protocols_page_has_a_row_for_each() -> None:
 
 
 def test_protocols_are_listed_and_unknown_names_refused() -> None:
-    result = CliRunner().invoke(app, ["data", "protocols"])
-    assert result.exit_code == 0
-    assert result.output.splitlines() == list_protocols()
+    assert output_of("data", "protocols").splitlines() == list_protocols()
     with refused("NAME", "'ocim'", "ocim-ssdg"):
         describe_protocol("ocim", Path("sets"))
     with refused("NAME", "oulu-4"):
@@ -302,10 +297,8 @@ def test_printed_protocol_runs_on_small_copies(tmp_path: Path) -> None:
     for name, kind in KINDS.items():
         write_copy(SCANNERS[kind], tmp_path / kind)
         import_attacks(kind, tmp_path / kind, tmp_path / "sets" / name, size=32, frames="2")
-    output = CliRunner().invoke(
-        app, ["data", "protocols", "ocim-ssdg", "--sets", str(tmp_path / "sets"), "--target", "M"]
-    )
-    tree = yaml.safe_load(output.output)
+    output = output_of("data", "protocols", "ocim-ssdg", "--sets", tmp_path / "sets", "--target", "M")
+    tree = yaml.safe_load(output)
     tree |= {
         "method": {"name": "fedpad", "network": {"width": 8}},
         "input": {"size": 32},

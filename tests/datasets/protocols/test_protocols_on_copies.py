@@ -4,8 +4,6 @@ Expectations come from the tables of the scanners' tests, which were written by 
 and not from the code of selections or scanners. A copy that lacks a selected value is refused.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -47,7 +45,6 @@ def sets(copies: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -
 
 
 def table(kind: str, name: str) -> list[Row]:
-    """Return the expected rows of a copy."""
     with (TABLES / f"{kind}.csv").open(newline="") as file:
         rows = [{**row, **dict(pair.split("=") for pair in row["extra"].split())} for row in csv.DictReader(file)]
     for row in rows:

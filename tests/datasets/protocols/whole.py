@@ -1,7 +1,5 @@
 """Sets with a tiny image for each video of a whole copy, or of a small one, made from the names of its files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import product

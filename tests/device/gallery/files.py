@@ -1,7 +1,5 @@
 """Galleries with random faces, and edits of their files without the key."""
 
-from __future__ import annotations
-
 import sqlite3
 from pathlib import Path
 

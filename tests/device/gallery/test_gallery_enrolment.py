@@ -1,7 +1,5 @@
 """Enrolment and search: attacks and poor pictures are refused, and known people are matched."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Invalid and unwritable gallery files are reported in one line that names the file."""
 
-from __future__ import annotations
-
 import os
 import resource
 import sqlite3

@@ -1,7 +1,5 @@
 """A process killed at any line of a change leaves a gallery that opens, with or without the change."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

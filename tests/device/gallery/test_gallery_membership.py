@@ -1,7 +1,5 @@
 """An edit without the key and an older copy of the file are refused."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

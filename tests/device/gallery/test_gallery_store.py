@@ -1,7 +1,5 @@
 """The gallery's file: enrolment, search, key rotation and deletion."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +20,6 @@ faces = partial(random_faces, size=SIZE)
 
 
 def bytes_of(folder: Path) -> bytes:
-    """Return the bytes of all files of a database."""
     return b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
 
 

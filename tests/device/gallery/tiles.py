@@ -4,8 +4,6 @@ A picture is a row of tiles of 16 pixels; black ones are background. A tile's nu
 tile is an attack, and a green tile has no decision.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Clients of a service in memory, its keys, and the form of its errors."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 
@@ -23,7 +21,6 @@ PERSONS = "/v1/collections/default/persons"
 
 
 def png(*tiles: np.ndarray) -> bytes:
-    """Return a picture of these tiles."""
     out = io.BytesIO()
     Image.fromarray(row_of(*tiles)).save(out, "PNG")
     return out.getvalue()

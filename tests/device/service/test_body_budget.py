@@ -1,7 +1,5 @@
 """The byte budget of open requests is charged before a body is read, and always released."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Coroutine

@@ -1,7 +1,5 @@
 """Answers and refusals of the service with the engine of tiles and a real gallery."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

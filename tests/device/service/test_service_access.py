@@ -1,7 +1,5 @@
 """Access control of the service: hosts, origins, keys, scopes, the audit log, and nonces."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator
@@ -10,12 +8,11 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from tests.commands import call
 from tests.device.gallery.tiles import RED, Tiles, tile_of
 from tests.device.service.clients import KEY, LIMITS, PERSONS, check_error, connect, png
 from tests.refusals import refused
-from typer.testing import CliRunner
 
-from fedvisage.cli import app
 from fedvisage.device.gallery.search import Gallery
 from fedvisage.device.service.access import (
     ADMIN,
@@ -32,6 +29,7 @@ from fedvisage.device.service.access import (
 from fedvisage.device.service.app import build, check_open
 from fedvisage.device.service.guard import AuditLog, RequestGuard
 
+FORM: dict[str, Any] = {"data": {"name": "eve"}, "files": {"image": png(tile_of(1))}}
 SCOPED = {scope: f"a-key-for-{scope}-0123456789" for scope in (CHECK, ENROL, ADMIN)}
 
 
@@ -62,15 +60,13 @@ def test_addresses_and_names_of_the_service_are_accepted(client_without_keys: Te
     ["http://evil.example", "null", "", "http://localhost:9", "http://localhost.evil.example", "https://localhost"],
 )
 def test_page_of_another_site_is_refused(client_without_keys: TestClient, origin: str) -> None:
-    form: dict[str, Any] = {"data": {"name": "eve"}, "files": {"image": png(tile_of(1))}}
-    reply = client_without_keys.post(PERSONS, headers={"origin": origin, "x-fedvisage": "1"}, **form)
+    reply = client_without_keys.post(PERSONS, headers={"origin": origin, "x-fedvisage": "1"}, **FORM)
     check_error(reply, 403, "foreign_origin")
-    own = client_without_keys.post("/v1/pad", headers={"origin": "http://localhost"}, files={"image": png(tile_of(1))})
+    own = client_without_keys.post("/v1/pad", headers={"origin": "http://localhost"}, files=FORM["files"])
     assert own.status_code == 200
 
 
 def test_service_without_keys_requires_its_header(client_without_keys: TestClient, gallery: Gallery) -> None:
-    form: dict[str, Any] = {"data": {"name": "eve"}, "files": {"image": png(tile_of(1))}}
     for method, path in (
         ("POST", PERSONS),
         ("POST", f"{PERSONS}/eve/faces"),
@@ -80,23 +76,22 @@ def test_service_without_keys_requires_its_header(client_without_keys: TestClien
         ("POST", "/api/v1/recognition/faces?subject=eve"),
         ("DELETE", "/api/v1/recognition/subjects/eve"),
     ):
-        check_error(client_without_keys.request(method, path, **form), 403, "no_intent")
+        check_error(client_without_keys.request(method, path, **FORM), 403, "no_intent")
     assert gallery.people("default") == []
-    assert client_without_keys.post(PERSONS, headers={"X-Fedvisage": "1"}, **form).status_code == 201
+    assert client_without_keys.post(PERSONS, headers={"X-Fedvisage": "1"}, **FORM).status_code == 201
     place, key = "/api/v1/recognition/faces?subject=bob", {"x-api-key": "any"}
-    added = client_without_keys.post(place, headers=key, files=form["files"])
+    added = client_without_keys.post(place, headers=key, files=FORM["files"])
     assert added.status_code == 422, added.text  # this route expects the picture in the field "file"
-    assert client_without_keys.post("/v1/collections/default/search", files=form["files"]).status_code == 200
+    assert client_without_keys.post("/v1/collections/default/search", files=FORM["files"]).status_code == 200
 
 
 def test_each_scope_includes_those_before_it_and_no_other(gallery: Gallery) -> None:
     keys = Keys([(key, Caller(scope, scope)) for scope, key in SCOPED.items()])
-    form: dict[str, Any] = {"data": {"name": "anna"}, "files": {"image": png(tile_of(1))}}
     attack = {"files": {"image": png(tile_of(1, colour=RED))}}
     requests_of: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
-        CHECK: [("POST", "/v1/pad", form), ("POST", "/v1/collections/default/search", form)],
-        ENROL: [("POST", PERSONS, form), ("GET", PERSONS, {}), ("GET", "/api/v1/recognition/subjects", {})],
-        ADMIN: [("POST", "/v1/embed?pad=report", attack), ("DELETE", f"{PERSONS}/anna", {})],
+        CHECK: [("POST", "/v1/pad", FORM), ("POST", "/v1/collections/default/search", FORM)],
+        ENROL: [("POST", PERSONS, FORM), ("GET", PERSONS, {}), ("GET", "/api/v1/recognition/subjects", {})],
+        ADMIN: [("POST", "/v1/embed?pad=report", attack), ("DELETE", f"{PERSONS}/eve", {})],
     }
     with connect(gallery=gallery, keys=keys) as client:
         for place, scope in enumerate(SCOPED):
@@ -173,13 +168,13 @@ def test_serve_warns_of_readable_key_files_and_keys_without_scope(tmp_path: Path
     file = tmp_path / "keys.txt"
     file.write_text(f"{KEY}\n")
     file.chmod(0o644)
-    nothing = str(tmp_path / "nothing")
-    notes = CliRunner().invoke(app, ["serve", "--pad", nothing, "--api-keys", str(file)]).stderr
+    words = ("serve", "--pad", tmp_path / "nothing", "--api-keys", file)
+    notes = call(*words).stderr
     assert "chmod 600" in notes
     assert "NAME SCOPE KEY" in notes
     file.write_text(f"door admin {KEY}\n")
     file.chmod(0o600)
-    assert not CliRunner().invoke(app, ["serve", "--pad", nothing, "--api-keys", str(file)]).stderr
+    assert not call(*words).stderr
 
 
 def test_audit_log_states_client_and_action_without_names(gallery: Gallery, tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 The first hundred are part of the normal tier, 2,000 of the slow one.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """The service as a process, on a real port."""
 
-from __future__ import annotations
-
 import http.client
 import io
 import json
@@ -29,14 +27,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from PIL import Image
+from tests.commands import call, output_of
 from tests.device.gallery.tiles import Tiles, tile_of
 from tests.device.service.clients import png
 from tests.documented import ROOT
 from tests.refusals import check_keywords, refused
-from typer.testing import CliRunner
 
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.cli import app
 from fedvisage.device import Exported, Pipeline
 from fedvisage.device.fused import required_threshold
 from fedvisage.device.pipeline import Checked
@@ -219,8 +216,7 @@ def test_serve_answers_until_sigterm(pad: Path, recognition: Path, tmp_path: Pat
 
 @pytest.mark.slow
 def test_serve_uses_the_int8_graph(pad_run: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
-    export = ["export", str(pad_run), str(tmp_path / "pad"), "--int8", "--calibrate", str(sets["A"])]
-    assert CliRunner().invoke(app, export).exit_code == 0
+    output_of("export", pad_run, tmp_path / "pad", "--int8", "--calibrate", sets["A"])
     with run_service("--pad", tmp_path / "pad", "--int8") as (port, _):
         _, models = send(port, "GET", "/v1/models")
     small, whole = (Exported.open(tmp_path / "pad", int8=int8).graph_digest for int8 in (True, False))
@@ -248,7 +244,7 @@ def test_serve_decides_at_the_chosen_operating_points(
 def test_port_in_use_is_refused_in_one_line(pad: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        result = CliRunner().invoke(app, ["serve", "--pad", str(pad), "--no-page", "--port", port])
+        result = call("serve", "--pad", pad, "--no-page", "--port", port)
     assert isinstance(result.exception, RunFailed)
     check_keywords(str(result.exception), (port, "in use"))
     assert result.output == ""
@@ -286,5 +282,5 @@ def test_the_service_starts_without_slow_libraries() -> None:
 def test_serve_has_the_documented_options() -> None:
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     shown = set(re.findall(r"--[a-z][a-z-]+", page))
-    options = set(re.findall(r"--[a-z][a-z-]+", CliRunner().invoke(app, ["serve", "--help"]).stdout))
+    options = set(re.findall(r"--[a-z][a-z-]+", output_of("serve", "--help")))
     assert {"--pad", "--api-keys", "--max-body"} <= shown <= options

@@ -6,9 +6,10 @@ import functools
 import http.server
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import cv2
@@ -67,10 +68,19 @@ def playwright(chromium: str) -> Iterator[Playwright]:
 
 
 @contextmanager
-def open_page(browser: Browser, address: str, state: str = "ready", **options: Any) -> Iterator[Any]:
-    """Yield a page in a new context of a browser, once it has this state."""
+def open_page(
+    browser: Browser,
+    address: str,
+    state: str = "ready",
+    *,
+    listeners: Mapping[str, Callable[[Any], object]] = MappingProxyType({}),
+    **options: Any,
+) -> Iterator[Any]:
+    """Yield a page in a new context of a browser, once it has this state; listeners get the page's events by name."""
     with browser.new_context(**options) as context:
         page = context.new_page()
+        for event, listener in listeners.items():
+            page.on(event, listener)
         page.goto(address)
         wait_for_state(page, state)
         yield page
@@ -184,7 +194,6 @@ def address(folder: Path) -> Iterator[str]:
 
 
 def as_png(picture: np.ndarray) -> bytes:
-    """Return a picture as a PNG."""
     done, content = cv2.imencode(".png", picture[..., ::-1])
     assert done
     return bytes(content.tobytes())

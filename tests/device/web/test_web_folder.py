@@ -1,7 +1,5 @@
 """The files of the page: folders, refusals, and headers of the service."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io
@@ -14,13 +12,12 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
+from tests.commands import refusal_of
 from tests.device.gallery.tiles import Tiles
 from tests.device.web.conftest import serve_folder
 from tests.refusals import refused
-from typer.testing import CliRunner
 
-from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.cli import app
+from fedvisage.base.errors import RunFailed
 from fedvisage.device import Exported, Settings
 from fedvisage.device.service.access import CHECK, Caller, Keys
 from fedvisage.device.service.app import build as build_service
@@ -44,7 +41,6 @@ def archive_of(parts: dict[str, bytes]) -> bytes:
 
 
 def package_of(archive: bytes) -> Package:
-    """Return the digests of an archive and its files."""
     integrity = f"sha512-{base64.b64encode(hashlib.sha512(archive).digest()).decode()}"
     files = {name: (f"package/dist/{name}", hashlib.sha256(part).hexdigest()) for name, part in PARTS.items()}
     return replace(ONNX, integrity=integrity, files=files)
@@ -172,12 +168,9 @@ def test_page_of_a_model_without_threshold_is_refused(pad: Path, runtime: Runtim
 
 
 def test_command_refuses_in_one_line(pad: Path, tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["web", "build", str(tmp_path / "page"), "--pad", str(tmp_path / "nothing")])
-    assert isinstance(result.exception, UserError)
-    wanted = ["web", "build", str(tmp_path / "page"), "--pad", str(pad), "--runtime", str(tmp_path / "nowhere")]
-    result = CliRunner().invoke(app, wanted)
-    assert isinstance(result.exception, UserError)
-    assert "web fetch" in str(result.exception)
+    words = ("web", "build", tmp_path / "page", "--pad")
+    assert "nothing" in refusal_of(*words, tmp_path / "nothing").place
+    assert "web fetch" in refusal_of(*words, pad, "--runtime", tmp_path / "nowhere").message
 
 
 def test_folder_and_service_have_the_same_policy(pad: Path, runtime: RuntimeFiles) -> None:

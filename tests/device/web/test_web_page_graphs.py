@@ -1,7 +1,5 @@
 """The page's check of graphs in Node accepts the same exports as Python, and refuses external data."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The page and Python give equal faces, scores and decisions."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page of the service: keys, and pictures sent to the service only on request."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -47,24 +45,20 @@ def serve(difference_export: Path, recognition: Path) -> Serve:
 def test_served_page_computes_without_the_service(
     browser: Any, serve: Serve, runtime: RuntimeFiles, webcam_frames: Screens
 ) -> None:
-    with serve(runtime, Keys()) as address, browser.new_context() as context:
-        page, sent = context.new_page(), list[str]()
-        page.on("request", lambda request: sent.append(request.method))
-        page.goto(address)
-        wait_for_state(page)
+    requests = list[tuple[str, str]]()
+    listeners = {"request": lambda request: requests.append((request.method, request.url))}
+    with serve(runtime, Keys()) as address, open_page(browser, address, listeners=listeners) as page:
         assert show(page, webcam_frames["bonafide"]).startswith("Living")
         assert "in this page" in page.text_content("#models")
-        assert "POST" not in sent
+        assert "POST" not in {method for method, _ in requests}
 
 
 def test_pictures_go_to_the_service_only_on_request_with_equal_results(
     browser: Any, serve: Serve, difference_export: Path, runtime: RuntimeFiles, webcam_frames: Screens
 ) -> None:
-    with serve(runtime, Keys()) as address, browser.new_context() as context:
-        page, sent = context.new_page(), list[str]()
-        page.on("request", lambda request: sent.append(f"{request.method} /{request.url.removeprefix(address)}"))
-        page.goto(address)
-        wait_for_state(page)
+    requests = list[tuple[str, str]]()
+    listeners = {"request": lambda request: requests.append((request.method, request.url))}
+    with serve(runtime, Keys()) as address, open_page(browser, address, listeners=listeners) as page:
         page.get_by_label("at the service").check()
         page.wait_for_selector("#promise:has-text('are sent')")
         wait_for_state(page)
@@ -73,7 +67,8 @@ def test_pictures_go_to_the_service_only_on_request_with_equal_results(
             assert expected is not None
             assert show(page, webcam_frames[name], f"{name}.png") == title
             assert score_of(page) == pytest.approx(expected.score, abs=1e-3)
-        assert [request for request in sent if request.startswith("POST")] == ["POST /v1/embed"] * 2
+        posted = [url.removeprefix(address) for method, url in requests if method == "POST"]
+        assert posted == ["v1/embed"] * 2
         assert show(page, webcam_frames["bonafide"], "again.png") == "Living face"
         page.get_by_label("Name").fill("Anna")
         page.get_by_role("button", name="Enrol this face").click()

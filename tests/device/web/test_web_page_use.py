@@ -1,7 +1,5 @@
 """Use of the page in Chromium: camera, files, people, refusals, and network requests."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json
@@ -15,11 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tests.commands import output_of
 from tests.device.web.conftest import PATIENCE, as_png, as_webcam, open_browser, open_page, serve_folder, wait_for_state
 from tests.documented import ROOT
-from typer.testing import CliRunner
 
-from fedvisage.cli import app
 from fedvisage.device import Pipeline
 from fedvisage.device.web.site import RuntimeFiles
 
@@ -110,10 +107,8 @@ def test_webcam_tells_live_person_from_replay(
     selector: str,
 ) -> None:
     camera = as_webcam(webcam_frames[species], tmp_path / "camera.mjpeg")
-    with open_browser(playwright, chromium, *FAKE, f"--use-file-for-fake-video-capture={camera}") as browser:
-        page = browser.new_page()
-        page.goto(address)
-        wait_for_state(page)
+    flags = (*FAKE, f"--use-file-for-fake-video-capture={camera}")
+    with open_browser(playwright, chromium, *flags) as browser, open_page(browser, address) as page:
         page.get_by_role("button", name="Start the camera").click()
         page.wait_for_selector(f"#decision:has-text('{title}')", timeout=PATIENCE)
         frame = np.ascontiguousarray(pixels_of(page, "video")[..., :3])
@@ -166,11 +161,8 @@ def test_page_enrols_and_compares_people_and_refuses_attacks(page: Any, webcam_f
 
 def test_picture_never_leaves_the_page(browser: Any, address: str, webcam_frames: dict[str, np.ndarray]) -> None:
     requests = list[tuple[str, str]]()
-    with browser.new_context() as context:
-        page = context.new_page()
-        page.on("request", lambda request: requests.append((request.method, request.url)))
-        page.goto(address)
-        wait_for_state(page)
+    listeners = {"request": lambda request: requests.append((request.method, request.url))}
+    with open_page(browser, address, listeners=listeners) as page:
         before = len(requests)
         show(page, webcam_frames["bonafide"])
         assert {url for _, url in requests if not url.startswith((address, "blob:" + address))} == set()
@@ -194,17 +186,14 @@ def test_policy_forbids_unneeded_features(page: Any, attempt: str, directive: st
 
 
 def test_browser_reports_no_error(browser: Any, address: str, webcam_frames: dict[str, np.ndarray]) -> None:
-    complaints = list[str]()
-    with browser.new_context() as context:
-        page = context.new_page()
-        page.on(
-            "console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None
-        )
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto(address)
-        wait_for_state(page)
+    messages = list[tuple[str, str]]()
+    listeners = {
+        "console": lambda message: messages.append((message.type, message.text)),
+        "pageerror": lambda error: messages.append(("error", str(error))),
+    }
+    with open_page(browser, address, listeners=listeners) as page:
         assert show(page, webcam_frames["bonafide"]).startswith("Living")
-    assert complaints == []
+    assert [text for kind, text in messages if kind in ("error", "warning")] == []
 
 
 @pytest.mark.parametrize(
@@ -220,10 +209,7 @@ def test_missing_camera_is_reported_and_pictures_still_work(
     flags: tuple[str, ...],
     word: str,
 ) -> None:
-    with open_browser(playwright, chromium, *flags) as browser:
-        page = browser.new_page()
-        page.goto(address)
-        wait_for_state(page)
+    with open_browser(playwright, chromium, *flags) as browser, open_page(browser, address) as page:
         page.get_by_role("button", name="Start the camera").click()
         message = wait_for_state(page, "refused")
         assert word in message
@@ -359,6 +345,5 @@ def test_documented_command_builds_the_page(
         shutil.copytree(exported, tmp_path / "exported" / name)
     monkeypatch.chdir(tmp_path)
     assert runtime.is_there
-    result = CliRunner().invoke(app, build[1:])
-    assert result.exit_code == 0, result.output
+    output_of(*build[1:])
     assert (Path(deliver[deliver.index("--directory") + 1]) / "index.html").is_file()

@@ -1,7 +1,5 @@
 """A tracker that records its calls and can fail at one of them, installed by an entry point."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

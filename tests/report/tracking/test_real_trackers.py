@@ -1,7 +1,5 @@
 """The real MLflow and W&B, where they are installed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Trackers: the values that they receive, the names that they never receive, and their independence of the run."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil
@@ -47,7 +45,6 @@ def trackers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def calls_of(out: Path, kind: str = "RecordingTracker") -> list[list[Any]]:
-    """Return the calls of a tracker of a run."""
     path = out / "tracking" / f"{kind}.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -68,7 +65,6 @@ def tracked_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="module")
 def plain_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run without trackers."""
     out = tmp_path_factory.mktemp("plain") / "run"
     run_toy(tree(sets), out)
     return out
