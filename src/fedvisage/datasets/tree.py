@@ -13,7 +13,7 @@ from fedvisage.base.errors import UserError, printable
 from fedvisage.data.rows import is_safe_path
 from fedvisage.faces import pictures
 
-VIDEO_ENDINGS = (".avi", ".mp4", ".mov", ".m4v", ".mkv", ".webm")
+VIDEO_ENDINGS = pictures.VIDEO_ENDINGS
 ARRAY_ENDINGS = (".hdf5", ".h5")
 MEDIA_ENDINGS = (*VIDEO_ENDINGS, *pictures.ENDINGS, *ARRAY_ENDINGS)
 ARCHIVE_ENDINGS = (".zip", ".7z", ".rar", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".001", ".z01")

@@ -21,7 +21,7 @@ from fedvisage.recipe import load
 from fedvisage.runs.directory import DATA, METRICS, RECIPE, RunDirectory, close_settings
 from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
-from fedvisage.runs.score_set import open_named
+from fedvisage.runs.score_set import left_out_of, open_named
 from fedvisage.runs.train import adoption
 from fedvisage.tasks.checks import USUAL, Checks
 from fedvisage.tasks.finished_model import FinishedModel
@@ -102,6 +102,8 @@ def evaluate(
     if target is not None:
         sections["target"] = target.prepared.name
         sections |= task.evaluate_saved(model.scorer, model.saved, target.view, target.prepared.name, out)
+        figures = sections if sections.get("level") == "video" else sections.get("video")
+        sections |= left_out_of(target, figures)
     if benchmark_sets:
         sections |= task.evaluate_benchmarks(model.scorer, model.saved, benchmark_sets)
     metrics = Metrics.of(sections)
