@@ -228,7 +228,8 @@ class Tally:
             raise UserError(
                 str(self.source),
                 f"at least {len(self.skipped)} of {format_count(self.files, 'file')} cannot be used, more than"
-                f" max_bad={self.max_bad:g} (--max-bad) allows; nothing was written. {reasons(self.skipped)}",
+                f" max_bad={self.max_bad:g} allows; nothing was written. {reasons(self.skipped)}. The rest may not"
+                " describe the camera: remove or replace these files, or import the rest with --max-bad 1",
             )
 
     def attach(

@@ -109,12 +109,14 @@ def fault_of_file(path: Path, name: str, root: Path, endings: tuple[str, ...]) -
         # Unlike Path.resolve, realpath accepts a link to itself, which is unreadable.
         if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
             return "a link to outside the folder"
+        if not path.exists():
+            return "a link to a missing file"
     try:
         status = path.stat()
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     if not stat.S_ISREG(status.st_mode):
-        return "not a regular file"
+        return "is not a regular file"
     if path.suffix.lower() not in endings:
         return f"files that end in {printable(path.suffix)!r} are not supported"
     return "an empty file" if status.st_size == 0 else None
