@@ -115,7 +115,9 @@ def means_of(bursts: Bursts) -> NDArray[np.float64]:
 def mean_over_kinds(values: Mapping[str, float]) -> float:
     """Return the mean over kinds of the means over each kind's sites."""
     kinds = {kind_of(site) for site in values}
-    return float(np.mean([np.mean([value for site, value in values.items() if kind_of(site) == kind]) for kind in kinds]))
+    return float(
+        np.mean([np.mean([value for site, value in values.items() if kind_of(site) == kind]) for kind in kinds])
+    )
 
 
 def choose(errors: Mapping[str, Errors]) -> Candidate:

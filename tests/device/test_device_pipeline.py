@@ -121,7 +121,13 @@ def test_log_odds_are_averaged_over_the_last_frames() -> None:
     running, scores = FaceTrack(3), [0.9, 0.05, 0.2, 0.3, 0.99]
     states = [running.add(frame(score)) for score in scores]
     # The geometric means of odds of 9, 1/19, 1/4, 3/7 and 99.
-    odds = [9, (9 / 19) ** 0.5, (9 / 19 / 4) ** (1 / 3), (1 / 19 / 4 * 3 / 7) ** (1 / 3), (1 / 4 * 3 / 7 * 99) ** (1 / 3)]
+    odds = [
+        9,
+        (9 / 19) ** 0.5,
+        (9 / 19 / 4) ** (1 / 3),
+        (1 / 19 / 4 * 3 / 7) ** (1 / 3),
+        (1 / 4 * 3 / 7 * 99) ** (1 / 3),
+    ]
     assert [state.verdict.score for state in states if state.verdict] == pytest.approx([o / (1 + o) for o in odds])
     assert [state.frames for state in states] == [1, 2, 3, 3, 3]
     assert [state.decision for state in states] == ["bona_fide", "attack", "attack", "attack", "bona_fide"]

@@ -66,9 +66,7 @@ def test_outliers_are_attacks_and_not_ordinary_pictures() -> None:
 def sites_of(count: int) -> dict[str, Site]:
     """Return bursts of sites that differ in level: 40 genuine ones, and 40 of attacks."""
     rng = np.random.default_rng(3)
-    return {
-        f"site {n}": ([*rng.normal(n + 3, 1, (40, 3))], [*rng.normal(n, 1, (40, 3))]) for n in range(count)
-    }
+    return {f"site {n}": ([*rng.normal(n + 3, 1, (40, 3))], [*rng.normal(n, 1, (40, 3))]) for n in range(count)}
 
 
 def test_benchmark_evaluates_on_bursts_outside_the_calibration() -> None:
@@ -82,9 +80,7 @@ def test_benchmark_evaluates_on_bursts_outside_the_calibration() -> None:
 
 def test_choice_has_the_lowest_mean_error_over_kinds() -> None:
     errors = {name: errors_of(name, site, 20, 5) for name, site in sites_of(3).items()}
-    hters = {
-        rule: np.mean([of_site[rule][:, :2].mean() for of_site in errors.values()]) for rule in CANDIDATES
-    }
+    hters = {rule: np.mean([of_site[rule][:, :2].mean() for of_site in errors.values()]) for rule in CANDIDATES}
     assert hters[choose(errors)] == pytest.approx(min(hters.values()))
 
 

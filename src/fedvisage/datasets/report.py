@@ -145,7 +145,9 @@ class ImportReport:
         classes = (None, None) if people else (self.bona_fide, self.images - self.bona_fide)
         lines += shortcomings(self.subjects, *classes)
         if "heldout" not in self.splits and not people:
-            lines.append("nobody is held out: a site that trains on this set has no part in the choice of the threshold")
+            lines.append(
+                "nobody is held out: a site that trains on this set has no part in the choice of the threshold"
+            )
         if self.upscaled:
             enlarged = format_count(self.upscaled, "image")
             lines.append(f"{enlarged} had to be enlarged, which blurs the cues for attacks: use a smaller size")

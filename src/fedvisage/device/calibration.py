@@ -80,7 +80,9 @@ class CalibrationResult:
         if self.outliers:
             shown = ", ".join(self.outliers[:3]) + (", …" if len(self.outliers) > 3 else "")
             count = format_count(len(self.outliers), "picture counts", "pictures count")
-            lines.append(f"warning: {count} although far below the others: {shown}; remove attacks, and calibrate again")
+            lines.append(
+                f"warning: {count} although far below the others: {shown}; remove attacks, and calibrate again"
+            )
         return lines
 
 

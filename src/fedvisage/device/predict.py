@@ -83,7 +83,8 @@ def list_input_pictures(
 ) -> InputPictures:
     """Return the pictures of files and folders, and of the paths in a list; ``-`` is the picture on standard input.
 
-    A video, named directly or in the list, is a burst of equidistant frames. A missing path is an error if it was named directly; in a list, it becomes an unreadable picture.
+    A video, named directly or in the list, is a burst of equidistant frames. A missing path is an error if it was named
+    directly; in a list, it becomes an unreadable picture.
     """
     inputs = InputPictures([])
     if list(paths).count(PIPE) > 1:
@@ -194,8 +195,8 @@ class Prediction:
     """The model's result for one picture; without a score there is a reason.
 
     ``faces`` and ``boxes`` (x, y, width, height in the picture's pixels) are set if faces were searched for; the model
-    scored the first and largest one. ``frames`` counts the pictures with a score: of a burst, the score is that of their
-    mean log-odds, and faces and boxes are those of the first.
+    scored the first and largest one. ``frames`` counts the pictures with a score: of a burst, the score is that of
+    their mean log-odds, and faces and boxes are those of the first.
     """
 
     path: str
@@ -238,7 +239,8 @@ class Predictions:
         """Return all results as lines, for people."""
         threshold = self.threshold
         if threshold.estimates:
-            rates = f"; {'' if OF_PICTURES in threshold.estimates else 'at the sites '}{threshold.operating_point}"
+            people = "" if OF_PICTURES in threshold.estimates else "on held-out people of the sites, "
+            rates = f"; {people}{threshold.operating_point}"
         else:
             rates = f", {describe_rule(threshold.rule)}"
             if threshold.far is not None and threshold.frr is not None:

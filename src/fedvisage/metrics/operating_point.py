@@ -59,7 +59,7 @@ SUPPORT = 3.0
 """People per rate: with this many and no error, the 95 % upper bound of the error rate is the rate."""
 
 DIFFERENCES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""Excess differences between sites' rates, and the wishes that they are compared with, are rounded up to one of these."""
+"""Excess differences between sites' rates, and the wishes to compare with, are rounded up to one of these."""
 
 Z = 1.96
 PLACE = "--at"

@@ -119,7 +119,9 @@ def left_out_of(named: NamedSet, at_video: Mapping[str, Any] | None) -> dict[str
     if at_video is None or left_out.unanswered is None or len(named.view) != len(named.prepared):
         return sections
     silent = Counter(left_out.unanswered)
-    answered = Counter({name: len(set(named.view.videos[named.view.species == name])) for name in {*named.view.species}})
+    answered = Counter(
+        {name: len(set(named.view.videos[named.view.species == name])) for name in {*named.view.species}}
+    )
     shares = {name: silent[name] / (silent[name] + answered[name]) for name in sorted({*silent, *answered})}
     rates = []
     for rate, kinds in (("bpcer", {BONA_FIDE}), ("apcer_pooled", {*shares} - {BONA_FIDE})):

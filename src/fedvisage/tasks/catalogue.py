@@ -39,7 +39,9 @@ def summary(metrics: Metrics) -> list[str]:
     if "hter_with_nonresponses" in metrics:
         attacks = "  ".join(f"{name} {percent(value)}" for name, value in metrics.part("apnrr").items())
         rates = f"  APNRR {attacks}  BPNRR {percent(metrics['bpnrr'])}"
-        lines.append(f"{rates}  HTER with non-responses as errors {percent(metrics['hter_with_nonresponses'])} (videos)")
+        lines.append(
+            f"{rates}  HTER with non-responses as errors {percent(metrics['hter_with_nonresponses'])} (videos)"
+        )
     return lines
 
 
