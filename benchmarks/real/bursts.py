@@ -4,7 +4,7 @@ A burst is three consecutive unique files of one class of a site, in natural ord
 class, at most 40 bursts at equal distances are scored. Pictures are turned upright and cropped as for ``fedvisage
 predict --pad minifasnet``, which must be in the cache. FILE gets the columns site, label, burst, place and score: the
 log-odds, or a word about why there are none. A later call continues the file; ``--places 1`` stops after the first
-picture of each burst.
+picture of each burst, and ``--sites`` names some sites.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.real.author import Author, open_recogniser
-from benchmarks.real.sites import LENGTH, WITH_AUTHOR, choose_bursts, choose_pictures, locate_face, unique_files
+from benchmarks.real.sites import LENGTH, SITES, WITH_AUTHOR, choose_bursts, choose_pictures, locate_face, unique_files
 from fedvisage.device.fused import Model, open_export
 from fedvisage.faces.cropping import crop_face
 from fedvisage.faces.detection import Detector, DetectorSettings
@@ -48,13 +48,16 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("file", type=Path)
     parser.add_argument("--places", type=int, default=LENGTH)
+    parser.add_argument("--sites", nargs="+", default=[*SITES])
     parser.add_argument("--out", type=Path, default=Path("build/real"))
     options = parser.parse_args()
     model, detector = open_export(locate_detector("minifasnet")), Detector(settings=DetectorSettings(smallest=40))
-    unique = unique_files(options.directory)
-    recogniser = open_recogniser(options.directory, options.out / "starts")
-    shown = choose_pictures({1: unique["tutorial"][1][:TOLD_BY]}, detector)
-    author = Author(recogniser, [(picture.image, picture.face) for picture in shown])
+    unique = unique_files(options.directory, options.sites)
+    author = None
+    if set(WITH_AUTHOR) & set(options.sites):
+        recogniser = open_recogniser(options.directory, options.out / "starts")
+        shown = choose_pictures({1: unique_files(options.directory, ["tutorial"])["tutorial"][1][:TOLD_BY]}, detector)
+        author = Author(recogniser, [(picture.image, picture.face) for picture in shown])
     known = set[tuple[str, ...]]()
     if options.file.exists():
         known = {tuple(line.split(",")[:4]) for line in options.file.read_text(encoding="utf-8").splitlines()}
@@ -70,7 +73,7 @@ def main() -> None:
                         if key not in known:
                             dropped = author if site in WITH_AUTHOR else None
                             rows.writerow([*key, score_picture(burst[place], model, detector, dropped)])
-                    file.flush()
+                            file.flush()
 
 
 if __name__ == "__main__":

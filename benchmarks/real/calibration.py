@@ -1,7 +1,8 @@
 """Choose the default of ``fedvisage calibrate`` on score files: ``python -m benchmarks.real.calibration FILE``.
 
-``python -m benchmarks.real.bursts`` writes the file: site, label (1: genuine), burst, place in it and score. Each site is the new camera once. Its calibration pictures are the first of 20 of its genuine bursts, drawn 50 times; the
-other genuine bursts and all attacks are evaluated, picture by picture, and as means of each burst's scores.
+``python -m benchmarks.real.bursts`` writes the file: site, label (1: genuine), burst, place in it and score. Each site
+is the new camera once. Its calibration pictures are the first of 20 of its genuine bursts, drawn 50 times; the other
+genuine bursts and all attacks are evaluated, picture by picture, and as means of each burst's scores.
 
 A candidate is a wish (the share of genuine pictures to reject), the number of pictures that weigh as much as the
 model's own threshold (score 0.5, log-odds 0), and whether the pictures may also raise that threshold. Neither

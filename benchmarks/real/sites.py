@@ -137,11 +137,11 @@ def prepare(directory: Path, out: Path, cuts: Sequence[Cut]) -> None:
             _write(site, choose_pictures(files, detector, is_dropped), out, missing)
 
 
-def unique_files(directory: Path) -> dict[str, dict[int, list[Path]]]:
+def unique_files(directory: Path, sites: Sequence[str] = tuple(SITES)) -> dict[str, dict[int, list[Path]]]:
     """Return the files of each site and class in natural order, without copies and contradictions."""
     pictures: dict[str, list[tuple[str, int, Path]]] = {}
-    for site, repositories in SITES.items():
-        for repository in repositories:
+    for site in sites:
+        for repository in SITES[site]:
             for label, folder in OF_OTHER_KINDS.get(site, CLASSES).items():
                 files = (directory / repository / folder).rglob("*")
                 paths = sorted((path for path in files if path.suffix.lower() in ENDINGS), key=_natural_key)
@@ -149,7 +149,7 @@ def unique_files(directory: Path) -> dict[str, dict[int, list[Path]]]:
                     paths = [path for burst in choose_bursts(paths, MOST_BURSTS) for path in burst]
                 for path in paths:
                     pictures.setdefault(hashlib.sha256(path.read_bytes()).hexdigest(), []).append((site, label, path))
-    unique: dict[str, dict[int, list[Path]]] = {site: {1: [], 0: []} for site in SITES}
+    unique: dict[str, dict[int, list[Path]]] = {site: {1: [], 0: []} for site in sites}
     for copies in pictures.values():
         site, label, path = copies[0]
         if len({label for _, label, _ in copies}) == 1:
