@@ -54,7 +54,7 @@ class LeftOut:
     @staticmethod
     def of(report: dict[str, Any]) -> LeftOut:
         """Return the account of an import's report; names and sizes in reasons do not count as differences."""
-        reasons = Counter(re.sub(rf"(?<=^{COPY}) .*| \(.*\)$", "", entry["reason"]) for entry in report["skipped"])
+        reasons = Counter(re.sub(rf"(?<=^{COPY}) .*| \([^)]*\)", "", entry["reason"]) for entry in report["skipped"])
         reasons = Counter({f"{name} another file" if name == COPY else name: n for name, n in reasons.items()})
         return LeftOut(report["files"], dict(reasons), report.get("unanswered"))
 
