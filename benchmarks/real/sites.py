@@ -1,8 +1,9 @@
 """Prepare the development repositories as sites: unique pictures, turned upright, with one detected face each.
 
-A repository has the folders ``dataset/real`` and ``dataset/fake``. Each is one site, except two by the same authors,
-which are one. Pictures that two sites share are dropped at the later one, and those in both classes everywhere. The
-crops are cut by the same functions, and stored by the same writer, as those of ``fedvisage data import``.
+Each repository is one site, except two by the same authors, which are one. Pictures that two sites share are dropped
+at the later one, and those in both classes everywhere. All sites but the last two follow one tutorial: replays of one
+kind, cut by one cropper. The crops are cut by the same functions, and stored by the same writer, as those of
+``fedvisage data import``.
 """
 
 from __future__ import annotations
@@ -44,15 +45,26 @@ SITES: Mapping[str, tuple[str, ...]] = {
     "tricky": ("TrickyF0x+twoFactorLivenessDetection",),
     "vishal": ("VishalkrishnaBlaze+Liveness-detection",),
     "wolf": ("WOLF-huo+face_liveness",),
+    "yildirimege": ("yildirimege+LivenessDataset",),
+    "imironica": ("imironica+liveness",),
 }
 """Repositories by site, with the one whose pictures others contain first. A repository without attacks is left out."""
 
 WITH_AUTHOR = ("apfol", "jtboing", "neonipun")
 """Sites that also show the author of the first one; his pictures are dropped there."""
 
-CLASSES = {1: "real", 0: "fake"}
+CLASSES = {1: "dataset/real", 0: "dataset/fake"}
+OF_OTHER_KINDS: Mapping[str, Mapping[int, str]] = {
+    "yildirimege": {1: "Dataset/real", 0: "Dataset/fake"},
+    "imironica": {1: "db/ClientRaw", 0: "db/ImposterRaw"},
+}
+"""Folders of the classes, in general and at sites that do not follow the tutorial."""
+
 MOST, TRAINED = 60, 0.7
 """Pictures per class and site, and the share of them, in natural order, on which a site trains."""
+
+MOST_BURSTS, LENGTH = 67, 3
+"""Bursts per class of a site of another kind, and the pictures of a burst."""
 
 SIDES = (320, 160, 640)
 """Longer sides of a picture at which a face is searched for, in this order."""
@@ -125,18 +137,19 @@ def prepare(directory: Path, out: Path, cuts: Sequence[Cut]) -> None:
             _write(site, choose_pictures(files, detector, is_dropped), out, missing)
 
 
-def unique_files(directory: Path) -> dict[str, dict[int, list[Path]]]:
+def unique_files(directory: Path, sites: Sequence[str] = tuple(SITES)) -> dict[str, dict[int, list[Path]]]:
     """Return the files of each site and class in natural order, without copies and contradictions."""
     pictures: dict[str, list[tuple[str, int, Path]]] = {}
-    for site, repositories in SITES.items():
-        for repository in repositories:
-            for label, name in CLASSES.items():
-                for path in sorted((directory / repository / "dataset" / name).iterdir(), key=_natural_key):
-                    if path.suffix.lower() in ENDINGS:
-                        pictures.setdefault(hashlib.sha256(path.read_bytes()).hexdigest(), []).append(
-                            (site, label, path)
-                        )
-    unique: dict[str, dict[int, list[Path]]] = {site: {1: [], 0: []} for site in SITES}
+    for site in sites:
+        for repository in SITES[site]:
+            for label, folder in OF_OTHER_KINDS.get(site, CLASSES).items():
+                files = (directory / repository / folder).rglob("*")
+                paths = sorted((path for path in files if path.suffix.lower() in ENDINGS), key=_natural_key)
+                if site in OF_OTHER_KINDS:
+                    paths = [path for burst in choose_bursts(paths, MOST_BURSTS) for path in burst]
+                for path in paths:
+                    pictures.setdefault(hashlib.sha256(path.read_bytes()).hexdigest(), []).append((site, label, path))
+    unique: dict[str, dict[int, list[Path]]] = {site: {1: [], 0: []} for site in sites}
     for copies in pictures.values():
         site, label, path = copies[0]
         if len({label for _, label, _ in copies}) == 1:
@@ -144,9 +157,21 @@ def unique_files(directory: Path) -> dict[str, dict[int, list[Path]]]:
     return unique
 
 
+def choose_bursts(paths: Sequence[Path], most: int) -> list[Sequence[Path]]:
+    """Return runs of three consecutive files, at equal distances."""
+    runs = [paths[start : start + LENGTH] for start in range(0, len(paths) - LENGTH + 1, LENGTH)]
+    return [runs[place] for place in sorted(equidistant(len(runs), most))]
+
+
 def _natural_key(path: Path) -> list[tuple[int, str]]:
-    """Order names by the numbers in them."""
-    return [(int(word) if word.isdigit() else -1, word) for word in re.split(r"(\d+)", path.name)]
+    """Order folders, then names, by the numbers in them."""
+    words = re.split(r"(\d+)", f"{path.parent.name}/{path.name}")
+    return [(int(word) if word.isdigit() else -1, word) for word in words]
+
+
+def kind_of(site: str) -> str:
+    """Return the kind of a site: all that follow the tutorial are of one."""
+    return site if site in OF_OTHER_KINDS else "tutorial"
 
 
 def choose_pictures(

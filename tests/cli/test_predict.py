@@ -196,10 +196,11 @@ def test_documented_commands_score_their_pictures(
         expected = (0, 1) if "--exit-code" in words else (0,)
         assert result.exit_code in expected, result.output
         outputs[command] = result.stdout
-    folder, _, pipe, listed, _ = outputs.values()
+    folder, _, pipe, listed, _, burst = outputs.values()
     assert len(folder.splitlines()) == 4
     assert sorted(folder.splitlines()[1:]) == sorted(listed.splitlines()[1:])
     assert pipe.splitlines()[1].endswith("  -")
+    assert "mean of 2 frames" in burst.splitlines()[1]
 
 
 def logit(share: float) -> float:

@@ -117,11 +117,23 @@ def test_few_and_similar_pictures_are_refused(bright: Path, live: Path, tmp_path
     assert not (tmp_path / "door").exists()
 
 
-def test_attack_among_the_pictures_is_named(bright: Path, live: Path, tmp_path: Path) -> None:
+def test_attack_among_the_pictures_is_named_and_counts(bright: Path, live: Path, tmp_path: Path) -> None:
     place = shutil.copytree(live, tmp_path / "live")
     add_picture(place, "screen", 60, Exported.open(bright).size)
-    with refused("--live", "screen.png", "1 outlier"):
-        run(bright, place, tmp_path / "door")
+    result = run(bright, place, tmp_path / "door")
+    assert result.outliers == (str(place / "screen.png"),)
+    assert any("warning: 1 picture counts" in line and "screen.png" in line for line in result.lines())
+    assert result.threshold.value == threshold_for_camera(logits_of(bright, place), result.before, 0.02).value
+
+
+def test_pictures_that_do_not_count_are_counted_by_reason(bright: Path, live: Path, tmp_path: Path) -> None:
+    place = shutil.copytree(live, tmp_path / "live")
+    shutil.copy(place / "0.png", place / "copy.png")
+    (place / "empty.png").write_bytes(b"")
+    (line,) = [line for line in run(bright, place, tmp_path / "door").lines() if "left out" in line]
+    assert line.startswith("8 of 10 files used, 2 left out: ")
+    for reason in ("an empty file", "repeats another picture (1)"):
+        assert reason in line
 
 
 @pytest.mark.parametrize("at", ["apcer=5%", "eer"])

@@ -109,18 +109,26 @@ def frame(score: float | None, x: float = 0.0) -> Checked:
     """Return a frame's check with one face at a place, or none."""
     if score is None:
         return Checked(())
-    verdict = PadVerdict("bona_fide" if score >= 0.5 else "attack", score, 0.5, 0.0, 0.0, "source-eer")
+    logit = np.log(score / (1 - score))
+    verdict = PadVerdict("bona_fide" if score >= 0.5 else "attack", score, 0.5, logit, 0.0, "source-eer")
     quality = Quality((), 100.0, 1.0, 0.0, 0.0)
     return Checked((CheckedFace(Box(x, 0, 100, 100, 1.0), (), quality, verdict),))
 
 
-def test_mean_covers_the_last_frames() -> None:
-    running, scores = FaceTrack(3), [0.9, 0.1, 0.2, 0.3, 0.9]
+def test_log_odds_are_averaged_over_the_last_frames() -> None:
+    running, scores = FaceTrack(3), [0.9, 0.05, 0.2, 0.3, 0.99]
     states = [running.add(frame(score)) for score in scores]
-    means = [np.mean(scores[max(0, end - 3) : end]) for end in range(1, 6)]
-    assert [state.verdict.score for state in states if state.verdict] == pytest.approx(means)
+    # The geometric means of odds of 9, 1/19, 1/4, 3/7 and 99.
+    odds = [
+        9,
+        (9 / 19) ** 0.5,
+        (9 / 19 / 4) ** (1 / 3),
+        (1 / 19 / 4 * 3 / 7) ** (1 / 3),
+        (1 / 4 * 3 / 7 * 99) ** (1 / 3),
+    ]
+    assert [state.verdict.score for state in states if state.verdict] == pytest.approx([o / (1 + o) for o in odds])
     assert [state.frames for state in states] == [1, 2, 3, 3, 3]
-    assert [state.decision for state in states] == ["bona_fide" if mean >= 0.5 else "attack" for mean in means]
+    assert [state.decision for state in states] == ["bona_fide", "attack", "attack", "attack", "bona_fide"]
 
 
 def test_another_face_starts_a_new_mean() -> None:

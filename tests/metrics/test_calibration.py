@@ -1,11 +1,19 @@
 """The threshold for one camera from its genuine pictures."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
-from benchmarks.real.calibration import RULES, Source, choose_without, errors_of
+from benchmarks.real.calibration import CANDIDATES, Site, choose, errors_of, mean_over_kinds, read_sites
 from scipy import stats
 
-from fedvisage.metrics.calibration import K, find_outliers, student_quantile, threshold_for_camera
+from fedvisage.metrics.calibration import (
+    K,
+    expected_bpcer,
+    find_outliers,
+    student_quantile,
+    threshold_for_camera,
+)
 
 
 @pytest.mark.parametrize("degrees", [4, 9, 19, 100])
@@ -31,6 +39,20 @@ def test_the_models_threshold_counts_as_a_fixed_number_of_pictures(count: int) -
     assert ends[0].of_pictures == ends[1].of_pictures
 
 
+@pytest.mark.parametrize("count", [5, 20, 100])
+def test_interval_of_the_expected_bpcer_is_that_of_a_noncentral_t(count: int) -> None:
+    pictures = np.random.default_rng(4).normal(2, 1.5, count)
+    threshold = -0.5
+    scaled = np.sqrt(count) * (pictures.mean() - threshold) / pictures.std(ddof=1)
+    expected = expected_bpcer(pictures, threshold)
+    # A camera with the BPCER of a bound gives this t, or one beyond it, in 2.5 % of all draws of pictures.
+    for bound, beyond in ((expected.high, 0.025), (expected.low, 0.975)):
+        centre = -stats.norm.ppf(bound) * np.sqrt(count)
+        assert stats.nct.sf(scaled, count - 1, centre) == pytest.approx(beyond, abs=0.01)
+    width = pictures.std(ddof=1) * np.sqrt(1 + 1 / count)
+    assert expected.rate == pytest.approx(stats.t.cdf((threshold - pictures.mean()) / width, count - 1), abs=0.01)
+
+
 def test_outliers_are_attacks_and_not_ordinary_pictures() -> None:
     rng = np.random.default_rng(2)
     genuine = rng.normal(3, 1, 20)
@@ -39,25 +61,34 @@ def test_outliers_are_attacks_and_not_ordinary_pictures() -> None:
     assert find_outliers(np.full(6, 2.0)).tolist() == []
 
 
-def sites_of(count: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return scores and labels of sites that differ in level: 60 genuine pictures, then 60 attacks."""
+def sites_of(count: int) -> dict[str, Site]:
+    """Return bursts of sites that differ in level: 40 genuine ones, and 40 of attacks."""
     rng = np.random.default_rng(3)
-    labels = np.repeat([1, 0], 60)
-    return {f"site {n}": (rng.normal(n, 1, 120) + 3 * labels, labels) for n in range(count)}
+    return {f"site {n}": ([*rng.normal(n + 3, 1, (40, 3))], [*rng.normal(n, 1, (40, 3))]) for n in range(count)}
 
 
-@pytest.mark.parametrize("source", ["all", "first-half"])
-def test_benchmark_evaluates_on_pictures_outside_the_calibration(source: Source) -> None:
-    sites = sites_of(4)
-    errors = errors_of(sites, "site 0", 0.02, 20, 5, source)
-    rates = errors["empirical quantile"][:, 0]
-    evaluated = 40 if source == "all" else 30
-    assert rates * evaluated == pytest.approx(np.round(rates * evaluated))
-    assert set(errors) == set(RULES)
+def test_benchmark_evaluates_on_bursts_outside_the_calibration() -> None:
+    errors = errors_of("site 0", sites_of(1)["site 0"], 20, 5)
+    assert set(errors) == {"score 0.5", *CANDIDATES}
+    for rates in errors.values():
+        evaluated = np.array([60, 120, 20, 40])
+        assert rates * evaluated == pytest.approx(np.round(rates * evaluated))
+    assert errors_of("site 0", sites_of(1)["site 0"], 31, 5) == {}
 
 
-def test_the_other_sites_choose_a_rule_without_the_evaluated_site() -> None:
-    sites = sites_of(4)
-    choice = choose_without("site 0", sites, 0.02, 20, 5, "all")
-    scores, labels = sites["site 0"]
-    assert choose_without("site 0", {**sites, "site 0": (-scores, labels)}, 0.02, 20, 5, "all") == choice
+def test_choice_has_the_lowest_mean_error_over_kinds() -> None:
+    errors = {name: errors_of(name, site, 20, 5) for name, site in sites_of(3).items()}
+    hters = {rule: np.mean([of_site[rule][:, :2].mean() for of_site in errors.values()]) for rule in CANDIDATES}
+    assert hters[choose(errors)] == pytest.approx(min(hters.values()))
+
+
+def test_sites_of_one_kind_count_once() -> None:
+    assert mean_over_kinds({"apfol": 0.1, "wolf": 0.3, "imironica": 0.6}) == pytest.approx((0.2 + 0.6) / 2)
+
+
+def test_scores_are_read_by_burst_without_words(tmp_path: Path) -> None:
+    rows = ["site,label,burst,place,score", "a,1,0,0,1.5", "a,0,0,0,-2", "a,1,1,0,no face", "a,1,0,1,2.5"]
+    (tmp_path / "bursts.csv").write_text("\n".join(rows))
+    genuine, attacks = read_sites(tmp_path / "bursts.csv")["a"]
+    assert [burst.tolist() for burst in genuine] == [[1.5, 2.5]]
+    assert [burst.tolist() for burst in attacks] == [[-2.0]]

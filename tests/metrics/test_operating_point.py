@@ -10,11 +10,13 @@ from tests.refusals import refused
 from fedvisage.metrics.generic import threshold_at_fmr
 from fedvisage.metrics.operating_point import (
     ALL,
+    DIFFERENCES,
     ClassCounts,
     ErrorCurves,
     average_curves,
     choose_point,
     parse_point,
+    read_curves,
     wilson,
 )
 from fedvisage.metrics.threshold import LIMIT, histogram
@@ -170,3 +172,33 @@ def test_a_model_without_curves_is_refused_with_its_name() -> None:
 @pytest.mark.parametrize("text", ["bpcer=1%", "BPCER=0.01", " bpcer=1e-2 "])
 def test_a_rate_may_be_a_percentage_or_a_share(text: str) -> None:
     assert parse_point(text).rate == pytest.approx(0.01)
+
+
+def test_wish_is_refused_where_sites_disagree_by_more_than_it() -> None:
+    attacks = [draw(seed, -9)[1] for seed in range(10, 13)]
+    alike = average_curves([draw(seed, 3, 600)[1] for seed in range(3)], {ALL: attacks}, pooled=False)
+    unlike = average_curves([draw(seed, 3 - 3 * seed, 600)[1] for seed in range(3)], {ALL: attacks}, pooled=False)
+    assert choose_point(alike, "bpcer=10%", "pad", "model").frr == pytest.approx(0.1, abs=0.02)
+    with refused("--at", "disagree", "BPCER", "bpcer=10%"):
+        choose_point(unlike, "bpcer=10%", "pad", "model")
+    assert choose_point(unlike, "eer", "pad", "model").value
+
+
+def test_differences_beyond_chance_are_kept_in_coarse_steps() -> None:
+    logits = [draw(seed, 3 - seed, 300) for seed in range(3)]
+    curves = average_curves([site for _, site in logits], {ALL: [site for _, site in logits]}, pooled=False)
+    assert curves is not None
+    assert curves.rejected.differences is not None
+    for threshold, difference in zip(curves.thresholds, curves.rejected.differences, strict=True):
+        shares = [(values < threshold).mean() for values, _ in logits]
+        mean = sum(shares) / 3
+        exact = max(0, max(shares) - min(shares) - 1.96 * math.sqrt(2 * mean * (1 - mean) / 300))
+        steps = [step for step in (0, *DIFFERENCES) if step >= exact - 1e-9]
+        assert difference == steps[0]
+
+
+def test_curves_without_differences_keep_their_description() -> None:
+    curves = curves_of()
+    earlier = curves.model_copy(update={"rejected": curves.rejected.model_copy(update={"differences": None})})
+    assert "differences" not in earlier.model_dump(mode="json")["rejected"]
+    assert read_curves(earlier.model_dump(mode="json")) == earlier

@@ -171,7 +171,7 @@ def test_recipes_and_commands_of_the_pages_on_starts_are_valid() -> None:
     commands = "".join(re.findall(r"```console\n(.*?)```", page, flags=re.DOTALL)).splitlines()
     verb = get_command(app).commands["model"].commands["convert"]  # type: ignore[attr-defined]
     conversions = [words[3:] for words in map(shlex.split, commands) if words[1:3] == ["model", "convert"]]
-    assert len(conversions) == 3
+    assert len(conversions) == 2
     for words in conversions:
         verb.make_context("convert", words)
 

@@ -217,7 +217,9 @@ def predict_images(
     ] = None,
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="PATH", help="Images and folders of images; - is an image on standard input."),
+        typer.Argument(
+            metavar="PATH", help="Images, folders of images, and videos of one face; - is an image on standard input."
+        ),
     ] = None,
     paths_from: Annotated[
         Path | None, typer.Option(help="A file with one path per line, or NUL-separated; - is standard input.")
@@ -235,6 +237,9 @@ def predict_images(
     provider: Provider = "CPU",
     strict: Annotated[
         bool, typer.Option("--strict", help="No decision, instead of a note, on a face with little context around it.")
+    ] = False,
+    burst: Annotated[
+        bool, typer.Option("--burst", help="All images show one face: decide once, by the mean of their log-odds.")
     ] = False,
     exit_code: Annotated[
         bool,
@@ -274,6 +279,8 @@ def predict_images(
     references = None if against is None else list_input_pictures([against])
     if references is not None and len(images.pictures) > 1:
         raise UserError("PATH", "with --against one face is compared; name one image")
+    if burst:
+        images = images.as_burst()
     score, notices = _open_scorer(model, member, crop, int8, provider, at, strict)
     note(*notices, *(images if references is None else references).notices)
     with in_steps("images", progress.reporter(aside=True)) as steps:

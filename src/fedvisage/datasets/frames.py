@@ -140,6 +140,8 @@ class ItemResult:
     digest: str = ""
     pictures: list[FramePicture] = field(default_factory=list)
     fault: str = ""
+    unanswered: bool = False
+    """No frame shows a usable face, although the item can be read."""
     lost: int = 0
     short: bool = False
     turned: bool = False
@@ -169,7 +171,7 @@ def read_item(item: Item, reading: ReadSettings) -> ItemResult:
             numbers = [0 if item.kind == "image" else picture.frame for picture in outcome.pictures]
             outcome.without_box = sum(number in sought for number in numbers)
     except BadFile as bad:
-        outcome.fault, outcome.pictures = str(bad), []
+        outcome.fault, outcome.pictures, outcome.unanswered = str(bad), [], isinstance(bad, NoFace)
     except OSError as error:
         outcome.fault, outcome.pictures = f"cannot be read: {error.strerror or error}", []
     return outcome

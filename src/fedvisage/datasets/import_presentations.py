@@ -6,7 +6,7 @@ number of processes read and crop; one process writes in order, so the bytes are
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -29,7 +29,7 @@ from fedvisage.datasets.depth_maps import directory_of_maps
 from fedvisage.datasets.frames import ItemResult, ReadSettings, read_choice, read_item
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad.scanner import Scanner
-from fedvisage.datasets.report import ImportReport, Tally
+from fedvisage.datasets.report import COPY, ImportReport, Tally
 from fedvisage.datasets.tree import walk
 from fedvisage.faces.cropping import MARGIN
 
@@ -48,6 +48,9 @@ class _ImportState:
     tally: Tally
     contents: dict[str, Item] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
+    answered: set[str] = field(default_factory=set)
+    unanswered: dict[str, str] = field(default_factory=dict)
+    """Species of the videos, or single pictures, without a usable face."""
 
     def take(self, item: Item, outcome: ItemResult) -> Record:
         """Count an item and return its record; its pictures are written only if the record has no fault."""
@@ -57,8 +60,9 @@ class _ImportState:
             message = f"{earlier.name!r} and {item.name!r} are the same file in contradicting classes; remove one"
             raise UserError(str(self.tally.source), message)
         if earlier is not item:
-            fault = f"the same content as {earlier.name}"
+            fault = f"{COPY} {earlier.name}"
         record: dict[str, Any] = {"item": item.name, "digest": outcome.digest, "fault": fault}
+        record["unanswered"] = outcome.unanswered and earlier is item
         if not fault:
             crops = [picture.cropped for picture in outcome.pictures]
             enlarged, close = sum(cropped.upscaled for cropped in crops), sum(cropped.close for cropped in crops)
@@ -77,14 +81,20 @@ class _ImportState:
     def _count(self, item: Item, record: Record) -> None:
         for name in COUNTS:
             self.counts[name] += record.get(name, 0)
+        if not record["fault"]:
+            self.answered.add(item.video)
+        elif record.get("unanswered"):
+            self.unanswered[item.video] = item.species
         if record["fault"]:
             self.tally.skip(item.name, record["fault"])
 
     def report(self, out: Writer, scanner: Scanner, listing: Listing) -> ImportReport:
         """Attach the report to the set, and return it."""
+        unanswered = Counter(species for video, species in self.unanswered.items() if video not in self.answered)
         attach = partial(
             self.tally.attach,
             out,
+            unanswered=dict(sorted(unanswered.items())),
             upscaled=self.counts["upscaled"],
             own_subjects=self.counts["own"],
             lost_frames=self.counts["lost"],

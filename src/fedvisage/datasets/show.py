@@ -15,7 +15,7 @@ from fedvisage.base.progress import format_count
 from fedvisage.base.streams import numpy_rng
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.rows import BONA_FIDE, SPLITS, Texts
-from fedvisage.datasets.report import shortcomings
+from fedvisage.datasets.report import read_left_out, shortcomings
 from fedvisage.faces.cues import NAMES, OF_A_CAMERA, cues
 
 # The shortcut meter.
@@ -308,6 +308,7 @@ def show_set(directory: Path, *, sheet: Path | None = None, verify: bool = False
         f"{prepared.source}",
         *([f"crops: {prepared.crop}{further}"] if prepared.crop is not None else []),
         *describe(prepared),
+        *([left_out.line] if (left_out := read_left_out(directory)) is not None else []),
         *shortcomings(len(np.unique(prepared.rows.subject)), *classes),
     ]
     if shortcuts:

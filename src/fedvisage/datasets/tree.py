@@ -13,7 +13,7 @@ from fedvisage.base.errors import UserError, printable
 from fedvisage.data.rows import is_safe_path
 from fedvisage.faces import pictures
 
-VIDEO_ENDINGS = (".avi", ".mp4", ".mov", ".m4v", ".mkv", ".webm")
+VIDEO_ENDINGS = pictures.VIDEO_ENDINGS
 ARRAY_ENDINGS = (".hdf5", ".h5")
 MEDIA_ENDINGS = (*VIDEO_ENDINGS, *pictures.ENDINGS, *ARRAY_ENDINGS)
 ARCHIVE_ENDINGS = (".zip", ".7z", ".rar", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".001", ".z01")
@@ -109,12 +109,14 @@ def fault_of_file(path: Path, name: str, root: Path, endings: tuple[str, ...]) -
         # Unlike Path.resolve, realpath accepts a link to itself, which is unreadable.
         if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
             return "a link to outside the folder"
+        if not path.exists():
+            return "a link to a missing file"
     try:
         status = path.stat()
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     if not stat.S_ISREG(status.st_mode):
-        return "not a regular file"
+        return "is not a regular file"
     if path.suffix.lower() not in endings:
         return f"files that end in {printable(path.suffix)!r} are not supported"
     return "an empty file" if status.st_size == 0 else None

@@ -14,13 +14,20 @@ from numpy.typing import NDArray
 from fedvisage.base.errors import UserError, printable
 from fedvisage.base.files import disk_full_is_failure, replaced_when_complete, write_atomically
 from fedvisage.base.progress import Steps, discard_steps, format_count
+from fedvisage.datasets.report import LeftOut
 from fedvisage.device.exported import CARD, check_free, point_of, refuse_int8, write_export
 from fedvisage.device.fused import Fused, Model, copy_member, folder_of, open_export, write_fused
 from fedvisage.device.predict import InputPicture, InputPictures, Prediction, predict, probability
 from fedvisage.faces.align import Image
-from fedvisage.metrics.calibration import LEAST, CameraThreshold, find_outliers, threshold_for_camera
+from fedvisage.metrics.calibration import (
+    LEAST,
+    CameraThreshold,
+    expected_bpcer,
+    find_outliers,
+    threshold_for_camera,
+)
 from fedvisage.metrics.operating_point import parse_point, rates_below, wilson
-from fedvisage.metrics.threshold import OF_PICTURES, Estimate, Threshold
+from fedvisage.metrics.threshold import OF_FURTHER, OF_PICTURES, Estimate, Threshold
 
 SIDE = 32
 SAME = 1.0
@@ -38,7 +45,10 @@ class CalibrationResult:
     camera: CameraThreshold
     before: float
     at_sites: dict[str, float]
-    rejected: Counter[str]
+    left_out: Counter[str]
+    """Pictures that do not count, by reason."""
+    outliers: tuple[str, ...]
+    """Pictures that count, with scores far below the others."""
 
     def as_values(self) -> dict[str, Any]:
         """Return the result as plain values, for programs."""
@@ -51,7 +61,8 @@ class CalibrationResult:
             "weight": self.camera.weight,
             "pictures": self.camera.pictures,
             "at_sites": self.at_sites,
-            "without_score": dict(self.rejected),
+            "left_out": dict(self.left_out),
+            "outliers": list(self.outliers),
         }
 
     def lines(self) -> list[str]:
@@ -65,7 +76,13 @@ class CalibrationResult:
         rates = ", ".join(f"{name} {rate:.1%}" for name, rate in self.at_sites.items())
         at_sites = f"; at the sites, this threshold has {rates}" if rates else ""
         lines.append(f"unknown: APCER on this camera, because no attack was shown to it{at_sites}")
-        lines += [f"without a score: {count} ({reason})" for reason, count in sorted(self.rejected.items())]
+        lines.append(LeftOut(self.camera.pictures + self.left_out.total(), dict(self.left_out)).line)
+        if self.outliers:
+            shown = ", ".join(self.outliers[:3]) + (", …" if len(self.outliers) > 3 else "")
+            count = format_count(len(self.outliers), "picture counts", "pictures count")
+            lines.append(
+                f"warning: {count} although far below the others: {shown}; remove attacks, and calibrate again"
+            )
         return lines
 
 
@@ -91,7 +108,7 @@ def calibrate(
         differences = (np.abs(reductions[image.path] - reductions[other.path]).mean() for other in distinct)
         if all(difference >= SAME for difference in differences):
             distinct.append(image)
-    # Too few or too similar pictures do not describe a camera, and an outlier may be an attack.
+    # Too few or too similar pictures do not describe a camera.
     if len(scored) < LEAST:
         count = format_count(len(scored), "picture")
         raise UserError(PLACE, f"has {count} with a usable face, and {LEAST} are needed; add genuine pictures")
@@ -102,25 +119,21 @@ def calibrate(
             "several people at several times",
         )
     logits = np.array([image.logit for image in distinct], np.float64)
-    if outliers := [printable(distinct[number].path) for number in find_outliers(logits)]:
-        names = ", ".join(outliers[:3]) + (", …" if len(outliers) > 3 else "")
-        raise UserError(
-            PLACE,
-            f"has {format_count(len(outliers), 'outlier')} that may be attacks ({names}); remove them if they are, "
-            "or add genuine pictures taken in the same way",
-        )
+    outliers = tuple(printable(distinct[number].path) for number in find_outliers(logits))
     camera = threshold_for_camera(logits, own, wish.rate)
     below = float((logits < camera.value).mean())
     pictures_used = format_count(camera.pictures, "genuine picture")
     rule = f"{wish.text}, estimated from {pictures_used} of one camera; APCER unknown"
-    estimates = {OF_PICTURES: Estimate(below, *wilson(below, camera.pictures))}
+    further = expected_bpcer(logits, camera.value)
+    estimates = {OF_PICTURES: Estimate(below, *wilson(below, camera.pictures)), OF_FURTHER: further}
     threshold = Threshold(camera.value, rule, None, below, estimates)
     with replaced_when_complete(out) as directory:
         with disk_full_is_failure(out):
             _write(directory, model, threshold)
         open_export(directory)
-    rejected = Counter(image.reason for image in predictions if image.logit is None)
-    return CalibrationResult(out, threshold, camera, own, rates_below(model.curves, camera.value), rejected)
+    left_out = Counter(image.reason for image in predictions if image.logit is None)
+    left_out += Counter({"repeats another picture": len(scored) - len(distinct)})
+    return CalibrationResult(out, threshold, camera, own, rates_below(model.curves, camera.value), left_out, outliers)
 
 
 def _remembering(picture: InputPicture, reductions: dict[str, NDArray[np.float32]]) -> InputPicture:

@@ -131,7 +131,7 @@ class Checked:
         }
 
 
-# Several frames of one face: a running mean of PAD scores, which limits the influence of a single lucky frame.
+# Several frames of one face: a running mean of log-odds, which limits the influence of a single lucky frame.
 #
 # The frames must show one face. If it is lost, or another face appears, the mean restarts; otherwise an attacker could
 # start with a real face and then swap in a photo of another one.
@@ -174,29 +174,27 @@ class FaceTrack:
     """The last frames of one face."""
 
     def __init__(self, window: int) -> None:
-        self._scores: deque[float] = deque(maxlen=window)
+        self._logits: deque[float] = deque(maxlen=window)
         self._box: Box | None = None
         self._number = -1
 
     def add(self, checked: Checked) -> Watched:
-        """Add the check of a frame, and return the decision by the mean of the last frames."""
+        """Add the check of a frame, and return the decision by the mean log-odds of the last frames."""
         self._number += 1
         face = checked.faces[0] if checked.faces else None
         verdict = None if face is None else face.pad
-        if face is None or verdict is None or verdict.score is None:
-            self._scores.clear()
+        if face is None or verdict is None or verdict.logit is None:
+            self._logits.clear()
             self._box = None
             return Watched(self._number, checked, 0, None)
         if self._box is not None and overlap(self._box, face.box) < SAME_PLACE:
-            self._scores.clear()
+            self._logits.clear()
         self._box = face.box
-        self._scores.append(verdict.score)
-        # A single frame is decided by its logit, like a single picture.
-        if len(self._scores) > 1:
-            mean = float(np.mean(self._scores))
-            decision = BONA_FIDE if mean >= verdict.threshold else ATTACK
-            verdict = replace(verdict, score=mean, logit=None, decision=decision)
-        return Watched(self._number, checked, len(self._scores), verdict)
+        self._logits.append(verdict.logit)
+        logit = float(np.mean(self._logits))
+        decision = BONA_FIDE if logit >= verdict.threshold_logit else ATTACK
+        verdict = replace(verdict, score=probability(logit), logit=logit, decision=decision)
+        return Watched(self._number, checked, len(self._logits), verdict)
 
 
 def overlap(first: Box, second: Box) -> float:

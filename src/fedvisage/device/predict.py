@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ from fedvisage.device.exported import CropShape, Exported
 from fedvisage.device.fused import Model
 from fedvisage.faces.align import DetectedFaces, Image, align, detect_upright, is_grey
 from fedvisage.faces.cropping import CLOSE, LITTLE_CONTEXT, CroppedPicture, crop_face, make_cropper, make_detector
-from fedvisage.faces.pictures import ENDINGS, open_picture, read_picture
+from fedvisage.faces.pictures import ENDINGS, VIDEO_ENDINGS, open_picture, read_picture, sample_video
 from fedvisage.faces.quality import TILTED, Settings, pose
 from fedvisage.metrics.scores import FloatArray
 from fedvisage.metrics.similarity import Features
@@ -36,6 +37,9 @@ AT_ONCE = 256
 PIPE = Path("-")
 """The path that stands for standard input."""
 
+VIDEO_FRAMES = 10
+"""Frames of a video, at equal distances, that are scored."""
+
 UPSIDE_DOWN, GREY, SEVERAL = "upside down", "grey", "several faces"
 """Notes on a picture, for programs."""
 
@@ -47,6 +51,8 @@ class InputPicture:
     name: str
     read: Callable[[], Image]
     """Returns H×W×3 in RGB, or raises BadFile."""
+    burst: str = ""
+    """The name of the video or burst that the picture belongs to; its pictures get one decision."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +71,20 @@ class InputPictures:
         counts = ", ".join(f"{printable(ending) or 'no ending'} {count}" for ending, count in endings)
         return [f"{format_count(self.passed_over.total(), 'file')} skipped by file extension: {counts}"]
 
+    def as_burst(self) -> InputPictures:
+        """Return the same pictures as one burst: all show one face, and get one decision."""
+        first, last = self.pictures[0].name, self.pictures[-1].name
+        name = first if first == last else f"{first} to {last}"
+        return replace(self, pictures=[replace(picture, burst=name) for picture in self.pictures])
+
 
 def list_input_pictures(
     paths: Sequence[Path], listed: bytes | None = None, piped: Callable[[], bytes] | None = None
 ) -> InputPictures:
     """Return the pictures of files and folders, and of the paths in a list; ``-`` is the picture on standard input.
 
-    A missing path is an error if it was named directly; in a list, it becomes an unreadable picture.
+    A video, named directly or in the list, is a burst of equidistant frames. A missing path is an error if it was named
+    directly; in a list, it becomes an unreadable picture.
     """
     inputs = InputPictures([])
     if list(paths).count(PIPE) > 1:
@@ -79,13 +92,12 @@ def list_input_pictures(
     for path in paths:
         if path == PIPE and piped is not None:
             inputs.pictures.append(InputPicture("-", lambda: read_picture(piped())))
-        elif path.is_file():
-            inputs.pictures.append(picture_at(path))
         elif path.is_dir():
             _add_folder(path, inputs)
+        elif path.exists() or path.is_symlink():
+            inputs.pictures.extend(_pictures_of(path))
         else:
-            fault = "is neither an image nor a folder" if path.exists() else "does not exist"
-            raise UserError(printable(str(path)), f"{fault}; give an image or a folder of images")
+            raise UserError(printable(str(path)), "does not exist; give an image or a folder of images")
     # One path per line, or NUL-separated, as ``find -print0`` writes them.
     names = listed or b""
     parts = names.split(b"\0") if b"\0" in names else names.splitlines()
@@ -93,7 +105,7 @@ def list_input_pictures(
         if path.is_dir():
             _add_folder(path, inputs)
         else:
-            inputs.pictures.append(picture_at(path))
+            inputs.pictures.extend(_pictures_of(path))
     if not inputs.pictures:
         raise UserError("PATH", "no image is given; give files, folders, - or --paths-from")
     return inputs
@@ -103,6 +115,21 @@ def picture_at(path: Path) -> InputPicture:
     """Return the picture of a file; undecodable bytes of its name are replaced by a sign."""
     name = os.fsencode(path).decode("utf-8", errors="replace")
     return InputPicture(name, partial(open_picture, path))
+
+
+def _pictures_of(path: Path) -> list[InputPicture]:
+    """Return the picture of a file, or the frames of a video, which is decoded when the first frame is read."""
+    picture = picture_at(path)
+    if path.suffix.lower() not in VIDEO_ENDINGS:
+        return [picture]
+    frames = sample_video(path, VIDEO_FRAMES)
+
+    def read() -> Image:
+        for _, frame in frames:
+            return frame
+        raise BadFile("the video has no further frame")
+
+    return [InputPicture(f"{picture.name}, frame {n}", read, picture.name) for n in range(1, VIDEO_FRAMES + 1)]
 
 
 def read_in_batches(
@@ -168,7 +195,8 @@ class Prediction:
     """The model's result for one picture; without a score there is a reason.
 
     ``faces`` and ``boxes`` (x, y, width, height in the picture's pixels) are set if faces were searched for; the model
-    scored the first and largest one.
+    scored the first and largest one. ``frames`` counts the pictures with a score: of a burst, the score is that of
+    their mean log-odds, and faces and boxes are those of the first.
     """
 
     path: str
@@ -179,6 +207,7 @@ class Prediction:
     notes: tuple[str, ...] = ()
     faces: int | None = None
     boxes: list[list[float]] | None = None
+    frames: int = 0
 
 
 @dataclass(frozen=True)
@@ -210,7 +239,8 @@ class Predictions:
         """Return all results as lines, for people."""
         threshold = self.threshold
         if threshold.estimates:
-            rates = f"; {'' if OF_PICTURES in threshold.estimates else 'at the sites '}{threshold.operating_point}"
+            people = "" if OF_PICTURES in threshold.estimates else "on held-out people of the sites, "
+            rates = f"; {people}{threshold.operating_point}"
         else:
             rates = f", {describe_rule(threshold.rule)}"
             if threshold.far is not None and threshold.frr is not None:
@@ -221,6 +251,7 @@ class Predictions:
         for image in self.images:
             result = image.reason if image.logit is None else score_line(image.logit, threshold.value)
             notes = describe_notes(image.notes, image.faces)
+            notes += f"  (mean of {image.frames} frames)" if image.frames > 1 else ""
             lines.append(f"{image.decision:9}{result}  {printable(image.path)}{notes}")
         return lines
 
@@ -296,17 +327,30 @@ def score_pictures(
             count, boxes = (None, None) if detected is None else (len(detected.faces), detected.boxes)
             result = Prediction(name, reason=face.reason, notes=face.notes, faces=count, boxes=boxes)
             if face.crops:
-                logit = next(logits)
-                decision = LIVE if logit >= threshold.value else ATTACK
-                result = replace(
-                    result,
-                    probability=probability(logit),
-                    logit=logit,
-                    decision=decision,
-                    notes=(*face.notes, *notes),
-                )
+                result = _decide(replace(result, notes=(*face.notes, *notes), frames=1), next(logits), threshold)
             results.append(result)
-    return Predictions(threshold, results, inputs.passed_over)
+    bursts = groupby(zip(inputs.pictures, results, strict=True), key=lambda pair: pair[0].burst)
+    decided = list[Prediction]()
+    for burst, pairs in bursts:
+        of_burst = [result for _, result in pairs]
+        decided += [_average(burst, of_burst, threshold)] if burst else of_burst
+    return Predictions(threshold, decided, inputs.passed_over)
+
+
+def _decide(result: Prediction, logit: float, threshold: Threshold) -> Prediction:
+    """Return a result with the score of this logit, and the decision."""
+    decision = LIVE if logit >= threshold.value else ATTACK
+    return replace(result, probability=probability(logit), logit=logit, decision=decision)
+
+
+def _average(burst: str, frames: Sequence[Prediction], threshold: Threshold) -> Prediction:
+    """Return the result of a burst by the mean log-odds of its scored frames; without any, that of its first frame."""
+    scored = [frame for frame in frames if frame.frames]
+    if not scored:
+        return replace(frames[0], path=burst)
+    notes = tuple(dict.fromkeys(note for frame in scored for note in frame.notes))
+    result = replace(scored[0], path=burst, notes=notes, frames=len(scored))
+    return _decide(result, float(np.mean([frame.logit for frame in scored])), threshold)
 
 
 def face_cropper(crop: str, shapes: Sequence[CropShape], threads: int = 1, *, strict: bool = False) -> FindFace:

@@ -11,8 +11,10 @@ import re
 import struct
 import warnings
 from collections.abc import Container, Iterator
+from contextlib import contextmanager
 from itertools import islice, takewhile
 from pathlib import Path
+from typing import BinaryIO
 
 import cv2
 import numpy as np
@@ -27,6 +29,7 @@ PIXEL_LIMIT = 64_000_000
 SIDE_MINIMUM = 16
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".heic", ".heif")
 """Suffixes of image files, in lower case."""
+VIDEO_ENDINGS = (".avi", ".mp4", ".mov", ".m4v", ".mkv", ".webm")
 
 _ACCEPTED = "JPEG, PNG, BMP, WebP, TIFF or HEIC"
 _OTHER_FORMATS = {
@@ -55,17 +58,24 @@ class TooLarge(BadFile):
 
 def open_picture(path: Path) -> npt.NDArray[np.uint8]:
     """Read an image file into H×W×3 RGB bytes; raise BadFile if that is impossible."""
+    with _opened(path) as file:
+        _check_length(os.fstat(file.fileno()).st_size)
+        content = file.read()
+    return read_picture(content)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a regular file to read it; raise BadFile if that, or reading, is impossible."""
     try:
         if path.is_symlink() and not path.exists():
             raise BadFile("a link to a missing file")
         with open(path, "rb", opener=open_regular) as file:
-            _check_length(os.fstat(file.fileno()).st_size)
-            content = file.read()
+            yield file
     except OSError as error:
         raise BadFile(f"cannot be read: {error.strerror or error}") from None
     except UserError as error:
         raise BadFile(error.message) from None
-    return read_picture(content)
 
 
 def read_picture(content: bytes, pixels: int = PIXEL_LIMIT) -> npt.NDArray[np.uint8]:
@@ -249,7 +259,7 @@ def equidistant(length: int, count: int) -> list[int]:
 
 def _check_container(path: Path) -> None:
     """Refuse all but AVI, MP4, QuickTime and Matroska: the decoder also reads playlists, which name other files."""
-    with open(path, "rb", opener=open_regular) as file:
+    with _opened(path) as file:
         start = file.read(12)
     riff = start[:4] == b"RIFF" and start[8:12] == b"AVI "
     boxes = start[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip", b"pnot")

@@ -16,7 +16,9 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from fedvisage.base.streams import numpy_rng
 from fedvisage.metrics.scores import FloatArray
+from fedvisage.metrics.threshold import Estimate
 
 LEAST = 5
 """The smallest number of pictures."""
@@ -26,6 +28,9 @@ K = 2.0
 
 FAR = 4.0
 """An outlier lies this many robust standard deviations below the median; attacks among the pictures do."""
+
+DRAWS = 4000
+"""Drawn means and variances for an interval."""
 
 LEAST_SPREAD = 0.25
 """The smallest robust standard deviation, in log-odds, for the search for outliers."""
@@ -50,6 +55,20 @@ def threshold_for_camera(logits: FloatArray, own: float, bpcer: float) -> Camera
     of_pictures = float(np.mean(logits)) - student_quantile(1 - bpcer, count - 1) * spread
     weight = count / (count + K)
     return CameraThreshold(weight * of_pictures + (1 - weight) * own, of_pictures, weight, count)
+
+
+def expected_bpcer(logits: FloatArray, threshold: float) -> Estimate:
+    """Return the BPCER to expect of the camera's further pictures at a threshold, with its 95 % interval.
+
+    Log-odds are taken as normal. The rates are those of drawn means and variances that agree with the pictures: the
+    variance is a scaled inverse χ², the mean normal around that of the pictures.
+    """
+    count, rng = len(logits), numpy_rng(0, "calibration")
+    spread = max(float(np.std(logits, ddof=1)), 1e-9) * np.sqrt((count - 1) / rng.chisquare(count - 1, DRAWS))
+    centre = float(np.mean(logits)) + spread * rng.standard_normal(DRAWS) / math.sqrt(count)
+    rates = [NormalDist().cdf(distance) for distance in ((threshold - centre) / spread).tolist()]
+    low, high = np.quantile(rates, [0.025, 0.975]).tolist()
+    return Estimate(float(np.mean(rates)), low, high)
 
 
 def find_outliers(logits: FloatArray) -> NDArray[np.int64]:

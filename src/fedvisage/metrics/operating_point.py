@@ -9,6 +9,10 @@ digits, so that their steps do not show single scores.
 Images of one person are similar, so people are counted: a rate needs 3 / rate of them (without any error among them,
 the rate would be its 95 % upper bound), and intervals are Wilson's for that number. If the sites differ in size, the
 number is that of equally large sites whose mean would be as precise. For FMR, pairs of people are counted.
+
+A mean says nothing about a further site if the sites disagree. A rate is refused where the rates of two sites differ by
+more than it, beyond the difference that 95 % of equal sites with as many people stay below. Curves keep this excess in
+coarse steps, so that it does not give away single sites' rates.
 """
 
 from __future__ import annotations
@@ -17,12 +21,19 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from fedvisage.base.errors import UserError
 from fedvisage.metrics.scores import FloatArray, TextArray
@@ -47,6 +58,9 @@ STEP = 8
 SUPPORT = 3.0
 """People per rate: with this many and no error, the 95 % upper bound of the error rate is the rate."""
 
+DIFFERENCES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""Excess differences between sites' rates, and the wishes to compare with, are rounded up to one of these."""
+
 Z = 1.96
 PLACE = "--at"
 FORMS = "bpcer=1%, apcer=5%, fmr=1e-4 or eer"
@@ -63,11 +77,21 @@ class _Frozen(BaseModel):
 
 
 class ClassCurve(_Frozen):
-    """The error rate of one class at each threshold, and the number of people and presentations behind it."""
+    """The error rate of one class at each threshold, and the number of people and presentations behind it.
+
+    ``differences`` are the largest between two sites, beyond chance; none in earlier versions, and in recognition.
+    """
 
     rates: tuple[Rate, ...]
     people: int = Field(ge=1)
     presentations: int = Field(ge=1)
+    differences: tuple[Rate, ...] | None = None
+
+    @model_serializer(mode="wrap")
+    def _leave_out_differences(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Describe a curve of an earlier version as it did, so that its digest stays."""
+        values: dict[str, Any] = whole(self)
+        return {name: value for name, value in values.items() if value is not None}
 
     def estimate(self, position: int) -> Estimate:
         """Return the rate at a threshold with its 95 % interval."""
@@ -94,7 +118,8 @@ class ErrorCurves(_Frozen):
         if ALL not in self.accepted or set(self.accepted) - {ALL, *TYPES}:
             raise ValueError(f"accepted needs {ALL} and accepts {', '.join(TYPES)}")
         curves = [(self.rejected.rates, 1), *((curve.rates, -1) for curve in self.accepted.values())]
-        if any(len(rates) != len(self.thresholds) for rates, _ in curves):
+        lengths = {len(curve.differences or self.thresholds) for curve in (self.rejected, *self.accepted.values())}
+        if {len(rates) for rates, _ in curves} | lengths != {len(self.thresholds)}:
             raise ValueError("each curve needs one rate per threshold")
         if any(second <= first for first, second in pairwise(self.thresholds)):
             raise ValueError("the thresholds must ascend")
@@ -148,6 +173,7 @@ def average_curves(
             rates=tuple(_rounded_up((share if not name else 1 - share)[window])),
             people=curves[name].people,
             presentations=curves[name].presentations,
+            differences=None if pooled else tuple(map(_coarse, curves[name].differences[window].tolist())),
         )
         for name, share in below.items()
     }
@@ -162,17 +188,25 @@ class _Mean:
     shares: FloatArray
     people: int
     presentations: int
+    differences: FloatArray
+    """The largest difference between two sites, beyond chance."""
 
 
 def _mean(sites: Sequence[ClassCounts], pooled: bool) -> _Mean:
     presentations = sum(site.presentations for site in sites)
     if pooled:
         total = np.sum([site.bins for site in sites], axis=0)
-        return _Mean(_shares_below(total), sum(site.people for site in sites), presentations)
-    shares = np.mean([_shares_below(site.bins) for site in sites], axis=0)
+        below = _shares_below(total)
+        return _Mean(below, sum(site.people for site in sites), presentations, np.zeros_like(below))
+    by_site = np.array([_shares_below(site.bins) for site in sites])
     # The mean of S rates has the variance of one rate over S² / Σ (1 / people) people.
     people = math.floor(len(sites) ** 2 / sum(1 / site.people for site in sites) + 1e-9)
-    return _Mean(shares, max(1, people), presentations)
+    shares = by_site.mean(axis=0)
+    excess = [
+        np.abs(first - second) - Z * np.sqrt(shares * (1 - shares) * (1 / some.people + 1 / others.people))
+        for (first, some), (second, others) in combinations(zip(by_site, sites, strict=True), 2)
+    ]
+    return _Mean(shares, max(1, people), presentations, np.maximum(0, np.max(excess, axis=0)))
 
 
 def _shares_below(bins: NDArray[np.int64]) -> FloatArray:
@@ -186,6 +220,11 @@ def _rounded_up(rates: FloatArray) -> list[float]:
         digit = 10.0 ** (math.floor(math.log10(rate)) - 1) if rate > 0 else 1.0
         rounded.append(min(1.0, float(f"{math.ceil(rate / digit - 1e-6) * digit:.2g}")))
     return rounded
+
+
+def _coarse(rate: float) -> float:
+    """Return a difference or wish rounded up to one of `DIFFERENCES`; zero stays."""
+    return next(step for step in (0.0, *DIFFERENCES) if rate <= step * (1 + 1e-9))
 
 
 def wilson(rate: float, people: float) -> tuple[float, float]:
@@ -239,7 +278,10 @@ def choose_point(curves: ErrorCurves | None, text: str, task: Task, model: str) 
 
 
 def position_of(curves: ErrorCurves, point: WishedPoint) -> int:
-    """Return the position of an operating point on the curves; refuse rates that the held-out people do not support."""
+    """Return the position of an operating point on the curves.
+
+    Rates that the held-out people do not support, or on which the sites disagree, are refused.
+    """
     rejected = np.array(curves.rejected.rates)
     accepted = np.max([curve.rates for curve in curves.accepted.values()], axis=0)
     if point.measure == "eer":
@@ -251,8 +293,19 @@ def position_of(curves: ErrorCurves, point: WishedPoint) -> int:
         if point.rate < curve.least_rate * (1 - 1e-9):
             raise UserError(PLACE, _unsupported(name, curve, point))
     if point.measure == "bpcer":
-        return int(np.flatnonzero(rejected <= point.rate * (1 + 1e-9))[-1])
-    return int(np.flatnonzero(accepted <= point.rate * (1 + 1e-9))[0])
+        position = int(np.flatnonzero(rejected <= point.rate * (1 + 1e-9))[-1])
+    else:
+        position = int(np.flatnonzero(accepted <= point.rate * (1 + 1e-9))[0])
+    for name, curve in asked.items():
+        difference = 0.0 if curve.differences is None else curve.differences[position]
+        if difference > _coarse(point.rate):
+            of = f"{point.measure.upper()}{'' if name in (ALL, 'bona fide') else f' {name}'}"
+            raise UserError(
+                PLACE,
+                f"{point.text} rests on sites that disagree: at its threshold, their {of} differs by "
+                f"more than the wish, beyond chance; calibrate to your camera, or leave {PLACE} out",
+            )
+    return position
 
 
 def _unsupported(name: str, curve: ClassCurve, point: WishedPoint) -> str:

@@ -52,7 +52,8 @@ def describe_rule(rule: str) -> str:
 
 
 OF_PICTURES = "BPCER of these pictures"
-"""The estimate of a threshold that was calibrated to one camera, in place of the sites' rates."""
+OF_FURTHER = "BPCER expected of further pictures"
+"""The estimates of a threshold that was calibrated to one camera, in place of the sites' rates."""
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,9 @@ def lines(values: Row) -> list[str]:
     """Return the figures as text lines."""
     test, pad = values["test"], values["pad"]
     report = [f"{test['presentations']} presentations of {test['subjects']} people ({test['data']})"]
+    silent = ", ".join(f"{reason} ({count})" for reason, count in test["no_response"].items())
+    report.append(f"no response: {sum(test['no_response'].values())}{f': {silent}' if silent else ''}")
+    report.append(f"left out: {test['unreadable']} unreadable")
     for name, row in pad.get("species", {}).items():
         report.append(f"{name}: APCER {rate(row['apcer'])}, no response {rate(row['apnrr'])}, of {row['presented']}")
     if "bona_fide" in pad:

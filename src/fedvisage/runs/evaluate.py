@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,9 @@ from fedvisage.data.batches import View
 from fedvisage.data.integrity import check_bytes
 from fedvisage.data.overlap import OVERLAP, PUBLIC, SITE, TARGET, find_overlap, refuse_overlap
 from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.rows import BONA_FIDE
 from fedvisage.data.selection import select, split_entry, splits_of
+from fedvisage.datasets.report import read_left_out
 from fedvisage.datasets.sources import existing_set, resolve, without_part
 from fedvisage.device.exported import check_free
 from fedvisage.device.fused import Model, members_of
@@ -108,6 +111,33 @@ def score_set(model: Model, view: View) -> FloatArray:
     return np.concatenate([model.score([np.array(images[batch]) for images in by_shape]) for batch in batches])
 
 
+def left_out_of(named: NamedSet, at_video: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return how many files the set's import left out, and why; for attack detection also the rates of no response.
+
+    Of detectors, presentations are counted. HTER then takes those without a response as errors, in both classes. A part
+    of a set has no such rates, because its import counted the whole.
+    """
+    left_out = read_left_out(named.prepared.path)
+    if left_out is None:
+        return {}
+    sections: dict[str, Any] = {"left_out": {"files": left_out.files, "reasons": left_out.reasons}}
+    if at_video is None or left_out.unanswered is None or len(named.view) != len(named.prepared):
+        return sections
+    silent = Counter(left_out.unanswered)
+    answered = Counter(
+        {name: len(set(named.view.videos[named.view.species == name])) for name in {*named.view.species}}
+    )
+    shares = {name: silent[name] / (silent[name] + answered[name]) for name in sorted({*silent, *answered})}
+    rates = []
+    for rate, kinds in (("bpcer", {BONA_FIDE}), ("apcer_pooled", {*shares} - {BONA_FIDE})):
+        unanswered, total = (sum(counts[kind] for kind in kinds) for counts in (silent, silent + answered))
+        errors = (at_video[rate] or 0.0) * (total - unanswered) + unanswered
+        rates.append(errors / total if total else None)
+    both = None if None in rates else sum(rate for rate in rates if rate is not None) / 2
+    bona_fide = shares.pop(BONA_FIDE, None)
+    return {**sections, "bpnrr": bona_fide, "apnrr": shares, "hter_with_nonresponses": both}
+
+
 def evaluate_export(
     model: Model, data: str, cache: Path, out: Path | None = None, *, checks: Checks = USUAL, say: Say = discard
 ) -> Metrics:
@@ -121,7 +151,7 @@ def evaluate_export(
     name, threshold = named.prepared.name, model.threshold
     scores = as_scores(score_set(model, named.view), named.view, name, "")
     scores_by_video = by_video(scores)
-    sections = {
+    sections: dict[str, Any] = {
         "method": model.method,
         "target": name,
         "model_sha256": model.digest,
@@ -138,7 +168,7 @@ def evaluate_export(
             for level, scored in (("frame", scores), ("video", scores_by_video))
         },
     }
-    metrics = Metrics.of(sections)
+    metrics = Metrics.of({**sections, **left_out_of(named, sections["video"])})
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         write_scores(out / SCORES, scores)
@@ -222,6 +252,8 @@ def evaluate(
     if target is not None:
         sections["target"] = target.prepared.name
         sections |= task.evaluate_saved(model.scorer, model.saved, target.view, target.prepared.name, out)
+        figures = sections if sections.get("level") == "video" else sections.get("video")
+        sections |= left_out_of(target, figures)
     if benchmark_sets:
         sections |= task.evaluate_benchmarks(model.scorer, model.saved, benchmark_sets)
     metrics = Metrics.of(sections)

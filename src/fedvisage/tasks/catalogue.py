@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fedvisage.base.processes import use_threads
+from fedvisage.base.progress import percent
+from fedvisage.datasets.report import LeftOut
 from fedvisage.federation.method import Method
 from fedvisage.federation.site_worker import Workspace
 from fedvisage.methods.models.model import load_constant
@@ -30,7 +32,17 @@ def task_of(method: Method) -> Task:
 
 def summary(metrics: Metrics) -> list[str]:
     """Return a run's headline metrics as lines; files that are older than the second task do not name theirs."""
-    return TASKS[metrics.get("task", "pad")].summarise(metrics)
+    lines = TASKS[metrics.get("task", "pad")].summarise(metrics)
+    if "left_out.files" in metrics:
+        reasons = metrics.part("left_out.reasons")
+        lines.append(f"  {LeftOut(metrics['left_out.files'], dict(reasons)).line}")
+    if "hter_with_nonresponses" in metrics:
+        attacks = "  ".join(f"{name} {percent(value)}" for name, value in metrics.part("apnrr").items())
+        rates = f"  APNRR {attacks}  BPNRR {percent(metrics['bpnrr'])}"
+        lines.append(
+            f"{rates}  HTER with non-responses as errors {percent(metrics['hter_with_nonresponses'])} (videos)"
+        )
+    return lines
 
 
 # Descriptions for ``fedvisage methods``: the fields that leave a site, and the server's view.

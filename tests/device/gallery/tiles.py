@@ -45,13 +45,14 @@ class Tiles(Engine):
         colour = tuple(tile[0, 0].tolist())
         reasons = ("the face is blurred",) if colour == GREEN else ()
         decision, score = (NO_DECISION, None) if reasons else (ATTACK, 0.1) if colour == RED else (BONA_FIDE, 0.9)
+        logit = None if score is None else float(np.log(score / (1 - score)))
         has_embedding = not reasons and (decision == BONA_FIDE or report)
         numbers = normalise(tile[4:12, 4:12].reshape(1, -1).astype(np.float32) - 128)[0]
         return CheckedFace(
             Box(place, 0, TILE, TILE, 0.99),
             tuple((place + 8.0, 8.0) for _ in range(5)),
             Quality(reasons, size=TILE, sharpness=1.0, turned=0.0, tilted=0.0),
-            PadVerdict(decision, score, 0.5, None, 0.0, "fixed") if self.pad_digest else None,
+            PadVerdict(decision, score, 0.5, logit, 0.0, "fixed") if self.pad_digest else None,
             numbers if has_embedding else None,
         )
 

@@ -77,6 +77,18 @@ def test_faces_are_detected_scored_and_embedded(client: TestClient) -> None:
     assert faces[2]["quality"]["reasons"] == ["the face is blurred"]
 
 
+def test_frames_of_one_face_get_one_decision(client: TestClient) -> None:
+    def average(*tiles: np.ndarray) -> Any:
+        files = {f"image{number}": png(tile) for number, tile in enumerate(tiles, 1)}
+        return client.post("/v1/pad/frames", files=files).json()
+
+    answer = average(tile_of(1), tile_of(1, 1), tile_of(1, 2))
+    assert (answer["decision"], answer["frames"], len(answer["images"])) == ("bona_fide", 3, 3)
+    assert answer["pad"]["score"] == pytest.approx(0.9)
+    assert average(tile_of(1), tile_of(1, colour=GREEN))["decision"] == "no_decision"
+    check_error(client.post("/v1/pad/frames", files={"image12": png(tile_of(1))}), 422, "no_image")
+
+
 def test_two_pictures_are_compared(client: TestClient) -> None:
     def compare(first: np.ndarray, second: np.ndarray) -> Any:
         files = {"image1": png(first), "image2": png(second)}

@@ -123,6 +123,15 @@ class Evaluation(Reply, CheckedPicture):
     """The evaluated faces of a picture."""
 
 
+class Averaged(Reply):
+    """The decision on one face by the mean log-odds of several frames, with the number of frames in the mean."""
+
+    decision: PadDecision
+    pad: PadResult | None
+    frames: int
+    images: list[CheckedPicture]
+
+
 class Comparison(Reply, OperatingPoint):
     """The comparison of two pictures."""
 

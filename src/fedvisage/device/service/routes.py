@@ -14,7 +14,7 @@ from fedvisage.base.version import VERSION
 from fedvisage.device.gallery import enrolment
 from fedvisage.device.gallery.enrolment import Engine, PersonMatch, model_of
 from fedvisage.device.gallery.records import COLLECTION, Face, Person
-from fedvisage.device.pipeline import MATCH, NO_MATCH, Box, Checked, CheckedFace
+from fedvisage.device.pipeline import MATCH, NO_MATCH, Box, Checked, CheckedFace, FaceTrack, PadVerdict
 from fedvisage.device.service import responses
 from fedvisage.device.service.access import ADMIN, CALLER, CHECK, ENROL, LIFETIME, Nonces, client_of, needs, needs_nonce
 from fedvisage.device.service.guard import REQUEST, record_person
@@ -37,15 +37,18 @@ Values = dict[str, Any]
 
 def describe_checked_face(face: CheckedFace, picture: Picture, *, embedding: bool = False) -> Values:
     """Return an evaluated face; its embedding only if ``embedding`` is set."""
-    pad = face.pad
     values: Values = {
         **_describe_box(face.box, picture),
-        "pad": None if pad is None else {name: getattr(pad, name) for name in responses.PadResult.model_fields},
+        "pad": _describe_verdict(face.pad),
         "quality": {"ok": face.quality.ok, "reasons": list(face.quality.reasons)},
     }
     if embedding:
         values["embedding"] = None if face.embedding is None else face.embedding.tolist()
     return values
+
+
+def _describe_verdict(pad: PadVerdict | None) -> Values | None:
+    return None if pad is None else {name: getattr(pad, name) for name in responses.PadResult.model_fields}
 
 
 def describe_match(match: PersonMatch) -> Values:
@@ -90,6 +93,8 @@ def _allows_report(
 Report = Annotated[bool, Depends(_allows_report)]
 Content = Annotated[RequestContent, content_of("image")]
 PairContent = Annotated[RequestContent, content_of("image1", "image2")]
+FRAMES = tuple(f"image{number}" for number in range(1, 11))
+FrameContent = Annotated[RequestContent, content_of(*FRAMES)]
 PathName = Annotated[str, AfterValidator(slashes_of)]
 """A name in a path, which may contain slashes."""
 
@@ -190,6 +195,21 @@ def _add_faces(listed: Routes, work: ServiceContext) -> None:
     def pad(request: Request, content: Content) -> Values:
         """Decide for each face whether it is a living person in front of the camera."""
         return _evaluate_picture(request, work, content)
+
+    @listed.add("POST /pad/frames", responses.Averaged, CHECK, *FRAMES)
+    def average(request: Request, content: FrameContent) -> Values:
+        """Decide on one face by the mean log-odds of up to ten frames; the mean restarts if another face appears."""
+        times, track, images = StepTimes(), FaceTrack(len(FRAMES)), list[Values]()
+        sent = [name for name in FRAMES if name in content.files]
+        request.scope[CHARGE](max(0, len(sent) - 1))
+        for name in sent or FRAMES[:1]:
+            picture = _picture(work, content, name)
+            checked = check_faces(request, work, picture)
+            images.append(_describe_checked(checked, picture))
+            last = track.add(checked)
+        times.record_step("check")
+        pad = _describe_verdict(last.verdict)
+        return _reply(request, work, times, decision=last.decision, pad=pad, frames=last.frames, images=images)
 
     @listed.add("POST /embed", responses.Evaluation, CHECK, "image")
     def embed(request: Request, report: Report, content: Content) -> Values:

@@ -1,7 +1,10 @@
-// A running mean of scores over frames of one face, which limits the influence of a single lucky frame. If the face is
+// A running mean of log-odds over frames of one face, which limits the influence of a single lucky frame. If the face is
 // lost, or another one appears, the mean restarts (fedvisage.device.pipeline).
 
 import { overlap } from "./boxes.js";
+
+const LIMIT = 40; // graphs limit their log-odds to it
+const logOdds = (score) => Math.max(-LIMIT, Math.min(LIMIT, Math.log(score / (1 - score))));
 
 export class Running {
   constructor(settings) {
@@ -10,7 +13,7 @@ export class Running {
   }
 
   forget() {
-    this.scores = [];
+    this.logits = [];
     this.box = null;
   }
 
@@ -23,10 +26,11 @@ export class Running {
     }
     if (this.box && overlap(this.box, face.box) < this.settings.same_place) this.forget();
     this.box = face.box;
-    this.scores = [...this.scores, face.pad.score].slice(-this.settings.window);
-    if (this.scores.length === 1) return { ...face.pad, frames: 1 };
-    const mean = this.scores.reduce((sum, score) => sum + score, 0) / this.scores.length;
-    const decision = mean >= face.pad.threshold ? "bona_fide" : "attack";
-    return { ...face.pad, score: mean, logit: null, decision, frames: this.scores.length };
+    this.logits = [...this.logits, logOdds(face.pad.score)].slice(-this.settings.window);
+    const frames = this.logits.length;
+    if (frames === 1) return { ...face.pad, frames };
+    const logit = this.logits.reduce((sum, value) => sum + value, 0) / frames;
+    const decision = logit >= logOdds(face.pad.threshold) ? "bona_fide" : "attack";
+    return { ...face.pad, score: 1 / (1 + Math.exp(-logit)), logit, decision, frames };
   }
 }
