@@ -47,16 +47,16 @@ def in_main_graph(tensor: TensorProto) -> ModelProto:
     return graph(helper.make_node("Identity", ["secret"], ["y"]), tensor)
 
 
+def with_branches(node: onnx.NodeProto, kind: int, size: int, *tensors: TensorProto) -> ModelProto:
+    """Return a model that runs a node in a branch."""
+    output = helper.make_tensor_value_info("z", kind, [size])
+    branch = helper.make_graph([node], "branch", [], [output], list(tensors))
+    chosen = helper.make_node("If", ["yes"], ["y"], then_branch=branch, else_branch=branch)
+    return graph(chosen, helper.make_tensor("yes", TensorProto.BOOL, [], [True]))
+
+
 def in_subgraph(tensor: TensorProto) -> ModelProto:
-    branch = helper.make_graph(
-        [helper.make_node("Identity", ["secret"], ["z"])],
-        "branch",
-        [],
-        [helper.make_tensor_value_info("z", TensorProto.UINT8, [16])],
-        [tensor],
-    )
-    node = helper.make_node("If", ["yes"], ["y"], then_branch=branch, else_branch=branch)
-    return graph(node, helper.make_tensor("yes", TensorProto.BOOL, [], [True]))
+    return with_branches(helper.make_node("Identity", ["secret"], ["z"]), TensorProto.UINT8, 16, tensor)
 
 
 def in_attribute(tensor: TensorProto) -> ModelProto:
@@ -166,15 +166,8 @@ def test_an_operator_outside_the_list_is_refused(name: str) -> None:
 
 
 def test_an_operator_in_a_branch_is_refused() -> None:
-    branch = helper.make_graph(
-        [helper.make_node("RandomNormal", [], ["z"], shape=[2])],
-        "branch",
-        [],
-        [helper.make_tensor_value_info("z", TensorProto.FLOAT, [2])],
-    )
-    node = helper.make_node("If", ["yes"], ["y"], then_branch=branch, else_branch=branch)
-    model = graph(node, helper.make_tensor("yes", TensorProto.BOOL, [], [True]))
-    check_refused(model, "RandomNormal")
+    node = helper.make_node("RandomNormal", [], ["z"], shape=[2])
+    check_refused(with_branches(node, TensorProto.FLOAT, 2), "RandomNormal")
 
 
 def test_all_operators_of_the_list_exist() -> None:

@@ -60,10 +60,8 @@ def training_images(uneven: Mapping[str, Path], *sites: str) -> Tensor:
     return colour_channels(as_float(raw), "rgb+hsv")
 
 
-def in_one_batch(
-    method: str, content: Mapping[str, Any], finished: Mapping[str, Tensor], shown: Tensor
-) -> nn.ModuleDict:
-    """Return a finished network after torch has computed the statistics of one batch of all images."""
+def check_statistics(method: str, content: Mapping[str, Any], finished: Mapping[str, Tensor], shown: Tensor) -> None:
+    """Compare a finished network's statistics with those that torch computes of one batch of all images."""
     recipe = recipe_of(content)
     whole = METHODS[method].network(recipe)
     net = nn.ModuleDict({part: whole[part] for part in METHODS[method].finished})
@@ -79,23 +77,19 @@ def in_one_batch(
         METHODS[method].prediction.predict(Member(net, shown, torch.Generator(), recipe))
     for counted, size in sizes.items():
         counted.get_buffer("running_var").mul_((size - 1) / size)  # torch stores the corrected variance
-    return net
+    actual, expected = statistics(finished), statistics(net.state_dict())
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.allclose(actual[name], value, rtol=1e-3, atol=1e-4), name
 
 
 def statistics(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: value for name, value in state.items() if "running" in name}
 
 
-def assert_alike(actual: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    assert actual.keys() == expected.keys()
-    for name, value in expected.items():
-        assert torch.allclose(actual[name], value, rtol=1e-3, atol=1e-4), name
-
-
 def test_statistics_equal_one_batch_of_all_training_images(uneven: Mapping[str, Path], run: Path) -> None:
-    finished = load(run).finished
-    net = in_one_batch("fedgpad", tree(uneven, "fedgpad"), finished, training_images(uneven, *SITES))
-    assert_alike(statistics(finished), statistics(net.state_dict()))
+    images = training_images(uneven, *SITES)
+    check_statistics("fedgpad", tree(uneven, "fedgpad"), load(run).finished, images)
 
 
 @pytest.mark.slow
@@ -168,8 +162,7 @@ def test_model_of_one_site_has_the_statistics_of_that_site(uneven: Mapping[str, 
     finished = load(tmp_path / "run").finished
     for name in ("A", "C"):
         own = {key.removeprefix(f"{name}/"): value for key, value in finished.items() if key.startswith(f"{name}/")}
-        net = in_one_batch("single", content, own, training_images(uneven, name))
-        assert_alike(statistics(own), statistics(net.state_dict()))
+        check_statistics("single", content, own, training_images(uneven, name))
 
 
 @pytest.mark.slow
@@ -179,9 +172,7 @@ def test_layers_at_sites_and_of_merged_sites_are_counted(
 ) -> None:
     content = tree(uneven, method, **EXACT)
     run_toy(content, tmp_path / "run")
-    finished = load(tmp_path / "run").finished
-    net = in_one_batch(method, content, finished, training_images(uneven, *SITES))
-    assert_alike(statistics(finished), statistics(net.state_dict()))
+    check_statistics(method, content, load(tmp_path / "run").finished, training_images(uneven, *SITES))
 
 
 class OneSiteLies(LocalTransport):
@@ -198,9 +189,7 @@ class OneSiteLies(LocalTransport):
 def test_reply_with_other_channels_does_not_count(uneven: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(uneven, "fedgpad", **EXACT)
     run_toy(content, tmp_path / "run", wire=OneSiteLies)
-    finished = load(tmp_path / "run").finished
-    net = in_one_batch("fedgpad", content, finished, training_images(uneven, "A", "C"))
-    assert_alike(statistics(finished), statistics(net.state_dict()))
+    check_statistics("fedgpad", content, load(tmp_path / "run").finished, training_images(uneven, "A", "C"))
     requests = [
         row for row in read_lines(tmp_path / "run" / LEDGER) if row["call"] == "statistics" and row["site"] == "B"
     ]

@@ -17,9 +17,14 @@ def store_with_generations(directory: Path) -> SiteStore:
     """Return a store with generations 1, 2 and 3, each holding its number."""
     store = SiteStore(directory)
     for number in (1, 2, 3):
-        store.save({"number": torch.tensor(number)})
-        assert store.commit(number) == number
+        commit_number(store, number)
     return store
+
+
+def commit_number(store: SiteStore, number: int) -> None:
+    """Commit a generation that holds its number."""
+    store.save({"number": torch.tensor(number)})
+    assert store.commit(number) == number
 
 
 def number_in(store: SiteStore) -> int:
@@ -235,9 +240,7 @@ def test_the_state_of_another_site_run_or_recipe_is_refused_by_name(
     change: dict[str, Any], keyword: str, room: int, tmp_path: Path
 ) -> None:
     for place, owner in (("own", OWNER), ("other", replace(OWNER, **change))):
-        store = SiteStore(tmp_path / place, StateCache(room), owner)
-        store.save({"number": torch.tensor(1)})
-        store.commit(1)
+        commit_number(SiteStore(tmp_path / place, StateCache(room), owner), 1)
     path = tmp_path / "own" / "generation-000001.safetensors"
     again = SiteStore(tmp_path / "own", owner=OWNER)
     again.restore(1)
@@ -252,8 +255,7 @@ def test_the_state_of_another_site_run_or_recipe_is_refused_by_name(
 def test_an_older_generation_under_the_number_of_a_newer_one_is_refused(room: int, tmp_path: Path) -> None:
     store = SiteStore(tmp_path, StateCache(room), OWNER)
     for number in (1, 2):
-        store.save({"number": torch.tensor(number)})
-        store.commit(number)
+        commit_number(store, number)
     newest = tmp_path / "generation-000002.safetensors"
     shutil.copyfile(tmp_path / "generation-000001.safetensors", newest)
     with refused(newest, "generation", "000001", "000002"):
@@ -271,9 +273,7 @@ def test_state_without_names_is_accepted_only_in_a_run_of_an_earlier_version(tmp
 
 def test_names_that_a_header_was_given_afterwards_are_refused(tmp_path: Path) -> None:
     """The header is as long as before, and so the file is valid."""
-    store = SiteStore(tmp_path, owner=replace(OWNER, site="cafe"))
-    store.save({"number": torch.tensor(1)})
-    store.commit(1)
+    commit_number(SiteStore(tmp_path, owner=replace(OWNER, site="cafe")), 1)
     path = tmp_path / "generation-000001.safetensors"
     path.write_bytes(path.read_bytes().replace(b"cafe", b"bank"))
     with refused(path, "digest", "private state"):
@@ -282,16 +282,14 @@ def test_names_that_a_header_was_given_afterwards_are_refused(tmp_path: Path) ->
 
 def test_the_state_of_another_run_is_taken_over_under_the_own_name(tmp_path: Path) -> None:
     trained, own = replace(OWNER, run="trained"), replace(OWNER, recipe="fused")
-    store = SiteStore(tmp_path / "trained", owner=trained)
-    store.save({"number": torch.tensor(7)})
-    store.commit(3)
+    commit_number(SiteStore(tmp_path / "trained", owner=trained), 3)
     taker = SiteStore(tmp_path / "own", owner=own)
     with refused("trained/generation-000003.safetensors", "border"):
         taker.take_over(tmp_path / "trained", replace(trained, site="border"), 3)
     taker.take_over(tmp_path / "trained", trained, 3)
     again = SiteStore(tmp_path / "own", owner=own)
     again.restore(3)
-    assert number_in(taker) == number_in(again) == 7
+    assert number_in(taker) == number_in(again) == 3
 
 
 def test_a_checkpoint_of_another_recipe_is_refused(tmp_path: Path) -> None:

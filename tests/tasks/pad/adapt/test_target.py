@@ -59,6 +59,13 @@ def content(scorer: Scorer) -> dict[str, list[float]]:
     return {name: value.flatten().tolist() for name, value in scorer.net.state_dict().items()}
 
 
+def check_skipped(scorer: Scorer, view: View, settings: Adapt, source: AdaptationSource, reason: str) -> None:
+    """Check that all images are skipped for a reason, and keep the scores of the source model."""
+    logits, outcome = adapt_to_view(scorer, view, settings, source)
+    assert outcome.skipped == {reason: len(view)}
+    np.testing.assert_allclose(logits, scorer.logits(view), atol=1e-6)
+
+
 def test_paper_loop_steps_in_one_pass_and_decides_in_a_second(scorer: Scorer, target: View) -> None:
     """The same written with PyTorch's own training mode, one Adam step a batch over all scales and shifts.
 
@@ -119,21 +126,15 @@ def test_settled_model_decides_on_images_independently(scorer: Scorer, target: V
 
 
 def test_target_of_one_class_keeps_the_source_scores(scorer: Scorer, target: View) -> None:
-    plain = scorer.logits(target)
-    logits, outcome = adapt_to_view(
-        scorer, target, Adapt(), AdaptationSource(threshold=float(plain.min()) - 1, scatter=0.0)
-    )
-    assert outcome.skipped == {"one class": len(target)}
-    np.testing.assert_allclose(logits, plain, atol=1e-6)
+    source = AdaptationSource(threshold=float(scorer.logits(target).min()) - 1, scatter=0.0)
+    check_skipped(scorer, target, Adapt(), source, "one class")
 
 
 def test_small_target_keeps_the_source_scores(scorer: Scorer, balanced: AdaptationSource, tmp_path: Path) -> None:
     path = make_set(tmp_path / "long", "long", 3, subjects=1, species=("bonafide", "print"), frames=10)
     view = View.of(PreparedSet.open(path))
     for some, reason in ((view, "too few videos"), (view.subset(np.arange(15)), "too small")):
-        logits, outcome = adapt_to_view(scorer, some, Adapt(), balanced)
-        assert outcome.skipped == {reason: len(some)}
-        np.testing.assert_allclose(logits, scorer.logits(some), atol=1e-6)
+        check_skipped(scorer, some, Adapt(), balanced, reason)
 
 
 def test_scatter_is_that_of_mixed_batches_of_held_out_images(run: Path, scorer: Scorer, sets: Sets) -> None:
@@ -213,9 +214,7 @@ def test_recipe_adapts_and_records_the_outcome(sets: Sets, tmp_path: Path) -> No
 def test_single_image_is_scored_without_adaptation(scorer: Scorer, target: View) -> None:
     single = target.subset(np.array([0]))
     for settings, reason in ((Adapt(), "too small"), (PAPER, "a single image"), (FORMS[-1], "a single image")):
-        logits, outcome = adapt_to_view(scorer, single, settings, ANYWHERE)
-        assert outcome.skipped == {reason: 1}
-        np.testing.assert_allclose(logits, scorer.logits(single), atol=1e-6)
+        check_skipped(scorer, single, settings, ANYWHERE, reason)
 
 
 @pytest.mark.parametrize(
