@@ -78,7 +78,7 @@ def open_page(
 ) -> Iterator[Any]:
     """Yield a page in a new context of a browser, once it has this state; listeners get the page's events by name."""
     with browser.new_context(**options) as context:
-        page = context.new_page()
+        page: Any = context.new_page()
         for event, listener in listeners.items():
             page.on(event, listener)
         page.goto(address)
