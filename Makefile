@@ -10,8 +10,9 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # A worker runs all tests of a group, which share costly fixtures (group_of in tests/conftest.py).
 SPREAD := --dist loadscope --no-loadscope-reorder
 # What make test runs.
-SELECTED := -m "not slow and not browser and not full"
+SELECTED := -m "not slow and not browser and not long"
 N ?= 20
+QUICK := $(addprefix tests/,base data datasets faces federation metrics nn recipe render)
 # Tests start hundreds of processes, each of which would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -28,10 +29,10 @@ demo: setup
 	$(BIN)/fedvisage demo --resume
 
 # Shows that everything works: every method trains, a federation of processes
-# gives the bytes of one process, bad input is refused. Most tests of more than 0.7 seconds are left to test-all (tests/tiers.py).
+# gives the bytes of one process, bad input is refused. Most tests of more than 0.7 seconds have the marker long and are left to test-all.
 test: setup
 	$(PYTEST) -n $(TESTERS) $(SPREAD) $(SELECTED)
-	@echo "left out: most tests of more than 0.7 seconds (make test-all; tests/tiers.py names those that stay), tests marked slow (make test-slow: detector on rendered faces, every study at smoke size, full-size transformers, the wheel in an environment of its own, methods and models that share their code with another one), make browser (the page in Chromium, after make web), make test-processors (the same tests as other processors would compute), make distributed (every method through NVFlare), make calibrate, make benchmark"
+	@echo "left out: most tests of more than 0.7 seconds (make test-all), tests marked slow (make test-slow: detector on rendered faces, every study at smoke size, full-size transformers, the wheel in an environment of its own, methods and models that share their code with another one), make browser (the page in Chromium, after make web), make test-processors (the same tests as other processors would compute), make distributed (every method through NVFlare), make calibrate, make benchmark"
 
 # All that make test runs, and the tests that take more than 0.7 seconds.
 test-all: setup
@@ -42,9 +43,9 @@ coverage: setup
 	mkdir -p build/coverage
 	$(PYTEST) -n $(TESTERS) $(SPREAD) $(SELECTED) --cov --cov-report=term:skip-covered --cov-report=html
 
-# The loop while writing: the tests of every package, without those that run whole recipes or processes.
+# The loop while writing: the tests of the packages that compute, without those that run whole recipes or processes.
 quick: setup
-	$(PYTEST) -n $(WORKERS) $(SPREAD) -m "not slow and not distributed and not whole and not browser and not full"
+	$(PYTEST) -n $(WORKERS) $(SPREAD) $(SELECTED) $(QUICK)
 
 test-slow: setup
 	$(BIN)/python -m pytest -m "slow and not distributed and not browser"

@@ -20,7 +20,7 @@ from tests.seeding import (
     pytest_runtest_call,
     shuffle_groups,
 )
-from tests.tiers import FEDERATED, LONG, SPREAD, WHOLE, is_left_to_test_all, long_tests
+from tests.tiers import FEDERATED, FIRST, SPREAD
 from tests.toy import SITES, SIZE, THREADS, NewRun, Sets, make_sets, run_toy, run_toy_once, tree
 from typer.testing import CliRunner
 from xdist.scheduler import LoadScopeScheduling
@@ -146,20 +146,14 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 @pytest.hookimpl(tryfirst=True)  # pytest itself then groups tests that share a parametrised fixture
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests that `make quick` and `make test` leave out, and start with long tests or in a shuffled order."""
+    """Start with long tests, or shuffle the tests."""
     names = {item: name_of(item.nodeid) for item in items}
-    long_ones = long_tests()
-    for item, name in names.items():
-        if name.startswith(WHOLE):
-            item.add_marker("whole")
-        if is_left_to_test_all(name, long_ones):
-            item.add_marker("full")
     if config.option.shuffle:
         shuffled = shuffle_groups(names.values(), config.option.seed, group_of)
         positions = {name: position for position, name in enumerate(shuffled)}
         items.sort(key=lambda item: positions[names[item]])
     else:
-        items.sort(key=lambda item: not names[item].startswith(LONG))
+        items.sort(key=lambda item: not names[item].startswith(FIRST))
 
 
 class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]

@@ -25,7 +25,7 @@ print(*(f"{name} {version(name)}" for name in sys.argv[1:]), sep=", ")
 """
 UNTESTED_EXTRAS = ("docs", "dev")
 TOOLS = ("httpx",)  # the test client of Starlette's older versions needs it
-FAST = "not slow and not browser and not full"
+FAST = "not slow and not browser and not long"
 SELECTION = (
     *("tests/recipe", "tests/faces", "tests/metrics", "tests/base/test_files.py", "tests/data/test_batches.py"),
     *("tests/device/test_base_install.py", "tests/device/test_exported.py", "tests/device/service/test_service.py"),

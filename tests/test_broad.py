@@ -61,6 +61,7 @@ def uses_of_json(tree: ast.AST) -> Iterator[str]:
             yield node.attr
 
 
+@pytest.mark.long
 def test_all_exceptions_are_caught_at_listed_places_only() -> None:
     places = {
         name: {
@@ -81,6 +82,7 @@ def test_those_places_have_a_comment_with_the_reason() -> None:
             assert "  # " in lines[number - 1], f"{name}:{number}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("functions", [{"dump", "dumps"}, {"load", "loads"}], ids=["written", "read"])
 def test_json_is_used_in_one_file_only(functions: set[str]) -> None:
     assert {name for name, tree in trees().items() if functions & set(uses_of_json(tree))} == {"base/files.py"}

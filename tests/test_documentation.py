@@ -83,6 +83,7 @@ def execute(code: str) -> dict[str, Any]:
     return names
 
 
+@pytest.mark.long
 def test_example_method_trains(sets: Sets, tmp_path: Path) -> None:
     smoothed = example("smoothed").METHOD
     content = tree(sets, smoothed, training__rounds=1)
@@ -95,6 +96,7 @@ def test_example_method_trains(sets: Sets, tmp_path: Path) -> None:
     assert weights(tmp_path / "smoothed") != weights(tmp_path / "fedpad")
 
 
+@pytest.mark.long
 def test_example_of_scaffold_computes_the_packages_model(sets: Sets, tmp_path: Path) -> None:
     """In rounds with and without a correction, and with absent sites: option II is the mean gradient."""
     scaffold = example("my_scaffold").METHOD
@@ -111,6 +113,7 @@ def test_example_of_scaffold_computes_the_packages_model(sets: Sets, tmp_path: P
         scaffold.check(recipe_of(tree(sets, scaffold), scaffold))
 
 
+@pytest.mark.long
 def test_snippets_about_the_examples_run(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each block runs unchanged on a recipe of toy size, and prints the text of the comment beside it."""
     for name in files():
@@ -170,6 +173,7 @@ def test_methods_without_a_server_step_do_not_support_a_server_optimizer(name: s
     assert "server_optimizer" not in METHODS[name].supports
 
 
+@pytest.mark.long
 def test_examples_are_found_by_the_entry_points_of_the_page(
     sets: Sets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +227,7 @@ def test_example_importer_writes_a_prepared_set(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.long
 def test_examples_of_the_reference_run(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each runs unchanged on a recipe of toy size."""
     results = [execute(code)["run"] for code in code_blocks(read_page("docs/reference.md"))]
@@ -308,6 +313,7 @@ def test_pages_of_the_root_have_the_agreed_length(name: str, most: int) -> None:
     assert all(len(line) <= 160 for line in lines if not line.startswith("|"))
 
 
+@pytest.mark.long
 def test_the_commands_about_shipped_recipes_work_from_any_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
@@ -375,6 +381,7 @@ def test_a_section_like_an_earlier_one_is_a_row_with_its_own_defaults() -> None:
     assert "| `training.augment.jpeg` | none | like `training.augment.margin` |" in table
 
 
+@pytest.mark.long
 def test_thresholds_of_other_rules_are_computed_as_the_page_shows(
     sets: Sets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -406,12 +413,14 @@ def test_every_study_in_the_table_of_shipped_studies_exists() -> None:
             assert demo_only or locate(f"studies/{whole}", Path("/nowhere"), verb="study").is_file()
 
 
+@pytest.mark.long
 def test_every_key_of_a_method_is_explained() -> None:
     for row in keys.of_methods().splitlines():
         if row.startswith("| `") and "| section |" not in row:
             assert row.split(" | ")[-1].strip(" |"), f"write a text below the key, then call make reference: {row}"
 
 
+@pytest.mark.long
 def test_tables_of_keys_are_up_to_date() -> None:
     """``make reference`` writes them."""
     assert len(keys.pages()) >= 3

@@ -9,6 +9,8 @@ from graphlib import TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "fedvisage"
 
@@ -85,6 +87,7 @@ def syntax_nodes() -> Iterator[tuple[str, ast.AST]]:
         yield from ((file, node) for node in ast.walk(parse(path)))
 
 
+@pytest.mark.long
 def test_no_import_cycle_between_modules() -> None:
     TopologicalSorter(import_graph()).prepare()  # raises CycleError with the modules of a cycle
 
@@ -129,6 +132,7 @@ def test_the_architecture_page_lists_every_package() -> None:
     assert len(page.splitlines()) <= 60
 
 
+@pytest.mark.long
 def test_nvflare_and_typer_are_imported_by_one_package_each() -> None:
     def users(library: str) -> set[str]:
         return {
@@ -141,6 +145,7 @@ def test_nvflare_and_typer_are_imported_by_one_package_each() -> None:
     assert users("typer") == {"cli"}
 
 
+@pytest.mark.long
 def test_only_the_command_line_prints() -> None:
     def prints(path: Path) -> bool:
         calls = [node.func for node in ast.walk(parse(path)) if isinstance(node, ast.Call)]
@@ -157,6 +162,7 @@ def test_test_files_have_distinct_names_as_pytest_wants_them() -> None:
 VAGUE = ("found", "one", "said", "told", "known", "some", "made", "given")
 
 
+@pytest.mark.long
 def test_few_variables_and_parameters_of_the_package_have_vague_names() -> None:
     places = []
     for file, node in syntax_nodes():
@@ -184,6 +190,7 @@ def is_named_by_participle(node: ast.AST) -> bool:
     return not properties and PARTICIPLE.fullmatch(node.name.lstrip("_")) is not None
 
 
+@pytest.mark.long
 def test_few_functions_have_a_participle_as_their_name() -> None:
     functions = [(file, node) for file, node in syntax_nodes() if isinstance(node, Function)]
     places = [f"{file}:{node.lineno} {node.name}" for file, node in functions if is_named_by_participle(node)]

@@ -15,6 +15,7 @@ def test_that_passes():
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("settings", "code", "rows"),
     [
@@ -32,6 +33,7 @@ def test_tests_see_the_setting_and_failures_are_counted(
     assert ("AssertionError" in "".join(output)) is bool(code)
 
 
+@pytest.mark.long
 def test_missing_tests_count_as_failed(tmp_path: Path) -> None:
     assert main([str(tmp_path / "nowhere.py"), "--workers", "0", "--settings", "native/native/1"]) == 1
 

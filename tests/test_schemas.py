@@ -62,6 +62,7 @@ def small_recipe(changes: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("schema", [of_recipes, of_studies])
 def test_schema_is_valid_in_its_dialect(schema: Callable[[], Draft202012Validator]) -> None:
     validator = schema()
@@ -240,6 +241,7 @@ def test_unknown_schema_is_a_users_mistake(command: Command) -> None:
     check_output(error, "--of", "'table'", "study")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("words", "title"), [([], "A recipe"), (["--of", "study"], "A study")])
 def test_command_prints_the_schema(words: list[str], title: str, command: Command) -> None:
     code, output, _ = command("recipe", "schema", *words)

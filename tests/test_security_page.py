@@ -4,12 +4,14 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
 from campaigns.hostile.kinds import KINDS
 
 TESTS = Path(__file__).parent
 PAGE = (TESTS.parent / "docs" / "security.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_every_test_in_the_threat_model_exists() -> None:
     named = re.findall(r"`([\w/]+\.py)::(\w+)`", PAGE)
     assert len(named) > 40

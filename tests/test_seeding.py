@@ -73,6 +73,7 @@ def run_draws(directory: Path, *options: str) -> dict[str, str]:
     return dict(line.split(" ", 1) for line in lines)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ci", ["", "true"])
 def test_draws_depend_on_names_and_the_seed_and_not_on_order_or_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ci: str

@@ -109,6 +109,7 @@ def test_verb_refuses_a_file_of_the_other_kind(command: Command) -> None:
         check_output(err, name, f"fedvisage {right} {name}")
 
 
+@pytest.mark.long
 def test_list_has_every_titled_file_with_the_task_of_its_methods(command: Command) -> None:
     _, out, _ = command("recipes", "--json")
     listed = {row["name"]: row for row in json.loads(out)}
@@ -169,6 +170,7 @@ def complete(words: str, cwd: Path) -> list[str]:
     return result.stdout.decode().split()
 
 
+@pytest.mark.long
 def test_shell_completes_shipped_names_and_files(tmp_path: Path) -> None:
     (tmp_path / "demos").mkdir()
     (tmp_path / "demo.yaml").touch()

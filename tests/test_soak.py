@@ -21,6 +21,7 @@ def soak(directory: Path, runs: int) -> int:
     return main([*options, "--", "-p", "tests.seeding", str(directory)])
 
 
+@pytest.mark.long
 def test_failure_is_reported_with_its_seed_and_finished_runs_are_not_repeated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,8 @@ import torch
 from safetensors.torch import load_file
 from tests.toy import Sets, deterministic_files, files_below, make_sets, run_toy, run_toy_once, tree, weights
 
+pytestmark = pytest.mark.long
+
 CHECKPOINT = "checkpoints/000001.safetensors"
 TIMED = {"metrics.json", "rounds.jsonl", "environment.json", "seal.json", CHECKPOINT}
 """Files with durations, sizes of memory, digests of such files, or their sizes, which a checkpoint records."""

@@ -293,6 +293,7 @@ def test_link_to_a_file_outside_of_the_site_becomes_the_file_name() -> None:
     assert markdown.resolve_links("![all](pictures/wire.svg)", "docs/privacy.md") == "![all](pictures/wire.svg)"
 
 
+@pytest.mark.long
 def test_index_lists_every_module_with_the_first_line_of_its_docstring() -> None:
     page = modules.index_page()
     paths = [path for path in (ROOT / "src" / "fedvisage").rglob("*.py") if path.read_text(encoding="utf-8").strip()]

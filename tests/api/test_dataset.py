@@ -75,6 +75,7 @@ def test_identity_set_splits_the_images_of_each_person(tmp_path: Path) -> None:
         assert sorted(rows.split[rows.subject == person]) == ["test", "train", "train", "train"]
 
 
+@pytest.mark.long
 def test_run_trains_and_evaluates_on_arrays(sets: Mapping[str, Path], tmp_path: Path) -> None:
     own, other = (
         fv.dataset(pictures(seed), LABELS, subjects=SUBJECTS, name=f"own {seed}", cache=tmp_path / "cache")

@@ -65,6 +65,7 @@ def test_command_line_loads_no_drawing_and_network_libraries() -> None:
     assert loaded_after("import fedvisage.cli; import fedvisage.studies.shipped; print_loaded()") == set()
 
 
+@pytest.mark.long
 def test_python_api_loads_no_drawing_and_network_libraries() -> None:
     assert loaded_after("import fedvisage as fv; fv.run, fv.study, fv.compare; print_loaded()") == set()
 
@@ -75,6 +76,7 @@ def test_loading_a_name_restores_the_garbage_collector() -> None:
     assert loaded_after(code.format("gc.disable()")) == {"False"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("method", "of_networks"), [("fedpad", {"timm", "torchvision"}), ("fedavg", set())])
 def test_training_loads_only_the_libraries_of_its_network(
     sets: Mapping[str, Path], tmp_path: Path, method: str, of_networks: set[str]
@@ -83,6 +85,7 @@ def test_training_loads_only_the_libraries_of_its_network(
     assert loaded == of_networks
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("features", [0, 20])
 def test_only_a_report_with_features_loads_scikit_learn(
     features: int, sets: Mapping[str, Path], tmp_path: Path

@@ -46,6 +46,7 @@ def test_import_loads_no_torch_and_offers_every_name() -> None:
     assert [name for name in fv.__all__ if not hasattr(fv, name)] == []
 
 
+@pytest.mark.long
 def test_methods_is_callable_before_and_after_importing_its_package() -> None:
     code = "import fedvisage as fv; print(len(fv.methods())); import fedvisage.methods; print(len(fv.methods()))"
     assert run_python(code).split() == [str(len(METHODS))] * 2
@@ -70,6 +71,7 @@ def test_run_returns_its_files_as_values(run: fv.Run) -> None:
     assert "HTER" in str(run)
 
 
+@pytest.mark.long
 def test_notebook_shows_the_report_and_redraws_a_missing_one(run: fv.Run) -> None:
     page = run._repr_html_()
     assert page.startswith("<iframe srcdoc=")
@@ -137,6 +139,7 @@ def test_opened_model_is_evaluated_like_the_run(run: fv.Run, tmp_path: Path) -> 
     assert (tmp_path / "evaluated" / "scores.csv").exists()
 
 
+@pytest.mark.long
 def test_method_transport_and_sets_can_be_passed_in(sets: Mapping[str, Path], tmp_path: Path) -> None:
     called_sites: list[str] = []
 
@@ -178,6 +181,7 @@ def test_options_of_a_passed_method_are_validated(sets: Mapping[str, Path]) -> N
         assert caught.value.place in ("recipe.method.mew", "recipe.method.temperature")
 
 
+@pytest.mark.long
 def test_passed_model_names_its_network() -> None:
     def network(model: str, **settings: str) -> str:
         changes = {"method.network": settings}
@@ -205,6 +209,7 @@ def zero_loss(site: fv.Site, batch: fv.Batch) -> torch.Tensor:
     return loss
 
 
+@pytest.mark.long
 def test_run_records_the_source_of_a_passed_method(run: fv.Run, sets: Mapping[str, Path], tmp_path: Path) -> None:
     assert "method" not in json.loads((run.directory / "environment.json").read_text())
     content = tree(sets, training__rounds=2)
@@ -272,6 +277,7 @@ def test_unknown_method_or_model_suggests_the_nearest() -> None:
     assert fv.methods().get("fedpda") is None
 
 
+@pytest.mark.long
 def test_interrupted_run_is_resumed_from_python(sets: Mapping[str, Path], tmp_path: Path) -> None:
     class FailingTransport(LocalTransport):
         def commit(self, generation: int) -> dict[str, int]:
@@ -288,6 +294,7 @@ def test_interrupted_run_is_resumed_from_python(sets: Mapping[str, Path], tmp_pa
     assert first == second
 
 
+@pytest.mark.long
 def test_runs_are_compared_as_tables_and_as_values(run: fv.Run, sets: Mapping[str, Path], tmp_path: Path) -> None:
     second = fv.run(tree(sets, training__rounds=2), out=tmp_path / "b", changes={"runtime.seed": 1}, quiet=True)
     comparison = fv.compare([run, second.directory])
@@ -340,6 +347,7 @@ def test_model_states_its_input_and_task(run: fv.Run, people: fv.Run) -> None:
         people.model.score(images)
 
 
+@pytest.mark.long
 def test_run_reports_its_rounds_unless_quiet(
     sets: Mapping[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -101,6 +101,7 @@ def test_size_without_a_power_of_two_is_refused(size: int) -> None:
         reversion_network(8, size)
 
 
+@pytest.mark.long
 def test_trained_network_reconstructs_images_better_than_their_mean() -> None:
     generator = torch.Generator().manual_seed(0)
     codes = torch.randn(256, 4, generator=generator)

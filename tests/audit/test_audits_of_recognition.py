@@ -14,6 +14,8 @@ from fedvisage.audit.audit import audit_run
 from fedvisage.audit.released import CENTRES, MEANS, ReleasedVectors, SitePeople
 from fedvisage.audit.reversion import side_of
 
+pytestmark = pytest.mark.long
+
 OWN = ("privacy-claim", "softmax-shares", "noise-on-clusters", "nearest-neighbour", "reversion", "membership")
 
 

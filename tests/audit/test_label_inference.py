@@ -13,6 +13,8 @@ from tests.toy import NewRun, Sets, discard, files_below, run_toy, tree
 from fedvisage.audit import label_inference
 from fedvisage.audit.audit import audit_run
 
+pytestmark = pytest.mark.long
+
 
 def gradients(labels: np.ndarray, weight: np.ndarray, outputs: np.ndarray) -> torch.Tensor:
     """Return (softmax − onehot) W / N."""

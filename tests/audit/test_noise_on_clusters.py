@@ -46,6 +46,7 @@ def test_cosine_under_algorithm_1_follows_the_noise_of_line_7() -> None:
     assert np.median(paper_cosines(inputs, PlotSetting("ε", "0.5", SETTINGS))) == pytest.approx(expected, abs=0.01)
 
 
+@pytest.mark.long
 def test_cosine_grows_with_epsilon_under_the_private_mechanism() -> None:
     medians = [
         np.nanmedian(
@@ -59,6 +60,7 @@ def test_cosine_grows_with_epsilon_under_the_private_mechanism() -> None:
     assert medians[-1] > 0.99, "with hardly any noise, what is told is the mean of the cap that was chosen"
 
 
+@pytest.mark.long
 def test_cosine_grows_with_fewer_public_directions_until_they_miss_the_cluster() -> None:
     inputs, little = mechanism_inputs(), replace(SETTINGS, budget=Budget(0.3, 1e-5))
     few, many = (

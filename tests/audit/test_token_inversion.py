@@ -30,6 +30,7 @@ def means(images: Tensor) -> Tensor:
     return quarters.permute(0, 2, 3, 1, 4, 5).reshape(len(images), 4, 12)
 
 
+@pytest.mark.long
 def test_decoder_reconstructs_tokens_and_noise_prevents_it() -> None:
     public, secret = pictures(200, 0), pictures(30, 1)
     blind = quality(public.mean(0, keepdim=True).expand_as(secret), secret)
@@ -67,6 +68,7 @@ def test_quality_equals_an_independent_implementation() -> None:
     assert quality(image, image).ssim == pytest.approx(1.0, abs=1e-4)
 
 
+@pytest.mark.long
 def test_audit_tries_every_form_and_the_noise_of_the_run(
     sets: Sets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +96,7 @@ def test_audit_tries_every_form_and_the_noise_of_the_run(
     assert "data:image/png;base64," in (tmp_path / "run" / "report.html").read_text()
 
 
+@pytest.mark.long
 def test_noise_on_gradients_prevents_label_inference(sets: Sets, tmp_path: Path) -> None:
     """Without noise, the same attack on the same run infers all labels."""
     privacy = {"epsilon": 1.0, "delta": 1e-3, "count": "tight", "noise": "derived"}

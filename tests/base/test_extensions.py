@@ -72,6 +72,7 @@ def run_command(*words: str, env: dict[str, str]) -> subprocess.CompletedProcess
     return subprocess.run([sys.executable, "-m", "fedvisage", *words], capture_output=True, text=True, env=env)
 
 
+@pytest.mark.long
 def test_an_installed_method_and_model_are_run_by_their_names(
     installed_package: dict[str, str], sets: Sets, tmp_path: Path
 ) -> None:
@@ -92,6 +93,7 @@ def test_an_installed_package_is_not_loaded_for_help(installed_package: dict[str
     assert actual.stdout.splitlines()[-1] == "False"
 
 
+@pytest.mark.long
 def test_an_installed_importer_is_a_layout(installed_package: dict[str, str], tmp_path: Path) -> None:
     actual = run_command(
         "data", "import", "nothing", str(tmp_path / "in"), str(tmp_path / "out"), env=installed_package
@@ -102,6 +104,7 @@ def test_an_installed_importer_is_a_layout(installed_package: dict[str, str], tm
     assert ", nothing," in wrong.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "word"), [("broken", "loaded"), ("wrong", "Method")])
 def test_invalid_entry_point_is_reported_by_name(installed_package: dict[str, str], name: str, word: str) -> None:
     code = f"import fedvisage as fv; fv.load({{'method': '{name}'}})"

@@ -114,6 +114,7 @@ def test_missing_tensor_file_is_named(tmp_path: Path) -> None:
         read_tensors(tmp_path / "nowhere")
 
 
+@pytest.mark.long
 def test_sealed_file_detects_every_flipped_bit(tmp_path: Path) -> None:
     path = tmp_path / "sealed"
     store.write_sealed(path, TENSORS, {"round": 3, "generations": {"A": 2}})

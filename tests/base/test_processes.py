@@ -72,6 +72,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         running.communicate()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("to", [os.kill, os.killpg])
 @pytest.mark.parametrize(
     ("number", "message"),
@@ -86,6 +87,7 @@ def test_a_signal_to_the_program_or_to_all_ends_it_with_its_workers(
     assert psutil.wait_procs(children, timeout=600)[1] == []
 
 
+@pytest.mark.long
 def test_workers_do_not_outlive_a_killed_program(start: Start) -> None:
     running, children = start()
     os.kill(running.pid, signal.SIGKILL)
@@ -93,6 +95,7 @@ def test_workers_do_not_outlive_a_killed_program(start: Start) -> None:
     assert psutil.wait_procs(children, timeout=600)[1] == []
 
 
+@pytest.mark.long
 def test_killed_worker_fails_the_run(start: Start) -> None:
     running, children = start()
     worker = next(child for child in children if "spawn_main" in " ".join(child.cmdline()))

@@ -171,6 +171,7 @@ def test_terminal_bars_move_and_disappear_after_an_error() -> None:
     assert output.getvalue().count(hidden) == output.getvalue().count(shown_again) == 2
 
 
+@pytest.mark.long
 def test_notebook_shows_lines_without_ipywidgets() -> None:
     """A kernel claims a terminal, and rich's own output for notebooks needs ipywidgets."""
     code = """

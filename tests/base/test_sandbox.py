@@ -11,7 +11,7 @@ import pytest
 
 from fedvisage.base.processes import can_sandbox, enter_sandbox
 
-pytestmark = pytest.mark.skipif(not can_sandbox(), reason="this system has no sandbox")
+pytestmark = [pytest.mark.skipif(not can_sandbox(), reason="this system has no sandbox"), pytest.mark.long]
 
 
 def connect() -> None:

@@ -24,6 +24,7 @@ from fedvisage.base.errors import UserError
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 def test_a_few_cases_of_each_kind_have_no_findings() -> None:
     command = [sys.executable, "-m", "campaigns.hostile", "--workers", "0", "--count", "12", "--seed", "7"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

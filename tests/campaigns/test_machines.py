@@ -79,6 +79,7 @@ def parent(create: Create, tmp_path: Path) -> tuple[Machine, psutil.Process]:
     return machine, psutil.Process(int(file.read_text()))
 
 
+@pytest.mark.long
 def test_processes_of_a_machine_include_those_in_other_sessions(
     parent: tuple[Machine, psutil.Process], tmp_path: Path
 ) -> None:
@@ -91,6 +92,7 @@ def test_processes_of_a_machine_include_those_in_other_sessions(
     assert find_processes(str(tmp_path)) == {}
 
 
+@pytest.mark.long
 def test_processes_that_outlive_their_command_are_counted_and_killed(parent: tuple[Machine, psutil.Process]) -> None:
     machine, child = parent
     assert machine.terminate() == 1
@@ -112,6 +114,7 @@ def test_kill_returns_false_without_a_process(parent: tuple[Machine, psutil.Proc
     assert not federation.kill("A")
 
 
+@pytest.mark.long
 def test_each_machine_has_its_kit_and_each_site_its_cable(sets: Sets, tmp_path: Path) -> None:
     soak = Soak(tmp_path, Result(1, 0, len(SITES), 1), dict.fromkeys(SITES, sets["A"]), {})
     soak.build()

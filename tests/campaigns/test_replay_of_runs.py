@@ -57,6 +57,7 @@ def repeat(content: Mapping[str, Any], out: Path, record: RunRecord) -> Path:
     return out
 
 
+@pytest.mark.long
 def test_repetition_has_the_same_bytes(unsteady: Path, content: Mapping[str, Any], tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     messages = [f"{site} did not commit round {number}: fell asleep" for site, number in sorted(UNCOMMITTED)]
@@ -65,6 +66,7 @@ def test_repetition_has_the_same_bytes(unsteady: Path, content: Mapping[str, Any
     assert deterministic_files(again) == deterministic_files(unsteady)
 
 
+@pytest.mark.long
 def test_repetition_without_the_uncommitted_rounds_differs(
     unsteady: Path, content: Mapping[str, Any], tmp_path: Path
 ) -> None:

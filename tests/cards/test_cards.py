@@ -14,6 +14,8 @@ from tests.contract.test_every_method import ALIKE
 
 from fedvisage.methods import METHODS
 
+pytestmark = pytest.mark.long
+
 HERE = Path(__file__).parent
 RUNS = HERE / "check_runs.py"
 METHOD = f"{RUNS}::test_a_method_computes_the_same_on_a_card"

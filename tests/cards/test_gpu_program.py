@@ -11,6 +11,8 @@ from benchmarks.gpu import program
 from benchmarks.gpu.sections import SECTIONS
 from tests.cards.test_cards import HERE, run_checks
 
+pytestmark = pytest.mark.long
+
 
 def test_every_section_has_a_time_limit_and_the_program_ends_in_time() -> None:
     assert program.LIMITS.keys() == SECTIONS.keys()

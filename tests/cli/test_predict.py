@@ -85,6 +85,7 @@ def test_command_line_and_python_give_the_same_score(run: Path, crops: Path) -> 
     np.testing.assert_allclose([row["logit"] for row in rows], logits, atol=1e-4)
 
 
+@pytest.mark.long
 def test_method_with_random_draws_scores_each_picture_independently(
     sets: Mapping[str, Path], crops: Path, tmp_path: Path
 ) -> None:
@@ -142,6 +143,7 @@ def test_every_picture_has_one_line_for_any_file_name(run: Path, crops: Path, tm
     assert ".mov 1" in result.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_exit_code_reports_attacks_only_on_request(run: Path, crops: Path, photographs: Path, form: str) -> None:
     words = ["--json"] if form == "json" else []
@@ -179,6 +181,7 @@ def parse_pipeline(command: str) -> tuple[list[str], bytes]:
     return shlex.split(after), Path(path).read_bytes() if path else stdin
 
 
+@pytest.mark.long
 def test_documented_commands_score_their_pictures(
     run: Path, photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ def rows(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["fedpad", "fedsis", "privacyface"])
 def test_every_site_reports_its_batches_in_each_round(sets: Mapping[str, Path], tmp_path: Path, method: str) -> None:
     stream, minutes = io.StringIO(), itertools.count(step=60)
@@ -38,6 +39,7 @@ def recipe(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -
     return path
 
 
+@pytest.mark.long
 def test_json_progress_writes_rounds_to_stderr(recipe: Path, tmp_path: Path) -> None:
     result = call("run", recipe, "--out", tmp_path / "run", "--log-format", "json")
     rounds = [row for row in rows(result.stderr) if row["event"] == "round"]
@@ -46,6 +48,7 @@ def test_json_progress_writes_rounds_to_stderr(recipe: Path, tmp_path: Path) -> 
     assert "report:" in result.stdout
 
 
+@pytest.mark.long
 def test_quiet_prints_only_the_result(recipe: Path, tmp_path: Path) -> None:
     quiet = call("run", recipe, "--out", tmp_path / "quiet", "--quiet")
     loud = call("run", recipe, "--out", tmp_path / "loud")

@@ -53,9 +53,22 @@ ALIKE = (
 its own, or whose data is merged or whose sites stay alone."""
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name for name in ALL]
+def marks_of(name: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow] if name in ALIKE else []
+
+
+IN_EVERY_TIER = ("fedpad", "fedsis", "privacyface")
+"""Averaging of an attack detector, split learning, and recognition with two exchanges per round."""
+of_few_methods = pytest.mark.parametrize(
+    "method",
+    [pytest.param(name, marks=[] if name in IN_EVERY_TIER else [pytest.mark.long, *marks_of(name)]) for name in ALL],
+    indirect=True,
+    scope="module",
 )
+"""The mark of long tests, which `make test` runs for some methods only."""
+
+
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=marks_of(name)) for name in ALL])
 def method(request: pytest.FixtureRequest) -> Method:
     return ALL[request.param]
 
@@ -99,11 +112,13 @@ def test_training_moves_every_delivered_part(method: Method, recorded: Recorded,
             assert not torch.equal(before, after), f"{part}.{name} is unchanged"
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_bytes(method: Method, recorded: Recorded, sets: Sets, tmp_path: Path) -> None:
     run_toy(contract(sets, method), tmp_path / "again", method=method)
     assert deterministic_files(tmp_path / "again") == deterministic_files(recorded.out)
 
 
+@of_few_methods
 def test_another_seed_gives_another_model_and_keeps_the_global_random_state(
     method: Method, recorded: Recorded, sets: Sets, tmp_path: Path
 ) -> None:
@@ -114,6 +129,7 @@ def test_another_seed_gives_another_model_and_keeps_the_global_random_state(
     np.testing.assert_equal(np.random.get_state(legacy=False), before_numpy)
 
 
+@of_few_methods
 def test_the_order_of_sites_in_the_recipe_does_not_matter(
     method: Method, recorded: Recorded, sets: Sets, tmp_path: Path
 ) -> None:
@@ -123,6 +139,7 @@ def test_the_order_of_sites_in_the_recipe_does_not_matter(
     assert deterministic_files(tmp_path / "backwards", names=files) == deterministic_files(recorded.out, names=files)
 
 
+@of_few_methods
 def test_a_run_stopped_after_every_round_and_resumed_equals_an_uninterrupted_one(
     method: Method, recorded: Recorded, sets: Sets, tmp_path: Path
 ) -> None:
@@ -199,6 +216,7 @@ def test_canaries_detect_a_batch_of_images(sets: Sets) -> None:
 ALONE = {"training__optimizer__state": "kept", "training__local": {"epochs": 2}, "training__augment": {}}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["fedpad", "single", "fused", "afl", "pooled"])
 def test_one_site_trains_as_if_alone(name: str, sets: Sets, tmp_path: Path) -> None:
     """The methods that minimise FedPAD's Eq. 1 alone, over all lent parts."""
@@ -243,6 +261,7 @@ ONE_CALL = [
 """Methods with one call to each site per round, whose server takes the mean."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ONE_CALL, ids=lambda method: method.name)
 def test_single_site_run_equals_its_own_call(method: Method, sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, method, data__sites={"A": str(sets["A"])}, **ALONE)
@@ -267,6 +286,7 @@ def called_alone(method: Method, recipe: Recipe, path: Path, name: str) -> Mappi
     return net.state_dict()
 
 
+@pytest.mark.long
 def test_two_exchanges_without_a_pull_are_fedpad(sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, two_exchanges.METHOD, method__pull=0.0)
     run_toy(content, tmp_path / "null", method=two_exchanges.METHOD)

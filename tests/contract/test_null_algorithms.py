@@ -19,7 +19,10 @@ ARCH = {"timm": {"arch": "mobilenetv3_small_050"}}
 KINDS = ("resnet18", "vit-h", "timm", "sphere20", "iresnet18", "timm-embedding")
 ALIKE = ("vit-h", "iresnet18", "timm-embedding")
 """Networks that algorithms meet as they meet the others of their task."""
-PARAMETERS = [pytest.param(kind, marks=pytest.mark.slow) if kind in ALIKE else kind for kind in KINDS]
+PARAMETERS = [
+    kind if kind == "sphere20" else pytest.param(kind, marks=pytest.mark.slow if kind in ALIKE else pytest.mark.long)
+    for kind in KINDS
+]
 NULL: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
     (
         "fedavg",
@@ -57,7 +60,10 @@ def fedavg(model: str, sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> 
     return weights(out)
 
 
-@pytest.mark.parametrize(("algorithm", "off", "on"), NULL, ids=[name for name, *_ in NULL])
+@pytest.mark.parametrize(
+    ("algorithm", "off", "on"),
+    [pytest.param(*case, id=case[0], marks=[] if case[0] == "scaffold" else pytest.mark.long) for case in NULL],
+)
 def test_algorithm_without_its_own_term_is_fedavg(
     algorithm: str, off: dict[str, Any], on: dict[str, Any], model: str, fedavg: bytes, sets: Sets, tmp_path: Path
 ) -> None:
@@ -68,12 +74,14 @@ def test_algorithm_without_its_own_term_is_fedavg(
         assert weights(tmp_path / "off") == fedavg
 
 
+@pytest.mark.long
 def test_first_round_of_scaffold_is_fedavg(model: str, sets: Sets, tmp_path: Path) -> None:
     for name in ("scaffold", "fedavg"):
         run_toy(recipe(sets, name, model, training__rounds=1), tmp_path / name)
     assert weights(tmp_path / "scaffold") == weights(tmp_path / "fedavg")
 
 
+@pytest.mark.long
 def test_fednova_with_equal_steps_is_fedavg_to_rounding(model: str, fedavg: bytes, sets: Sets, tmp_path: Path) -> None:
     """Its sites send one step's length, in float32; the first round is compared, before rounding errors grow."""
     for name in ("fednova", "fedavg"):
@@ -84,6 +92,7 @@ def test_fednova_with_equal_steps_is_fedavg_to_rounding(model: str, fedavg: byte
         torch.testing.assert_close(actual[name], value, rtol=2e-6, atol=1e-7)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("norms", "sites"), [("shared", 3), ("private", 1)])
 @pytest.mark.parametrize("kind", [one for one in PARAMETERS if one != "sphere20"])
 def test_fedbn_without_private_layers_is_fedavg(kind: str, norms: str, sites: int, sets: Sets, tmp_path: Path) -> None:
@@ -108,6 +117,7 @@ def join_parts(kind: str, content: Mapping[str, Any], parts: Mapping[str, torch.
     return actual
 
 
+@pytest.mark.long
 def test_fednova_differs_from_fedavg_where_sites_take_unequal_steps(tmp_path: Path) -> None:
     """Of recognition, too, whose sites go through views of their own size."""
     counts = {"A": 3, "B": 3, "C": 8}

@@ -16,6 +16,8 @@ from fedvisage.methods.pad import fedgpad, fedma
 from fedvisage.nn.vgg import LAYERS
 from fedvisage.recipe import Recipe
 
+pytestmark = pytest.mark.long
+
 
 def shared_only(recipe: Recipe) -> nn.ModuleDict:
     whole = fedgpad.network(recipe)

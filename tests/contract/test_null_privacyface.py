@@ -17,6 +17,7 @@ SGD = {"name": "sgd", "lr": 0.05}
 NO_CLUSTERS = {"clustering": "paper", "rho": 1e-3, "minimum": 3}
 
 
+@pytest.mark.long
 def test_privacyface_without_clusters_is_fedavg_with_public_fine_tuning(sets: Sets, tmp_path: Path) -> None:
     conventional = run_to_weights(tree(sets, "conventional"), tmp_path / "conventional")
     assert run_to_weights(tree(sets, "privacyface"), tmp_path / "null", **NO_CLUSTERS) == conventional
@@ -31,6 +32,7 @@ def test_privacyface_without_clusters_and_public_fine_tuning_is_fedavg(sets: Set
     assert tuned != fedavg
 
 
+@pytest.mark.long
 def test_fedface_without_spreadout_is_conventional_training(sets: Sets, tmp_path: Path) -> None:
     """With λ = 0 the centres come back as they were sent: loss, scale and public fine-tuning are the baseline's."""
     conventional = run_to_weights(tree(sets, "conventional", training__rounds=2), tmp_path / "conventional")
@@ -44,12 +46,14 @@ def test_fedface_without_spreadout_is_conventional_training(sets: Sets, tmp_path
     assert moved != conventional
 
 
+@pytest.mark.long
 def test_own_clusters_of_a_site_are_not_its_negatives(sets: Sets, tmp_path: Path) -> None:
     alone = {"data__sites": {"A": str(set_of_task(sets["A"], "privacyface"))}}
     plain = run_to_weights(tree(sets, "conventional", **alone), tmp_path / "plain")
     assert run_to_weights(tree(sets, "privacyface", **alone), tmp_path / "alone") == plain
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backbone", ["sphere20", "iresnet18"])
 def test_fedsgd_on_one_batch_is_fedavg_on_one_batch(backbone: str, sets: Sets, tmp_path: Path) -> None:
     one = {"training__local": {"batches": 1}, "training__optimizer": SGD}
@@ -60,6 +64,7 @@ def test_fedsgd_on_one_batch_is_fedavg_on_one_batch(backbone: str, sets: Sets, t
     )
 
 
+@pytest.mark.long
 def test_spent_budget_keeps_the_model_of_the_last_paid_round(sets: Sets, tmp_path: Path) -> None:
     spent = run_to_weights(tree(sets, "privacyface", privacy__epsilon=2.0), tmp_path / "spent")
     short = run_to_weights(tree(sets, "privacyface", training__rounds=2), tmp_path / "short")
@@ -78,6 +83,7 @@ def test_a_budget_that_does_not_allow_one_round_is_refused(sets: Sets, tmp_path:
     assert not (tmp_path / "run" / "metrics.json").exists()
 
 
+@pytest.mark.long
 def test_clusters_released_once_are_paid_for_once_and_used_in_every_round(sets: Sets, tmp_path: Path) -> None:
     run_to_weights(tree(sets, "privacyface"), tmp_path / "once", releases="once", project=4)
     lines = read_lines(tmp_path / "once" / "ledger.jsonl")
@@ -89,6 +95,7 @@ def test_clusters_released_once_are_paid_for_once_and_used_in_every_round(sets: 
     assert clusters[-1]["cost"]["total"]["epsilon"] == pytest.approx(1.0)
 
 
+@pytest.mark.long
 def test_released_message_has_the_same_size_for_any_clusters(sets: Sets, tmp_path: Path) -> None:
     many = make_people(tmp_path / "six people", "A", 5, identities=6)
     sizes = []

@@ -30,6 +30,7 @@ def test_fedfr_without_its_three_modules_is_fedavg(sets: Sets, tmp_path: Path) -
     assert run_to_weights(tree(sets, "fedfr"), tmp_path / "fedfr") != fedavg
 
 
+@pytest.mark.long
 def test_fedface_without_spreadout_trains_the_backbone_of_fedavg(sets: Sets, tmp_path: Path) -> None:
     off = tree(sets, "fedface", method__spreadout={"weight": 0})
     on = tree(sets, "fedface", training__optimizer__lr=0.02, method__spreadout={"weight": 10})
@@ -40,6 +41,7 @@ def test_fedface_without_spreadout_trains_the_backbone_of_fedavg(sets: Sets, tmp
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["fedfr", pytest.param("distillation", marks=pytest.mark.slow), "conventional"])
 def test_a_sample_as_large_as_all_classes_is_no_sample(name: str, sets: Sets, tmp_path: Path) -> None:
     kept = {"optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.9, "state": "kept"}, "rounds": 2, "batch": 2}
@@ -54,6 +56,7 @@ def test_a_sample_as_large_as_all_classes_is_no_sample(name: str, sets: Sets, tm
     assert few != whole
 
 
+@pytest.mark.long
 def test_pre_training_may_draw_a_sample_of_the_public_classes(sets: Sets, tmp_path: Path) -> None:
     delivered = {}
     for wanted in (None, 4, 2):
@@ -63,6 +66,7 @@ def test_pre_training_may_draw_a_sample_of_the_public_classes(sets: Sets, tmp_pa
     assert delivered[2] != delivered[None]
 
 
+@pytest.mark.long
 def test_distillation_with_weight_zero_is_fine_tuning(sets: Sets, tmp_path: Path) -> None:
     run_toy(tree(sets, "fine-tune", training__rounds=2), tmp_path / "fine-tune")
     run_toy(tree(sets, "distillation", training__rounds=2, method__distillation=0.0), tmp_path / "null")
@@ -72,6 +76,7 @@ def test_distillation_with_weight_zero_is_fine_tuning(sets: Sets, tmp_path: Path
     assert not np.array_equal(states["on"], states["fine-tune"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["fedfr", "fedface"])
 def test_private_parts_of_a_site_travel_only_if_declared(name: str, sets: Sets, tmp_path: Path) -> None:
     sent: list[bytes] = []
@@ -84,6 +89,7 @@ def test_private_parts_of_a_site_travel_only_if_declared(name: str, sets: Sets, 
     assert any(row in message for row in rows for message in sent) == (name == "fedface")
 
 
+@pytest.mark.long
 def test_one_identity_per_site_works_if_the_loss_has_a_gradient(tmp_path: Path) -> None:
     few = make_sets(tmp_path / "sets")
     for seed, name in enumerate("ABC"):

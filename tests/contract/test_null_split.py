@@ -7,6 +7,8 @@ import pytest
 from tests.contract.comparing import run_to_weights
 from tests.toy import Sets, tree
 
+pytestmark = pytest.mark.long
+
 ONE_BATCH = ({"encoder_update": "gradient"}, {"batches": 1})
 EACH_BATCH = ({"encoder_update": "average"}, {"batches": 3})
 

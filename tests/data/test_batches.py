@@ -96,6 +96,7 @@ def unequal(tmp_path_factory: pytest.TempPathFactory) -> View:
     return view_of_labels(tmp_path_factory.mktemp("order") / "L", [1] * 7 + [0] * 30)
 
 
+@pytest.mark.long
 @given(st.integers(2, 50), st.integers(0, 2**32))
 def test_shuffled_visits_each_image_once(unequal: View, size: int, seed: int) -> None:
     batches = epoch_batches(unequal, np.random.default_rng(seed), size=size, sampling="shuffled")

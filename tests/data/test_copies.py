@@ -137,6 +137,7 @@ def test_table_of_hashes_needs_no_writable_cache(tmp_path: Path) -> None:
     assert len(contents_of(view.slices[0].set, tmp_path / "cache").exact) == 4
 
 
+@pytest.mark.long
 def test_rendered_people_of_other_domains_and_seeds_are_not_near(tmp_path: Path) -> None:
     few = " videos=1 frames=1 species=print"
     lines = ("O subjects=3 size=48", "O subjects=3 size=48 seed=1", "C subjects=3 size=48")

@@ -151,6 +151,7 @@ with Writer(Path(sys.argv[1]), name="T", size=8, source="") as out:
 """
 
 
+@pytest.mark.long
 def test_next_writer_removes_leftovers_of_a_killed_one(tmp_path: Path) -> None:
     for name in ("T", "T.b", "U"):
         process = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / name)], check=False)

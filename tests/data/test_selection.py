@@ -163,6 +163,7 @@ def test_missing_column_or_value_is_refused(with_columns: Path) -> None:
         part(with_columns, "session=3")
 
 
+@pytest.mark.long
 def test_run_with_split_sites_evaluates_an_unseen_attack(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """Two sites of one set each, an auxiliary tenth with its own batch size, and a target with replays only."""
     aux = make_set(tmp_path / "aux", "X", 9, subjects=30)
@@ -187,6 +188,7 @@ def test_target_may_not_share_a_part_of_a_sites_set(sets: Mapping[str, Path], tm
         run_toy(content, tmp_path / "run")
 
 
+@pytest.mark.long
 def test_training_may_start_from_the_other_nine_tenths(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """The central pre-training's file is what FedSIS starts from; both have the same parts."""
     aux = make_set(tmp_path / "aux", "X", 9, subjects=30)

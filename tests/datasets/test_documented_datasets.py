@@ -35,6 +35,7 @@ def blocks(page: str, kind: str) -> list[str]:
     return [text for language, text in fenced if language == kind]
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_documented_commands_print_the_documented_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -120,6 +121,7 @@ def test_dataset_without_a_page_names_its_owners() -> None:
         assert owner in text
 
 
+@pytest.mark.long
 def test_small_copy_of_a_folder_of_people_can_be_imported(tmp_path: Path) -> None:
     source, to = str(tmp_path / "copy"), str(tmp_path / "set")
     for arguments in (["pretend", "identities", source], ["import", "identities", source, to, "--size", "32"]):

@@ -42,6 +42,7 @@ cli.main()
 """
 
 
+@pytest.mark.long
 def test_failed_small_copy_leaves_nothing(tmp_path: Path) -> None:
     words = ["data", "pretend", "folder", str(tmp_path / "copy")]
     process = subprocess.run([sys.executable, "-c", LIMITED_FILES, *words], capture_output=True, text=True, check=False)
@@ -264,6 +265,7 @@ def start_rendering(*words: str) -> tuple[subprocess.Popen[str], list[psutil.Pro
     return running, psutil.Process(running.pid).children(recursive=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("to", "number", "output", "code"),
     [
@@ -284,6 +286,7 @@ def test_interrupted_rendering_ends_with_one_line_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_sigterm_ends_a_run_while_it_renders(tmp_path: Path) -> None:
     words = ["run", "demo/fedpad", "--out", str(tmp_path / "run"), "--cache", str(tmp_path / "cache")]
     running, children = start_rendering(*words)

@@ -34,6 +34,8 @@ from fedvisage.tasks.finished_model import open_model
 from fedvisage.tasks.pad.adaptation import adapt_and_score, adapt_weights
 from fedvisage.tasks.pad.evaluation import sources_of
 
+pytestmark = pytest.mark.long
+
 
 def crops(count: int = 80) -> np.ndarray:
     """Return noise of two kinds, darker than the sites' images."""

@@ -20,6 +20,8 @@ from fedvisage.device import Pipeline
 from fedvisage.faces.pictures import sample_video
 from fedvisage.runs.assess_pipeline import Assessment, assess, presentations_in
 
+pytestmark = pytest.mark.long
+
 PEOPLE = 3
 
 

@@ -28,6 +28,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return create_environment(tmp_path_factory.mktemp("base"))
 
 
+@pytest.mark.long
 def test_base_installation_scores_pictures_with_an_export(python: Path, pad: Path, tmp_path: Path) -> None:
     Image.fromarray(np.full((32, 32, 3), 90, np.uint8)).save(tmp_path / "picture.png")
     assert call(python, "-c", "import torch").returncode != 0
@@ -75,6 +76,7 @@ def test_model_that_needs_torch_is_refused_before_its_download(python: Path) -> 
     check_output(done.stderr.splitlines()[-1], "fedvisage[train]", "torch")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "extra"),
     [
@@ -95,12 +97,14 @@ def test_command_names_its_missing_extra(python: Path, words: tuple[str, ...], e
     check_output(done.stderr, f"fedvisage[{extra}]", f"whl[{extra}]")
 
 
+@pytest.mark.long
 def test_python_api_names_its_missing_extra(python: Path) -> None:
     done = call(python, "-c", "import fedvisage as fv; fv.run")
     assert "UserError" in done.stderr
     assert re.search(r"pip install 'dist/fedvisage-.*whl\[train\]'", done.stderr)
 
 
+@pytest.mark.long
 def test_base_installation_is_small() -> None:
     files = {
         Path(os.path.realpath(str(distribution(name).locate_file(file))))

@@ -39,6 +39,8 @@ from fedvisage.faces.quality import Settings
 from fedvisage.runs.export.export import export
 from fedvisage.tasks.finished_model import open_model
 
+pytestmark = pytest.mark.long
+
 MARGINS = (1.4, 2.7, 4.0)
 CUT = """
 import { readFileSync } from "node:fs";

@@ -161,6 +161,7 @@ app(["watch", sys.argv[3], "--pad", sys.argv[1]], standalone_mode=False)
 """
 
 
+@pytest.mark.long
 def test_pipeline_needs_no_torch(pad: Path, recognition: Path, photographs: Photographs, tmp_path: Path) -> None:
     from PIL import Image
 

@@ -58,6 +58,7 @@ def test_documented_commands_and_python_run(place: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().out.split()[0] in ("bona_fide", "attack")
 
 
+@pytest.mark.long
 def test_export_and_run_predict_equally(place: Path, pad: Path) -> None:
     run, export = (json.loads(output_of("predict", model, "photos", "--json")) for model in ("runs/first", pad))
     assert run["threshold"] == export["threshold"]
@@ -67,6 +68,7 @@ def test_export_and_run_predict_equally(place: Path, pad: Path) -> None:
         assert image == same
 
 
+@pytest.mark.long
 def test_export_and_run_compare_equally(place: Path, recognition_run: Path, recognition: Path) -> None:
     words = ("photos/one.png", "--against", "photos", "--json")
     run, export = (json.loads(output_of("predict", path, *words)) for path in (recognition_run, recognition))

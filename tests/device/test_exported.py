@@ -161,6 +161,7 @@ VERBS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(VERBS))
 def test_commands_refuse_external_data_in_one_line(spying_export: Path, photographs: dict[str, Any], name: str) -> None:
     Image.fromarray(photographs["one"]).save("photo.png")

@@ -146,6 +146,7 @@ def test_python_opens_and_evaluates_a_fused_model(fused_export: Path, sets: Mapp
     assert json.loads(output)["auc"] == metrics["auc"]
 
 
+@pytest.mark.long
 def test_fused_model_keeps_its_scores_when_calibrated(fused_export: Path, scene: np.ndarray, tmp_path: Path) -> None:
     live = tmp_path / "live"
     live.mkdir()
@@ -240,6 +241,7 @@ def test_fused_member_contributes_its_own_members(fused_export: Path, members: l
     assert factors == [(2.0, 8.0), (1.0, 12.0), (0.5, 2.0), (3.0, 5.0)]
 
 
+@pytest.mark.long
 def test_run_is_exported_and_scaled_by_the_deviation_of_its_held_out_scores(
     pad_run: Path, pad: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:

@@ -127,6 +127,7 @@ def test_broken_video_prints_only_its_error(tmp_path: Path, capfd: pytest.Captur
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.long
 def test_watch_decides_at_the_chosen_operating_point(pad: Path, face: np.ndarray, tmp_path: Path) -> None:
     Image.fromarray(face).resize((192, 192)).save(tmp_path / "face.png")
     own, chosen = (required_threshold(model) for model in (Exported.open(pad), Exported.open(pad).at("eer")))

@@ -67,6 +67,7 @@ def test_certificate_outside_its_dates_is_refused(days: int, word: str, own_kits
         check(credentials, "bank", datetime.now(UTC) + timedelta(days=days))
 
 
+@pytest.mark.long
 def test_server_command_without_a_key_exits_with_2_and_one_line(own_kits: Path, tmp_path: Path) -> None:
     kit = copy_kit(own_kits / "server", tmp_path)
     (kit / "startup" / "server.key").unlink()

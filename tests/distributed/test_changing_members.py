@@ -82,6 +82,7 @@ def test_new_site_and_second_operator_take_part(members: Rehearsal, sets: Sets, 
     assert {"A", "B", "C", "localhost", SECOND} <= seen
 
 
+@pytest.mark.long
 def test_revoked_members_are_cut_off_and_a_renewed_site_returns(members: Rehearsal, sets: Sets, tmp_path: Path) -> None:
     wait_until(lambda: connected_sites(members) == set("ABC"))
     kits = members.server.path.parent
@@ -108,6 +109,7 @@ def test_revoked_members_are_cut_off_and_a_renewed_site_returns(members: Rehears
     assert sites_by_round(tmp_path / "again") == [set("ABC")]
 
 
+@pytest.mark.long
 def test_sites_reconnect_to_a_renewed_server(members: Rehearsal) -> None:
     wait_until(lambda: connected_sites(members) == set("ABC"))
     kits = members.server.path.parent

@@ -19,7 +19,7 @@ from fedvisage.federation.record.ledger import read_lines
 from fedvisage.nvflare.node import end
 from fedvisage.nvflare.rehearsal import free_port
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600), pytest.mark.long]
 
 PAGES = [Path(__file__).parents[2] / "docs" / name for name in ("deploy.md", "membership.md")]
 PROGRAM = (sys.executable, "-m", "fedvisage")

@@ -92,6 +92,7 @@ def test_site_that_dies_repeatedly_is_left_out(
     assert any("continues without it" in text for text in witness.lines)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "fault",
     [pytest.param(fault, id=fault.name, marks=() if fault.name in QUICK else pytest.mark.slow) for fault in FAULTS],

@@ -25,7 +25,7 @@ from fedvisage.nvflare.node import end
 from fedvisage.nvflare.operator import connect_to_server
 from fedvisage.nvflare.rehearsal import Rehearsal
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600), pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

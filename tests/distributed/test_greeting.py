@@ -113,6 +113,7 @@ def test_proxy_without_its_server_is_retried(own_kits: Path, tmp_path: Path, abr
     assert not isinstance(error.value, ConnectionClosed), "only repeated closing is a refusal"
 
 
+@pytest.mark.long
 def test_repeated_hang_ups_count_as_a_refusal(own_kits: Path, tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     startup = own_kits / "server" / "startup"
@@ -129,6 +130,7 @@ def test_repeated_hang_ups_count_as_a_refusal(own_kits: Path, tmp_path: Path) ->
             wait_for_greeting(kit, lambda text: None)
 
 
+@pytest.mark.long
 def test_unreachable_server_is_reported_once_until_it_answers(own_kits: Path, tmp_path: Path) -> None:
     port, lines, greeted, waiting = free_port(), list[str](), threading.Event(), threading.Event()
     kit = kit_for_port(own_kits / "sites" / "bank", port, tmp_path)
@@ -152,6 +154,7 @@ def test_unreachable_server_is_reported_once_until_it_answers(own_kits: Path, tm
     assert f"localhost:{port}" in lines[0]
 
 
+@pytest.mark.long
 def test_waiting_ends_at_the_deadline(own_kits: Path, tmp_path: Path) -> None:
     kit, began = kit_for_port(own_kits / "sites" / "bank", free_port(), tmp_path), time.monotonic()
     with pytest.raises(Unreachable, match="reached"):

@@ -92,6 +92,7 @@ def certificate(kit: Path) -> x509.Certificate:
     return x509.load_pem_x509_certificate((kit / "startup" / "client.crt").read_bytes())
 
 
+@pytest.mark.long
 def test_new_members_get_kits_and_existing_kits_stay(kits: Path) -> None:
     before = {name: files_below(kits / name) for name in ("server", "operator", "sites/bank", "sites/border")}
     changes = provision(file_with_phone(), kits)
@@ -137,6 +138,7 @@ def test_renewal_is_a_certificate_for_the_key_in_the_kit(kits: Path) -> None:
     assert timedelta(days=359) < new.not_valid_after_utc - datetime.now(UTC) < timedelta(days=361)
 
 
+@pytest.mark.long
 def test_revoked_member_is_refused_until_renewed(kits: Path) -> None:
     lines: list[str] = []
     lost, border = certificate(kits / "sites/bank"), certificate(kits / "sites/border")
@@ -428,6 +430,7 @@ def test_stolen_kit_is_revoked_and_renewed_at_once(kits: Path) -> None:
     check(credentials_in(kits / "sites/bank", at_server=False), "bank")
 
 
+@pytest.mark.long
 def test_list_with_a_foreign_signature_is_refused_and_the_list_in_force_stays(kits: Path, own_kits: Path) -> None:
     lines: list[str] = []
     provision(federation_file(), kits, revoke=["bank"])
@@ -515,6 +518,7 @@ def test_no_certificate_outlives_the_root(tmp_path: Path) -> None:
     assert any("root ends" in note for note in notes)
 
 
+@pytest.mark.long
 def test_servers_sites_and_runs_warn_of_expiry_at_their_start(sets: Sets, tmp_path: Path) -> None:
     port, lines = free_port(), list[str]()
     provision(federation_file(server={"host": "localhost", "port": port}), tmp_path / "kits", root_days=10)
@@ -690,6 +694,7 @@ def open_streams(kit: Kit, port: int, count: int) -> Iterator[Any]:
         yield channel, StreamerStub(channel).Stream(QQ())
 
 
+@pytest.mark.long
 def test_one_certificate_cannot_take_all_streams(listener: tuple[Path, int]) -> None:
     """The oldest of its streams are closed: a member whose connections died can always open a new one."""
     kits, port = listener

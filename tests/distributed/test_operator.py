@@ -101,6 +101,7 @@ def test_site_without_recent_contact_is_stale_by_the_servers_clock(clock: float)
     assert stale == {"A": False, "B": True, "C": True}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("patience", [600.0, -1.0])
 def test_internal_server_error_is_retried_within_the_patience_of_the_run(sets: Sets, patience: float) -> None:
     """A full disk, where NVFlare cannot write its audit log, may be temporary."""

@@ -53,6 +53,7 @@ class Observer(LineReporter):
             self.pages.append((self.kit.parent / "console.html").read_text())
 
 
+@pytest.mark.long
 def test_status_shows_a_run_and_its_progress_while_it_runs(federation: Rehearsal, sets: Sets, tmp_path: Path) -> None:
     observer = Observer(federation.operator.path)
     content = tree(sets, training__rounds=ROUNDS, tracking="tensorboard")

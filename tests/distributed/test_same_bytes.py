@@ -11,13 +11,15 @@ from fedvisage.nvflare.rehearsal import Rehearsal
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 
-PATTERNS = ("fedpad", "fedsis")
-"""One method of two ways to exchange: averaging, and tokens and gradients every batch. `make distributed` has all."""
+OTHERS = sorted(name for name, method in METHODS.items() if name not in ("fedpad", "fedsis") and not method.pooled)
+METHODS_IN_TIERS = (
+    "fedpad",
+    pytest.param("fedsis", marks=pytest.mark.long),  # tokens and gradients every batch
+    *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS),
+)
 
-OTHERS = sorted(name for name, method in METHODS.items() if name not in PATTERNS and not method.pooled)
 
-
-@pytest.mark.parametrize("method", [*PATTERNS, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
+@pytest.mark.parametrize("method", METHODS_IN_TIERS)
 def test_bytes_equal_those_of_one_process(
     method: str, request: pytest.FixtureRequest, sets: Sets, tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ from fedvisage.nvflare.kits import own_settings
 from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
 from fedvisage.nvflare.trust import REQUIRE_SECURE, ROSTERS
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600), pytest.mark.long]
 
 
 @pytest.fixture

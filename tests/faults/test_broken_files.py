@@ -14,6 +14,8 @@ from tests.toy import Sets, deterministic_files, run_toy, tree
 
 from fedvisage.base.errors import RunFailed
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def half(sets: Sets, tmp_path_factory: pytest.TempPathFactory, machine: Machine) -> Path:

@@ -14,6 +14,8 @@ from tests.toy import Sets, deterministic_files, tree
 from fedvisage.base.streams import numpy_rng
 from fedvisage.methods.pad import fedpad
 
+pytestmark = pytest.mark.long
+
 METHODS = (fedpad.METHOD, fedpad.SINGLE, split.METHOD, released.METHOD)
 KILLS = 5
 """The least number of kills per method and kind of kill: 40 in total."""

@@ -3,12 +3,15 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
 from tests.faults.machine import KILLED, Machine
 from tests.toy import ROUNDS, Sets, tree
 
 from fedvisage.base.streams import numpy_rng
+
+pytestmark = pytest.mark.long
 
 KILLS, MAX_KILLS = 5, 40
 """The test ends after this many kills, if one of them fell between a release and a checkpoint."""

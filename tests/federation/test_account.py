@@ -163,6 +163,7 @@ def test_clustering_uses_each_persons_own_features_under_the_lent_model(wire_rec
     torch.testing.assert_close(wire_record.replies[ROUNDS, "cluster", "A"]["clusters"], expected, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.long
 def test_report_states_the_joint_cost_and_its_adversary(run: Path) -> None:
     privacy = json.loads((run / "metrics.json").read_text())["privacy"]
     html = render(read_run(run))

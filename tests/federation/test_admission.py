@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
+import pytest
 import torch
 from tests.federation.damaged_uploads import NET, UPLOADS, honest, spoil
 from tests.toy import recipe_of, tree
@@ -75,6 +76,7 @@ def mean_of(messages: Mapping[str, Message]) -> Message:
     return mean.result()
 
 
+@pytest.mark.long
 def test_ten_thousand_hostile_answers_are_all_refused(tmp_path: Path) -> None:
     recipe = recipe_of(tree({name: Path(f"nowhere/{name}") for name in "ABCU"}))
     wire, ways = HostileWire(np.random.default_rng(0)), Counter[str]()

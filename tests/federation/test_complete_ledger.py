@@ -12,6 +12,8 @@ from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.site_worker import LocalTransport, SiteWorker
 from fedvisage.federation.wire.message import Order, Reply
 
+pytestmark = pytest.mark.long
+
 Crossing = tuple[str, int, str, str]
 """Direction, round, call and site of a message."""
 

@@ -81,6 +81,7 @@ def narrow(net: nn.Module, most: int) -> Callable[[Batch], Tensor]:
     return loss
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("most", "keyword"), [(3, "training.batch to 3"), (6, "training.batch to 3"), (1, "not even 2")]
 )

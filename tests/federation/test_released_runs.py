@@ -20,6 +20,7 @@ from fedvisage.federation.wire.message import Order, Reply
 from fedvisage.federation.wire.schema import Schema
 
 
+@pytest.mark.long
 def test_ledger_states_the_cost_of_each_release_and_metrics_the_total(sets: Sets, tmp_path: Path) -> None:
     metrics = run_toy(tree(sets, released.METHOD), tmp_path / "run", method=released.METHOD)
     lines = read_lines(tmp_path / "run" / "ledger.jsonl")
@@ -37,6 +38,7 @@ def test_ledger_states_the_cost_of_each_release_and_metrics_the_total(sets: Sets
     assert not any("cost" in line for line in lines if line["kind"] != "dp")
 
 
+@pytest.mark.long
 def test_a_run_stops_at_its_budget(sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, released.METHOD)
     content["privacy"] |= {"epsilon": 2 * BUDGET.epsilon}

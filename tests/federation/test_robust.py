@@ -30,6 +30,7 @@ def mean(pad_run: Path) -> bytes:
     return weights(pad_run)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_gives_the_same_bytes_for_any_order_of_sites(rule: Any, mean: bytes, sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, training__rounds=1, federation__combine=rule)
@@ -48,6 +49,7 @@ def test_clipping_beyond_every_update_is_the_mean(mean: bytes, sets: Sets, tmp_p
     assert weights(tmp_path / "run") == mean
 
 
+@pytest.mark.long
 def test_krum_takes_over_one_of_the_uploads(five: dict[str, str], sets: Sets, tmp_path: Path) -> None:
     common: dict[str, Any] = {"training__rounds": 1, "evaluation__every": 0}
     run_toy(tree(sets, data__sites=five, federation__combine="krum", **common), tmp_path / "krum")
@@ -106,6 +108,7 @@ def test_counters_stay_within_the_range_of_the_sites(rule: Any) -> None:
     assert all(value.dtype == torch.float64 for value in result.values())
 
 
+@pytest.mark.long
 def test_the_members_of_a_robust_run_are_finite(sets: Sets, tmp_path: Path) -> None:
     run_toy(tree(sets, "fedgpad", training__rounds=1, federation__combine="median"), tmp_path / "run")
     assert all(torch.isfinite(value).all() for value in load_file(tmp_path / "run" / "model.safetensors").values())

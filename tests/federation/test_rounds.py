@@ -50,6 +50,7 @@ def claim_examples(order: Order, message: Message) -> Message:
     return message | {"examples": torch.tensor(10**12)} if "examples" in message else {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("up", [spoil, drop_a_field, keep_one_row, claim_examples])
 def test_malformed_upload_is_refused_by_site_name_and_left_out(
     up: Any, sets: Sets, without_b: Path, tmp_path: Path
@@ -61,6 +62,7 @@ def test_malformed_upload_is_refused_by_site_name_and_left_out(
         assert row["failed"]["B"].startswith("refused: ")
 
 
+@pytest.mark.long
 def test_failing_disk_of_a_site_does_not_stop_the_others(sets: Sets, without_b: Path, tmp_path: Path) -> None:
     class Broken(LocalTransport):
         def __init__(self, site_workers: Any, **others: Any) -> None:
@@ -75,6 +77,7 @@ def test_failing_disk_of_a_site_does_not_stop_the_others(sets: Sets, without_b: 
     assert "Input/output error" in read_lines(tmp_path / "run" / "rounds.jsonl")[0]["failed"]["B"]
 
 
+@pytest.mark.long
 def test_a_site_whose_loss_is_not_finite_fails_alone(sets: Sets, without_b: Path, tmp_path: Path) -> None:
     def down(order: Order) -> Order:
         broken = {
@@ -89,6 +92,7 @@ def test_a_site_whose_loss_is_not_finite_fails_alone(sets: Sets, without_b: Path
     assert "not finite" in first["failed"]["B"]
 
 
+@pytest.mark.long
 def test_a_round_without_a_site_equals_the_round_of_the_survivors(sets: Sets, tmp_path: Path) -> None:
     settings = {"offline": 0.4}
     seed = next(s for s in range(100) if draw_offline("ABC", Federation(**settings), s, 1) == {"B"})
@@ -108,6 +112,7 @@ def test_unsampled_sites_get_no_message(sets: Sets, tmp_path: Path) -> None:
         assert len(receivers) == 1
 
 
+@pytest.mark.long
 def test_without_a_quorum_the_model_stays_as_it_was(sets: Sets, tmp_path: Path) -> None:
     settings = {"offline": 0.4, "quorum": 3}
     drawn = Federation(**settings)
@@ -145,6 +150,7 @@ def lost_at(call: str, number: int) -> Callable[[Order, Message], Message | None
     return up
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("call", "number"), [("tokens", 1), ("tokens", 2), ("head", 1), ("finish", 1)])
 def test_site_lost_during_an_exchange_does_not_stop_the_round(
     call: str, number: int, sets: Sets, tmp_path: Path
@@ -157,6 +163,7 @@ def test_site_lost_during_an_exchange_does_not_stop_the_round(
     assert math.isfinite(metrics["eer"])
 
 
+@pytest.mark.long
 def test_gradient_of_another_shape_is_refused_and_the_server_continues(sets: Sets, tmp_path: Path) -> None:
     def up(order: Order, message: Message) -> Message:
         return {"gradient": message["gradient"][:3]} if order.call == "head" else message

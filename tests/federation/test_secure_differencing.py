@@ -63,6 +63,7 @@ def secure_recipe(sets: Sets, sites: Sequence[str] = SITES, colluders: int = 0, 
 # An operator who follows the protocol, and starts runs with and without a site.
 
 
+@pytest.mark.long
 def test_two_sums_that_differ_by_one_site_show_its_upload(sets: Sets, tmp_path: Path) -> None:
     run_toy(secure_recipe(sets), tmp_path / "with")
     run_toy(secure_recipe(sets, "AB"), tmp_path / "without")
@@ -106,12 +107,14 @@ def test_a_second_run_with_other_sites_is_refused(
     assert uploads_of(tmp_path / "two", "public") == new_sites, "not even a key leaves a site of the first run"
 
 
+@pytest.mark.long
 def test_the_same_members_may_run_again(wire: partial[KitTransport], sets: Sets, tmp_path: Path) -> None:
     run_toy(secure_recipe(sets), tmp_path / "one", wire=wire)
     run_toy(secure_recipe(sets), tmp_path / "two", wire=partial(wire, run="second"))
     assert weights(tmp_path / "one") == weights(tmp_path / "two")
 
 
+@pytest.mark.long
 def test_each_sites_administrator_can_allow_another_roster(
     wire: partial[KitTransport], sets: Sets, tmp_path: Path
 ) -> None:
@@ -122,6 +125,7 @@ def test_each_sites_administrator_can_allow_another_roster(
     assert uploads_of(tmp_path / "without", "masked") == ["A", "B"]
 
 
+@pytest.mark.long
 def test_a_round_repeated_with_fewer_sites_is_refused(wire: partial[KitTransport], sets: Sets, tmp_path: Path) -> None:
     run_toy(secure_recipe(sets), tmp_path / "one", wire=wire)
     with failed(RunFailed, "run 'first'", "round 1", "without B"):
@@ -138,6 +142,7 @@ class Dying(KitTransport):
         return super().call(orders)
 
 
+@pytest.mark.long
 def test_after_a_restart_a_round_can_only_be_summed_over_the_same_survivors(
     wire: partial[KitTransport], sets: Sets, tmp_path: Path
 ) -> None:
@@ -173,6 +178,7 @@ def swap_credentials(message: Message) -> None:
     message["roster"], message["signatures"] = (message[key][[0, 2, 1]] for key in ("roster", "signatures"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("change", [substitute_keys, swap_credentials])
 def test_keys_without_the_signature_of_their_site_are_refused(
     change: Callable[[Message], None], wire: partial[KitTransport], sets: Sets, tmp_path: Path
@@ -190,6 +196,7 @@ def test_keys_without_the_signature_of_their_site_are_refused(
     assert uploads_of(tmp_path / "run", "masked") == ["B", "C"]
 
 
+@pytest.mark.long
 def test_list_of_survivors_without_signatures_reveals_nothing(
     wire: partial[KitTransport], sets: Sets, tmp_path: Path
 ) -> None:
@@ -211,6 +218,7 @@ def test_list_of_survivors_without_signatures_reveals_nothing(
     assert uploads_of(tmp_path / "run", "shares") == ["B", "C"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("call", ["train", CONSISTENCY, SHARES, UNMASK])
 def test_each_step_of_a_sum_runs_once(call: str, wire: partial[KitTransport], sets: Sets, tmp_path: Path) -> None:
     answers: list[str] = []

@@ -34,6 +34,7 @@ def baseline(sets: Sets, new_run: NewRun) -> Path:
     return new_run(secure_recipe(sets))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("weight", ["uniform", "examples"])
 def test_secure_sum_equals_the_plain_mean_to_rounding(weight: str, sets: Sets, tmp_path: Path) -> None:
     changes = {"method__weight": weight, "federation__secure": {**DERIVED, "most_examples": 20}}
@@ -84,6 +85,7 @@ def lose_call(call: str) -> Callable[[Order, Message], Message | None]:
     return lambda order, message: None if order.call == call else message
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lost", [KEYS, SHARES, "train"])
 def test_a_site_lost_before_its_numbers_arrive_is_not_in_the_sum(lost: str, sets: Sets, tmp_path: Path) -> None:
     run_toy(secure_recipe(sets, data__sites={name: str(sets[name]) for name in "AC"}), tmp_path / "without")
@@ -111,6 +113,7 @@ def test_with_fewer_sites_than_the_threshold_there_is_no_sum_and_the_model_stays
         run_toy(content, tmp_path / "run", wire=partial(Wire, up=lose_call(lost)))
 
 
+@pytest.mark.long
 def test_threshold_is_a_share_of_the_sites_that_joined(sets: Sets, tmp_path: Path) -> None:
     federation = {"secure": {**DERIVED, "threshold": 1.0}, "joins": {"C": 2}}
     run_toy(secure_recipe(sets, federation=federation, training__rounds=2), tmp_path / "run")
@@ -118,6 +121,7 @@ def test_threshold_is_a_share_of_the_sites_that_joined(sets: Sets, tmp_path: Pat
     assert [(row["replied"], row["failed"]) for row in rows] == [(["A", "B"], {}), (["A", "B", "C"], {})]
 
 
+@pytest.mark.long
 def test_resumed_secure_run_equals_an_uninterrupted_one(sets: Sets, tmp_path: Path) -> None:
     content = secure_recipe(sets, training__rounds=2, training__optimizer__state="kept")
     run_toy(content, tmp_path / "whole")

@@ -37,6 +37,7 @@ def test_epochs_of_a_round_show_every_image_equally_often(site: Make) -> None:
     assert set(counts.tolist()) == {2}
 
 
+@pytest.mark.long
 def test_fixed_number_of_batches_continues_from_the_last_round(site: Make) -> None:
     rounds = [list(site(number).batches()) for number in (1, 2, 3)]
     assert [len(batches) for batches in rounds] == [2, 2, 2]

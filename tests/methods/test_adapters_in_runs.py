@@ -42,6 +42,7 @@ def test_only_adapters_and_head_cross_the_wire_and_the_frozen_network_is_in_the_
     assert all(bool(actual[name].any()) for name in learned)
 
 
+@pytest.mark.long
 def test_a_finished_model_needs_no_other_file(sets: Sets, transformer_weights: Path, tmp_path: Path) -> None:
     copied = tmp_path / "copy.safetensors"
     copied.write_bytes(transformer_weights.read_bytes())
@@ -92,6 +93,7 @@ def open_initial(asked: dict[str, Any]) -> dict[str, torch.Tensor]:
     return {f"head.{name}": value.clone() for name, value in net["head"].state_dict().items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "protection",
     [
@@ -108,6 +110,7 @@ def test_protections_treat_adapters_like_any_upload(
     assert any(bool(value.any()) for name, value in actual.items() if name.endswith(".b"))
 
 
+@pytest.mark.long
 def test_resumed_run_ends_in_the_same_bytes(sets: Sets, transformer_weights: Path, tmp_path: Path) -> None:
     asked = content(sets, transformer_weights, runtime__checkpoint_every=1)
     run_toy(asked, tmp_path / "whole")
@@ -174,6 +177,7 @@ def face_content(sets: Sets, backbone: Path, algorithm: str = "fedavg", **change
     return combined(sets, algorithm, "iresnet18", **adapters, **changes)
 
 
+@pytest.mark.long
 def test_only_adapters_of_a_face_network_cross_the_wire_and_the_model_needs_no_other_file(
     sets: Sets, backbone: Path, tmp_path: Path
 ) -> None:
@@ -195,6 +199,7 @@ def test_only_adapters_of_a_face_network_cross_the_wire_and_the_model_needs_no_o
     assert open_model(tmp_path / "run").embed(faces).shape == (2, 16)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "algorithm",
     [
@@ -209,6 +214,7 @@ def test_other_algorithms_train_adapters_too(algorithm: str, sets: Sets, backbon
     assert all(torch.isfinite(value).all() for value in load_file(tmp_path / "run" / "model.safetensors").values())
 
 
+@pytest.mark.long
 def test_adapters_of_a_finished_run_repeat_their_bytes(sets: Sets, backbone: Path, tmp_path: Path) -> None:
     """A plain run's model is a start like any other."""
     plain = combined(sets, "fedavg", "iresnet18", training__rounds=1)

@@ -64,10 +64,11 @@ def parameter_of(algorithm: str, model: str) -> Any:
     if (model, algorithm) in SELDOM:
         marks = pytest.mark.slow
     elif model not in ONE_PER_TASK and algorithm != "fedavg" and (algorithm, model) not in TWICE:
-        marks = pytest.mark.full
+        marks = pytest.mark.long
     return pytest.param(algorithm, model, marks=marks)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("algorithm", "model"), [parameter_of(*pair) for pair in PAIRS])
 def test_two_rounds_end_in_finite_weights_and_figures(algorithm: str, model: str, sets: Sets, tmp_path: Path) -> None:
     content = combined(sets, algorithm, model)
@@ -149,6 +150,7 @@ def test_unsupported_options_of_a_method_are_refused_by_place(
         run_toy(tree(sets, name, **changes), tmp_path / "run")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("algorithm", ["scaffold", "fedprox", "fedyogi"])
 def test_weights_and_variates_in_bf16_are_finite_and_half_as_large(algorithm: str, sets: Sets, tmp_path: Path) -> None:
     sizes = {}
@@ -160,6 +162,7 @@ def test_weights_and_variates_in_bf16_are_finite_and_half_as_large(algorithm: st
     assert sizes["bf16"] / sizes["fp32"] == pytest.approx(0.5, abs=0.01)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("algorithm", ["fedadam", "fedyogi", "moon", "fedprox"])
 @pytest.mark.parametrize("protection", [{"federation__combine": {"rule": "median"}}, {"federation__secure": {}}])
 def test_algorithms_with_a_single_mean_accept_robust_rules_and_secure_sums(
@@ -172,6 +175,7 @@ def test_algorithms_with_a_single_mean_accept_robust_rules_and_secure_sums(
 # Weights to begin with.
 
 
+@pytest.mark.long
 def test_weights_of_a_file_are_the_first_model_only(sets: Sets, tmp_path: Path) -> None:
     """A resumed run does not load them again."""
     import timm
@@ -318,6 +322,7 @@ def test_an_adaptive_step_has_a_rate_that_fits_it_unless_the_recipe_has_one() ->
     assert rates == {"sgd": 1.0, "adam": 0.01, "yogi": 0.01}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", [ADAM, HEAVY], ids=["adam", "momentum"])
 def test_scaffold_corrects_any_optimizer(optimizer: dict[str, Any], sets: Sets, tmp_path: Path) -> None:
     """The first round is FedAvg's, as all variates are zero; from the second one on the correction is in the steps."""

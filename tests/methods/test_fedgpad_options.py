@@ -84,6 +84,7 @@ def test_stem_is_refused_with_resnet18(sets: Sets) -> None:
         recipe_of(tree(sets, "fedgpad", method__network={"width": 8, "encoder": "resnet18", "stem": "unshuffled"}))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("network", [{"encoder": "resnet18"}, {"stem": "unshuffled"}], ids=str)
 def test_another_network_trains_and_is_evaluated(sets: Sets, tmp_path: Path, network: Mapping[str, Any]) -> None:
     content = tree(sets, "fedgpad", method__network={"width": 8, **network}, training__rounds=1)

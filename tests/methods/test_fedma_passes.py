@@ -26,6 +26,7 @@ def fedma_tree(sets: Sets, method: Mapping[str, Any] | None = None, **changes: A
     return content
 
 
+@pytest.mark.long
 def test_each_pass_sends_each_layer_up_and_down_once(sets: Sets, tmp_path: Path) -> None:
     run_toy(fedma_tree(sets), tmp_path / "run")
     model = load_file(tmp_path / "run" / "model.safetensors")
@@ -59,6 +60,7 @@ class LosesB(LocalTransport):
             yield Reply("B", None, "lost", reply.ticket) if gone else reply
 
 
+@pytest.mark.long
 def test_site_lost_between_layers_returns_in_the_next_pass(sets: Sets, tmp_path: Path) -> None:
     run_toy(fedma_tree(sets), tmp_path / "run", wire=LosesB)
     asked = {(line["round"], line["call"], line["site"]) for line in read_lines(tmp_path / "run" / "ledger.jsonl")}
@@ -70,6 +72,7 @@ def test_site_lost_between_layers_returns_in_the_next_pass(sets: Sets, tmp_path:
     assert not second["failed"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("classes", [(0, 0), (0, 16), (2**53, 2**53)])
 def test_inconsistent_class_counts_fail_their_site_only(sets: Sets, tmp_path: Path, classes: tuple[int, int]) -> None:
     class Lies(LocalTransport):
@@ -93,6 +96,7 @@ def test_inconsistent_class_counts_fail_their_site_only(sets: Sets, tmp_path: Pa
     assert output.abs().max() < 3
 
 
+@pytest.mark.long
 def test_a_pass_that_loses_its_quorum_changes_nothing(sets: Sets, tmp_path: Path) -> None:
     class LosesBLater(LosesB):
         at = 2
@@ -106,6 +110,7 @@ def test_a_pass_that_loses_its_quorum_changes_nothing(sets: Sets, tmp_path: Path
     assert [row["failed"] for row in read_lines(tmp_path / "two" / "rounds.jsonl")][1]["B"] == "lost"
 
 
+@pytest.mark.long
 def test_growth_opens_spare_neurons_and_trains_each(sets: Sets, tmp_path: Path) -> None:
     run_toy(fedma_tree(sets, {"matching": {"growth": {"spare": 4}}}), tmp_path / "run")
     actual = load_file(tmp_path / "run" / "model.safetensors")
@@ -119,6 +124,7 @@ def test_growth_opens_spare_neurons_and_trains_each(sets: Sets, tmp_path: Path) 
         assert torch.equal(used, actual[f"{name}.0.weight"].flatten(1).any(dim=1))
 
 
+@pytest.mark.long
 def test_sites_with_their_own_initial_weights_share_a_network_after_the_round(sets: Sets, tmp_path: Path) -> None:
     actual = {}
     for initial in ("own", "shared"):

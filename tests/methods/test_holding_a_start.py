@@ -34,6 +34,7 @@ def distance(run: Path, start: Path) -> float:
     return float(torch.stack([(actual[name] - given[name]).square().sum() for name in names]).sum().sqrt())
 
 
+@pytest.mark.long
 def test_l2sp_holds_the_model_near_its_start_and_weight_zero_changes_nothing(
     sets: Sets, start: Path, tmp_path: Path
 ) -> None:
@@ -49,6 +50,7 @@ def test_l2sp_holds_the_model_near_its_start_and_weight_zero_changes_nothing(
     }
 
 
+@pytest.mark.long
 def test_l2sp_holds_only_the_parts_from_the_start(sets: Sets, start: Path, tmp_path: Path) -> None:
     """Only the file's first layer is a start, and only it is held."""
     from safetensors.torch import save_file
@@ -62,6 +64,7 @@ def test_l2sp_holds_only_the_parts_from_the_start(sets: Sets, start: Path, tmp_p
     assert sizes == {sum(value.numel() * 4 for value in given.values())}
 
 
+@pytest.mark.long
 def test_l2sp_holds_methods_with_their_own_loss(sets: Sets, tmp_path: Path) -> None:
     run_toy(tree(sets, "vit-h-is", training__rounds=1), tmp_path / "first")
     start = tmp_path / "first" / "model.safetensors"
@@ -79,6 +82,7 @@ def test_l2sp_is_refused_without_a_start(name: str, sets: Sets, start: Path, tmp
         recipe_of(tree(sets, training__l2sp=0.1))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["fedpad", pytest.param("fedavg", marks=pytest.mark.slow)])
 def test_frozen_statistics_are_those_of_the_start(name: str, sets: Sets, tmp_path: Path) -> None:
     network = {"method__network": {"name": "iresnet18", "width": 8, "embedding": 16}} if name == "fedavg" else {}
@@ -95,6 +99,7 @@ def test_frozen_statistics_are_those_of_the_start(name: str, sets: Sets, tmp_pat
     assert any(not torch.equal(before[key], after[key]) for key in before if key.endswith(".weight"))
 
 
+@pytest.mark.long
 def test_kept_average_contains_both_networks_and_averages_their_scores(sets: Sets, start: Path, tmp_path: Path) -> None:
     metrics = run_toy(content(sets, start, training__keep="average"), tmp_path / "average")
     run_toy(content(sets, start, training__keep="result"), tmp_path / "result")
@@ -115,6 +120,7 @@ def test_kept_average_contains_both_networks_and_averages_their_scores(sets: Set
     export(open_model(tmp_path / "average"), tmp_path / "exported", data=None, cache=tmp_path / "cache")
 
 
+@pytest.mark.long
 def test_kept_start_and_kept_result_equal_runs_without_the_choice(sets: Sets, start: Path, tmp_path: Path) -> None:
     for keep in ("start", "result", None):
         changes = {} if keep is None else {"training__keep": keep}

@@ -45,6 +45,7 @@ def test_training_starts_from_the_named_weights_at_every_site(
         assert torch.equal(actual[f"tokenizer.{key}"], given[key])
 
 
+@pytest.mark.long
 def test_a_centrally_trained_model_is_a_start_for_split_training(sets: Sets, tmp_path: Path) -> None:
     """FedSIS pre-trains the whole network on an auxiliary set; its tokenizer and head reach the sites from there."""
     run_toy(tree(sets, "vit-h-is", training__rounds=1), tmp_path / "central")

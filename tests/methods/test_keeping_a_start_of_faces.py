@@ -29,6 +29,8 @@ from fedvisage.runs.workers import SCRATCH, WorkerTransport
 from fedvisage.tasks.finished_model import open_model
 from fedvisage.tasks.task import TrainingResult
 
+pytestmark = pytest.mark.long
+
 HELD_OUT = 3
 
 

@@ -110,6 +110,7 @@ def test_further_batches_of_a_paid_pass_are_free(noised_run: Path) -> None:
     assert len(charges) == len(paid) + 2 * 8
 
 
+@pytest.mark.long
 def test_site_parts_stay_fixed_and_the_others_learn(sets: Sets, noised_run: Path) -> None:
     actual = load_file(noised_run / "model.safetensors")
     initial = initial_weights(sets, noised_run.parent / "initial")
@@ -129,6 +130,7 @@ def initial_weights(sets: Sets, out: Path) -> Mapping[str, torch.Tensor]:
     return initial
 
 
+@pytest.mark.long
 def test_another_image_moves_its_own_rows_only_and_never_by_more_than_twice_the_length(
     sets: Sets, tmp_path: Path
 ) -> None:
@@ -181,6 +183,7 @@ def test_a_second_visit_in_a_round_is_refused_and_releases_nothing(sets: Sets, t
     assert [charge["release"] for charge in charges] == ["pass 1, tokens", "batch 1, tokens", "batch 3, tokens"]
 
 
+@pytest.mark.long
 def test_releases_that_cannot_be_repeated_are_dropped(sets: Sets, tmp_path: Path) -> None:
     """With a checkpoint every round, no more than the last three rounds can come again; each has two batches."""
     run_toy(content(sets, training__rounds=6), tmp_path / "run")
@@ -200,6 +203,7 @@ def test_noise_beyond_float_range_is_refused_before_payment(sets: Sets, tmp_path
     assert not list((tmp_path / "run" / "sites").glob("*/releases/*"))
 
 
+@pytest.mark.long
 def test_a_noised_run_resumes_to_the_same_bytes(sets: Sets, tmp_path: Path, noised_run: Path) -> None:
     with pytest.raises(Interrupted):
         run_toy(content(sets), tmp_path / "run", method=stop_after(METHODS["fedsis"], 2))

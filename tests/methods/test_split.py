@@ -64,6 +64,7 @@ def changed_parts(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> 
     return {key.split(".")[0] for key in first if not torch.equal(first[key], second[key])}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("federation", [{"offline": 0.5}, {"participation": 0.67, "offline": 0.2}])
 def test_site_adopts_the_latest_average_if_it_lacks_it(
     sets: Sets, tmp_path: Path, federation: dict[str, float]
@@ -87,6 +88,7 @@ def test_site_adopts_the_latest_average_if_it_lacks_it(
         assert {(line["round"], line["site"]) for line in lines if line["field"] == part} == expected
 
 
+@pytest.mark.long
 def test_only_sites_with_a_whole_visit_are_averaged(sets: Sets, tmp_path: Path) -> None:
     run_toy(recipe(sets, 2, unify_every=2), tmp_path / "run", method=method_failing_at("finish", "B", 2))
     uploads = {
@@ -98,6 +100,7 @@ def test_only_sites_with_a_whole_visit_are_averaged(sets: Sets, tmp_path: Path) 
     assert read_lines(tmp_path / "run" / "rounds.jsonl")[1]["failed"] == {"B": "the power went off"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("call", "heard"), [("tokens", False), ("head", False), ("finish", True)])
 def test_only_completed_replies_of_a_lost_site_count(sets: Sets, tmp_path: Path, call: str, heard: bool) -> None:
     """Before B sends a gradient the round is that of A and C; after it, the encoder has learned from all three."""
@@ -112,6 +115,7 @@ def test_only_completed_replies_of_a_lost_site_count(sets: Sets, tmp_path: Path,
     assert changed_parts(everyone, others) == set(fedsis.METHOD.finished)
 
 
+@pytest.mark.long
 def test_a_lost_visit_is_forgotten_at_its_site(sets: Sets, tmp_path: Path) -> None:
     """B breaks at the end of round 2 and has what it had after round 1; in round 3 it learns on from there."""
     own = {}
@@ -125,6 +129,7 @@ def test_a_lost_visit_is_forgotten_at_its_site(sets: Sets, tmp_path: Path) -> No
     assert all(torch.equal(own[1][key], own[2][key]) for key in own[1])
 
 
+@pytest.mark.long
 def test_restored_site_reports_its_old_average_and_gets_the_latest(sets: Sets, tmp_path: Path) -> None:
     """As over a network, where a site that missed a deadline goes back to its last checkpoint: here, to none."""
 
@@ -168,6 +173,7 @@ def test_impossible_reply_fails_its_site_only(sets: Sets, tmp_path: Path, field:
     assert reason in row["failed"]["B"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("update", ["gradient", "average"])
 def test_without_a_quorum_the_encoder_stays(sets: Sets, tmp_path: Path, update: str) -> None:
     actual = []
@@ -180,6 +186,7 @@ def test_without_a_quorum_the_encoder_stays(sets: Sets, tmp_path: Path, update: 
     assert "no quorum" in read_lines(tmp_path / "2" / "rounds.jsonl")[1]["failed"]
 
 
+@pytest.mark.long
 def test_late_site_adopts_the_latest_average_and_counts_from_then_on(sets: Sets, tmp_path: Path) -> None:
     """Before it joins, the others train as if it were not there."""
     content = recipe(sets, 4, unify_every=2, federation={"joins": {"B": 3}})
@@ -223,6 +230,7 @@ def test_impossible_join_round_is_refused(
         run_toy(recipe(sets, federation={"joins": joins}), tmp_path / "run")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("update", "wire"), [("gradient", "fp32"), ("average", "int8")])
 def test_run_with_lost_sites_resumes_to_the_same_bytes(sets: Sets, tmp_path: Path, update: str, wire: str) -> None:
     content = recipe(sets, 4, unify_every=2, federation={"offline": 0.4, "joins": {"C": 3}})
@@ -236,6 +244,7 @@ def test_run_with_lost_sites_resumes_to_the_same_bytes(sets: Sets, tmp_path: Pat
     assert deterministic_files(tmp_path / "parts") == deterministic_files(tmp_path / "whole")
 
 
+@pytest.mark.long
 def test_pass_over_the_data_is_a_round_with_two_calls_per_batch(sets: Sets, tmp_path: Path) -> None:
     """24 images are three batches of 8; the last gradient needs a call of its own."""
     content = recipe(sets, 1)

@@ -53,6 +53,7 @@ def test_ledger_counts_bytes_in_both_directions(sets: Sets, tmp_path: Path, form
     }
 
 
+@pytest.mark.long
 def test_fewer_bits_train_nearly_the_same_model(sets: Sets, tmp_path: Path) -> None:
     """After one plain gradient step of every part the models differ by much less than the step."""
     actual = {}

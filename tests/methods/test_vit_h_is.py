@@ -113,6 +113,7 @@ def test_spread_equals_that_of_single_predictions(sets: Sets) -> None:
         assert vit_h_is.draw_spread(one).max() < 1e-6
 
 
+@pytest.mark.long
 def test_a_run_reports_the_spread_at_the_target(sets: Sets, tmp_path: Path) -> None:
     for method, reported in (("vit-h-is", True), ("vit-h", False)):
         metrics = run_toy(tree(sets, method, training__rounds=1), tmp_path / method)
@@ -142,6 +143,7 @@ def test_the_released_adapter_adds_its_tokens_and_the_released_head_norms(sets: 
     torch.testing.assert_close(net["head"](pseudo), normal @ weight.T + bias)
 
 
+@pytest.mark.long
 def test_run_with_the_released_networks_trains(sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, "fedsis", training__rounds=1, evaluation__every=0)
     content["method"] |= {"adapter": "residual", "head": "normed", "weight": "uniform", "encoder_update": "average"}

@@ -107,6 +107,7 @@ def test_two_thousand_scores_take_at_most_two_seconds_of_processor_time() -> Non
     assert time.process_time() - start < 2
 
 
+@pytest.mark.long
 def test_a_band_is_where_the_curves_of_redrawn_subjects_lie() -> None:
     """Subjects are drawn and their scores repeated: of FRR read off such curves at a FAR, 95 in 100 lie inside."""
     scores = random_scores(0)

@@ -97,6 +97,7 @@ def test_tpr_at_fpr_differs_from_the_roc_of_the_other_class() -> None:
     assert pad.tpr_at_fpr(scores, 0.01) == pytest.approx(4 / 5)
 
 
+@pytest.mark.long
 @given(two_class_scores, st.floats(0.01, 9), st.floats(-5, 5))
 def test_stretching_the_logits_keeps_auc_and_eer(scores: Scores, factor: float, offset: float) -> None:
     # Powers of two times integers stay exact, so no ties appear or vanish.

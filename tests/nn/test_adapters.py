@@ -70,6 +70,7 @@ def test_shifts_equal_training_of_the_biases() -> None:
     assert {key.replace(MARK, ".") for key in net.shifts} == within
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arch", ["test_vit", "eva02_tiny_patch14_224", "vit_pe_core_tiny_patch16_384"])
 def test_merged_network_computes_the_same_without_adapters(arch: str) -> None:
     size = 56 if "eva" in arch else SIZE

@@ -48,6 +48,7 @@ def worst_error(inputs: int, outputs: int, side: int, adapted: int) -> float:
     return float((trained.grad[:, :, 0, 0].double() - expected).abs().max() / expected.abs().max())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kernels", ["DEFAULT", "AVX2"])
 @pytest.mark.parametrize("adapted", [0, 1])
 def test_narrow_strided_convolutions_have_their_gradient_on_every_processor(kernels: str, adapted: int) -> None:

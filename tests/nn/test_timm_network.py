@@ -54,6 +54,7 @@ def test_features_and_the_last_layer_compose_to_the_network(arch: str) -> None:
     assert not torch.equal(expected[0], expected[1]), "the network looks at its images"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arch", ["mobilenetv3_small_050", "vit_tiny_patch16_224", "resnetv2_50"])
 def test_feature_network_returns_features(arch: str) -> None:
     features, whole = build_network(arch, "rgb", outputs=0).eval(), build_network(arch, "rgb").eval()

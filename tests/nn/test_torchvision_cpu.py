@@ -22,6 +22,7 @@ ORDERS = [
 """Statements; the last one imports without torch's call of the entry point."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("imports", ORDERS)
 def test_torchvision_and_timm_import_in_any_order(imports: str) -> None:
     ended = subprocess.run([sys.executable, "-c", imports], capture_output=True, text=True, check=False)

@@ -64,6 +64,7 @@ def test_equal_sites_weigh_exactly_one_and_a_site_without_share_almost_zero() ->
     assert 0 < actual["A"] < 1e-10
 
 
+@pytest.mark.long
 def test_the_mixture_of_a_run_follows_from_its_losses(sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, "afl", training__rounds=4, federation__offline=0.4, federation__quorum=1)
     content["method"]["step"] = 0.5

@@ -29,6 +29,8 @@ from fedvisage.methods import ALGORITHMS
 from fedvisage.methods.models.model import Model
 from fedvisage.recipe import MethodOptions
 
+pytestmark = pytest.mark.long
+
 ROUNDS, BATCH, EPOCHS, RATE = 3, 8, 2, 0.2
 PEOPLE = {"A": 6, "B": 9, "C": 15}
 State = dict[str, Tensor]

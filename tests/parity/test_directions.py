@@ -149,6 +149,7 @@ def test_server_moves_only_the_sampled_centres_of_each_site() -> None:
     np.testing.assert_allclose(expected, stacked - length * slope, rtol=1e-5, atol=1e-8)
 
 
+@pytest.mark.long
 def test_fedsgd_takes_one_step_down_the_mean_over_its_batches(sets: Sets, tmp_path: Path) -> None:
     """Two batches of four have the gradient of one of eight: the loss is a mean over images, which no layer mixes."""
     trained = {}

@@ -27,6 +27,8 @@ from fedvisage.methods.pad import fedgpad
 from fedvisage.nn.compute import resolve_compute
 from fedvisage.nn.inputs import prepare
 
+pytestmark = pytest.mark.long
+
 RATES = {"sgd": 0.05, "adam": 0.003}
 BATCH, ROUNDS = 24, 2
 WEIGHTS = {"depth": 3.0, "reconstruction": 5.0, "difference": 20.0}

@@ -83,6 +83,7 @@ def drawn_at(recipe: Any, site: str) -> Network:
     return actual
 
 
+@pytest.mark.long
 def test_pass_with_learning_rate_zero_is_algorithm_1(sets: Sets, tmp_path: Path) -> None:
     """A rate so small that no float32 changes; sites start from networks of their own, and A has more attacks."""
     content = tree(sets, "fedma", training__rounds=1, training__optimizer={"lr": 1e-30}, evaluation__every=0)

@@ -129,6 +129,7 @@ def train_averaged(content: dict[str, Any], batches: int) -> dict[str, Tensor]:
     return net.state_dict()
 
 
+@pytest.mark.long
 def test_averaged_encoders_are_those_of_a_loop(sets: Sets, tmp_path: Path) -> None:
     """Three rounds of two batches at each of three sites, one of them larger, from the same blocks in every visit."""
     actual = {**sets, "B": make_set(tmp_path / "B", "B", 7, subjects=9)}
@@ -142,6 +143,7 @@ def test_averaged_encoders_are_those_of_a_loop(sets: Sets, tmp_path: Path) -> No
         torch.testing.assert_close(value, expected[key], rtol=1e-4, atol=1e-6, msg=key)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("unify_every", "batches"), [(1, 1), (2, 1), (2, 2)])
 def test_split_training_is_joint_training(sets: Sets, tmp_path: Path, unify_every: int, batches: int) -> None:
     """Every weight after three rounds of three sites, one of them larger; a wrong gradient anywhere would show."""

@@ -93,6 +93,7 @@ def test_local_training_uses_the_lent_model_as_global_and_the_kept_one_as_previo
     assert site.held == {"global": lent, "previous": kept}
 
 
+@pytest.mark.long
 def test_a_site_keeps_the_model_that_it_sent_last(sets: Sets, tmp_path: Path) -> None:
     sent: dict[str, Message] = {}
 

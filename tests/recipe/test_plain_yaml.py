@@ -100,6 +100,7 @@ def test_nesting_depth_is_limited(start: str, end: str) -> None:
     check_refused(start * 5000 + "1" + end * 5000, f"more than {DEEPEST}")
 
 
+@pytest.mark.long
 def test_alias_expansion_is_limited() -> None:
     lines = ["a0: &a0 [x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12))]
     check_refused("\n".join(lines), "values")

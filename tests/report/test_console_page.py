@@ -60,6 +60,7 @@ def test_page_keeps_and_marks_the_last_state_of_a_silent_server() -> None:
     assert "first time" in page(FederationState("fed.example.org:8002", {}, {}), 5, NOW)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not CHROMIUM, reason="no chromium on the PATH to lay the page out")
 @pytest.mark.parametrize(("state", "width"), [(usual(), 390), (hostile(), 390), (usual(), 1400)])
 def test_console_page_fits_the_screen(tmp_path: Path, state: FederationState, width: int) -> None:

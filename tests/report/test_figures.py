@@ -73,6 +73,7 @@ def test_scores_of_one_class_can_be_drawn() -> None:
     assert "bona fide" not in drawing
 
 
+@pytest.mark.long
 def test_feature_plot_keeps_groups_together_and_is_deterministic(finished_run: Path) -> None:
     features = read_run(finished_run).features
     assert features is not None
@@ -94,6 +95,7 @@ print(len(os.listdir("/proc/self/task")) - before)
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted where Linux lists them")
 def test_feature_plot_uses_one_thread() -> None:
     words = [sys.executable, "-c", THREADS]

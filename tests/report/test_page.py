@@ -26,6 +26,7 @@ def read(path: Path) -> Page:
     return Page(path.read_text(encoding="utf-8"))
 
 
+@pytest.mark.long
 def test_page_repeats_figures_recounted_from_the_scores(finished_run: Path) -> None:
     page = read(write_report(finished_run)).text
     scores = read_scores(finished_run / "scores.csv")
@@ -40,6 +41,7 @@ def test_page_repeats_figures_recounted_from_the_scores(finished_run: Path) -> N
     assert "offline" in page
 
 
+@pytest.mark.long
 def test_page_is_well_formed_and_self_contained(finished_run: Path) -> None:
     reader = read(write_report(finished_run))
     assert reader.disorder == []
@@ -50,6 +52,7 @@ def test_page_is_well_formed_and_self_contained(finished_run: Path) -> None:
     assert all(value.startswith("#") for value in references)
 
 
+@pytest.mark.long
 def test_page_has_every_figure_with_unique_ids(finished_run: Path) -> None:
     reader = read(write_report(finished_run))
     titles = {value for name, value in reader.attributes if name == "aria-label"}
@@ -60,6 +63,7 @@ def test_page_has_every_figure_with_unique_ids(finished_run: Path) -> None:
     assert len(ids) == len(set(ids))
 
 
+@pytest.mark.long
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
     sites = (HOSTILE, "$x_{$", "_hidden", "\x00\x1b[31m")
     run = make_run(tmp_path / "run", sites=sites, target=HOSTILE, title=HOSTILE, rounds=2, resamples=0)
@@ -73,11 +77,13 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     assert 'alert("x")' in reader.text
 
 
+@pytest.mark.long
 def test_redrawing_gives_the_same_page(run: Path) -> None:
     first = write_report(run).read_bytes()
     assert write_report(run).read_bytes() == first
 
 
+@pytest.mark.long
 def test_model_of_each_site_has_a_row_a_curve_and_a_histogram(tmp_path: Path) -> None:
     run = make_run(tmp_path / "single", method="single", members=True, rounds=2)
     reader = read(write_report(run))
@@ -97,6 +103,7 @@ def test_run_without_target_and_rounds_has_a_page(tmp_path: Path) -> None:
     assert "no target was named" in read(write_report(run)).text
 
 
+@pytest.mark.long
 def test_undefined_figures_are_dashes(run: Path) -> None:
     metrics = read_metrics(run / "metrics.json")
     undefined = dict.fromkeys(["eer", "auc", "tpr_at_fpr_1pct", "bpcer", "acer"])
@@ -128,6 +135,7 @@ def test_unfinished_run_names_the_way_to_resume(tmp_path: Path) -> None:
         write_report(tmp_path / "absent")
 
 
+@pytest.mark.long
 def test_page_of_two_hundred_sites_is_readable(tmp_path: Path) -> None:
     run = make_run(tmp_path / "many", sites=[f"site{number:03d}" for number in range(200)], rounds=2, resamples=0)
     page = write_report(run)
@@ -142,6 +150,7 @@ def decisions(reader: str, kind: str) -> list[str]:
     return re.findall(r">([^<]*)</td>", row[1])
 
 
+@pytest.mark.long
 def test_decisions_are_counted_by_species_with_their_rates(finished_run: Path) -> None:
     page = write_report(finished_run).read_text()
     scores = read_scores(finished_run / "scores.csv")
@@ -160,12 +169,14 @@ def test_decisions_are_counted_by_species_with_their_rates(finished_run: Path) -
         assert decisions(page, name) == expected
 
 
+@pytest.mark.long
 def test_decisions_are_counted_by_video_if_the_headline_is(run: Path) -> None:
     metrics = read_metrics(run / "metrics.json")
     write_metrics(run, {**metrics, "level": "video", **Metrics.of({"frame": metrics})})
     assert decisions(write_report(run).read_text(), "bona fide")[-1] == "40"
 
 
+@pytest.mark.long
 def test_wide_tables_can_become_cards_with_titles(finished_run: Path) -> None:
     page = write_report(finished_run).read_text()
     wide = re.findall(r'<table class="wide">.*?</table>', page)
@@ -177,6 +188,7 @@ def test_wide_tables_can_become_cards_with_titles(finished_run: Path) -> None:
     assert "@media (max-width: 40rem)" in page
 
 
+@pytest.mark.long
 def test_each_site_with_known_counts_has_a_curve(run: Path) -> None:
     rng = np.random.default_rng(0)
     labels = np.arange(60) % 2
@@ -188,6 +200,7 @@ def test_each_site_with_known_counts_has_a_curve(run: Path) -> None:
     assert "ROC by site" in {value for name, value in reader.attributes if name == "aria-label"}
 
 
+@pytest.mark.long
 def test_too_few_features_are_reported(run: Path) -> None:
     write_features(run, ("C", "M"), np.random.default_rng(0), each=4)
     reader = read(write_report(run))
@@ -216,6 +229,7 @@ def with_recipe(run: Path, target: str | None = None, **report: object) -> Path:
     return run
 
 
+@pytest.mark.long
 def test_worst_images_are_the_furthest_errors_of_each_subject(run_with_images: Path) -> None:
     page = write_report(run_with_images).read_text()
     scores = read_scores(run_with_images / "scores.csv")
@@ -247,6 +261,7 @@ def test_rendered_people_are_shown_by_default(
     assert ("data:image/png" in write_report(run, images=in_call).read_text()) is shown
 
 
+@pytest.mark.long
 def test_photographs_are_shown_only_on_request(run_with_images: Path) -> None:
     """Give the set the source of an import."""
     place = run_with_images.parent / "M"
@@ -258,6 +273,7 @@ def test_photographs_are_shown_only_on_request(run_with_images: Path) -> None:
     assert "Photographs" in page
 
 
+@pytest.mark.long
 def test_images_of_another_set_and_of_a_federation_are_not_shown(run_with_images: Path) -> None:
     digests = json.loads((run_with_images / "data.json").read_text())
     (run_with_images / "data.json").write_text(json.dumps({"data.target": digests["data.target"]}))
@@ -268,6 +284,7 @@ def test_images_of_another_set_and_of_a_federation_are_not_shown(run_with_images
     assert "not available" in page
 
 
+@pytest.mark.long
 def test_lost_ledger_is_not_reported_as_zero_traffic(run: Path) -> None:
     (run / "ledger.jsonl").unlink()
     page = write_report(run).read_text()
@@ -279,6 +296,7 @@ def test_lost_ledger_is_not_reported_as_zero_traffic(run: Path) -> None:
     assert "lines are lost" in page
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["ledger.jsonl", "rounds.jsonl"])
 def test_truncated_last_line_is_skipped_and_reported(name: str, run: Path) -> None:
     (run / name).write_bytes((run / name).read_bytes()[:-5])

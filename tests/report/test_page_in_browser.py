@@ -15,7 +15,7 @@ from fedvisage.report.page import write_report
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
 )
-pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no chromium on the PATH to lay the page out")
+pytestmark = [pytest.mark.skipif(not CHROMIUM, reason="no chromium on the PATH to lay the page out"), pytest.mark.long]
 
 MEASURE = """
 <iframe id="page" style="border: 0; width: {width}px; height: 900px" srcdoc="{page}"></iframe><p id="said"></p>

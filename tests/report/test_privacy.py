@@ -38,6 +38,7 @@ def test_page_states_budget_end_of_the_run_and_simulated_noise(run: Path) -> Non
     assert "does not hold end to end" not in text
 
 
+@pytest.mark.long
 def test_page_lists_spending_by_site_and_releases_by_round(run: Path) -> None:
     html = render(read_run(run))
     for site in "ABC":
@@ -67,6 +68,7 @@ def test_run_without_releases_has_no_privacy_page(run: Path, tmp_path: Path) -> 
 RELEASED = {"epsilon": 3.0, "delta": 2e-5, "tight_epsilon": 2.25, "at_delta": 1e-5, "site": "A"}
 
 
+@pytest.mark.long
 def test_page_of_a_private_run_with_secure_sums_states_both(sets: Mapping[str, Path], tmp_path: Path) -> None:
     noise = {"clip": 0.5, "epsilon": 4.0, "delta": 1e-5, "entropy": "derived"}
     run_toy(tree(sets, federation={"dp": noise, "secure": True}, training__rounds=1), tmp_path / "run")

@@ -35,6 +35,7 @@ def test_report_extra_does_not_install_torch(python: Path, package: str) -> None
     assert "ModuleNotFoundError" in call(python, "-c", f"import {package}").stderr
 
 
+@pytest.mark.long
 def test_report_is_the_same_as_with_torch(python: Path, run: Path, tmp_path: Path) -> None:
     here, there = (shutil.copytree(run, tmp_path / place / "run") for place in ("here", "there"))
     write_report(here)
@@ -44,6 +45,7 @@ def test_report_is_the_same_as_with_torch(python: Path, run: Path, tmp_path: Pat
     assert list((there / "tensorboard").iterdir())
 
 
+@pytest.mark.long
 def test_compare_prints_the_same_as_with_torch(python: Path, run: Path, tmp_path: Path) -> None:
     other = shutil.copytree(run, tmp_path / "other")
     done = call(python, "-m", "fedvisage", "compare", run, other, "--json")

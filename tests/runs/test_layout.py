@@ -129,6 +129,7 @@ def test_run_records_its_layout_in_recipe_and_environment(chosen_run: Path) -> N
     assert (environment["layout"], environment["precision"]) == (runtime["layout"], runtime["precision"])
 
 
+@pytest.mark.long
 def test_resolved_recipe_gives_the_same_bytes(chosen_run: Path, tmp_path: Path) -> None:
     run_toy(yaml.safe_load((chosen_run / "recipe.yaml").read_text()), tmp_path / "again")
     assert weights(tmp_path / "again") == weights(chosen_run)
@@ -154,7 +155,7 @@ def test_damaged_recipe_has_no_settings(tmp_path: Path, damage: str) -> None:
     assert RunDirectory(tmp_path).settings == {}
 
 
-@pytest.mark.whole
+@pytest.mark.long
 def test_narrow_network_trains_without_a_segmentation_fault(tmp_path: Path) -> None:
     (tmp_path / "narrow.yaml").write_text(NARROW)
     command = [sys.executable, "-m", "fedvisage", "run", "narrow.yaml", "--out", "run", "--quiet"]
@@ -163,6 +164,7 @@ def test_narrow_network_trains_without_a_segmentation_fault(tmp_path: Path) -> N
     assert (child.returncode, child.stderr) == (0, "")
 
 
+@pytest.mark.long
 def test_layouts_train_the_same_weights_up_to_rounding(sets: Sets, tmp_path: Path) -> None:
     for layout in ("first", "last"):
         content = tree(sets, "fedgpad", runtime__layout=layout, training__rounds=1)

@@ -6,6 +6,8 @@ import sys
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.long
+
 PRINT_PEAK = "from fedvisage.runs.directory import peak_rss_mb; print(peak_rss_mb())"
 
 

@@ -60,6 +60,7 @@ def test_finished_run_is_recognised_although_its_recipe_lacks_newer_keys(
         run_toy(content, tmp_path / "older", resume=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["fedavg", "of-my-own"])
 def test_resuming_a_finished_run_does_not_open_its_public_set(name: str, sets: Sets, tmp_path: Path) -> None:
     public = Path(shutil.copytree(sets["A"].parent / "people-P", tmp_path / "public"))
@@ -95,6 +96,7 @@ def test_rounds_record_losses_sites_and_bytes(finished_run: Path) -> None:
     assert sum(row["bytes_up"] for row in rounds) + rest == metrics["bytes_up"]
 
 
+@pytest.mark.long
 def test_best_round_is_chosen_by_the_sites_held_out_error(finished_run: Path, sets: Sets, tmp_path: Path) -> None:
     errors = [row["heldout"]["eer"] for row in read_lines(finished_run / "rounds.jsonl")]
     best = errors.index(min(errors)) + 1
@@ -102,6 +104,7 @@ def test_best_round_is_chosen_by_the_sites_held_out_error(finished_run: Path, se
     assert weights(finished_run) == weights(tmp_path / "until-best")
 
 
+@pytest.mark.long
 def test_checkpoint_interval_does_not_change_the_result(sets: Sets, tmp_path: Path) -> None:
     run_toy(tree(sets, runtime__checkpoint_every=2), tmp_path / "seldom")
     run_toy(tree(sets), tmp_path / "always")
@@ -112,6 +115,7 @@ def test_checkpoint_interval_does_not_change_the_result(sets: Sets, tmp_path: Pa
     assert sorted(path.stem for path in (tmp_path / "seldom" / "checkpoints").iterdir()) == ["000002", "000003"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{}, {"evaluation__keep": "best", "training__early_stop": {"patience": 2}}])
 def test_run_interrupted_after_every_round_resumes_to_the_same_bytes(
     options: dict[str, Any], sets: Sets, tmp_path: Path
@@ -159,6 +163,7 @@ def test_nonempty_output_directory_is_refused(sets: Sets, finished_run: Path, tm
             run_toy(tree(sets), out, resume=resume)
 
 
+@pytest.mark.long
 def test_resume_in_a_missing_or_empty_directory_starts_a_run(sets: Sets, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("absent", "empty"):
@@ -182,6 +187,7 @@ def test_start_weights_of_another_shape_are_refused(sets: Sets, finished_run: Pa
         run_toy(content, tmp_path / "run")
 
 
+@pytest.mark.long
 def test_run_without_a_target_writes_a_model(sets: Sets, tmp_path: Path) -> None:
     metrics = run_toy(tree(sets, data__target=None), tmp_path / "run")
     assert metrics["target"] is None
@@ -189,6 +195,7 @@ def test_run_without_a_target_writes_a_model(sets: Sets, tmp_path: Path) -> None
     assert (tmp_path / "run" / "model.json").exists()
 
 
+@pytest.mark.long
 def test_run_accepts_batch_sizes_per_site_and_weights_by_examples(sets: Sets, tmp_path: Path) -> None:
     batch = {"default": 8, "per_site": {"B": 4}}
     run_toy(
@@ -197,6 +204,7 @@ def test_run_accepts_batch_sizes_per_site_and_weights_by_examples(sets: Sets, tm
     assert len(read_lines(tmp_path / "run" / "rounds.jsonl")) == ROUNDS
 
 
+@pytest.mark.long
 def test_half_precision_is_deterministic(sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, runtime__precision="bf16", training__rounds=2)
     run_toy(content, tmp_path / "one")
@@ -212,6 +220,7 @@ def test_missing_cuda_device_is_refused(sets: Sets, tmp_path: Path) -> None:
         run_toy(tree(sets, runtime__device="cuda"), tmp_path / "run")
 
 
+@pytest.mark.long
 def test_adopting_members_twice_gives_the_same_files(sets: Sets, tmp_path: Path) -> None:
     run_toy(tree(sets, "single"), tmp_path / "single")
     recipe, out = recipe_of(tree(sets, "fused")), tmp_path / "fused"
@@ -228,6 +237,7 @@ def test_adopting_members_twice_gives_the_same_files(sets: Sets, tmp_path: Path)
     assert (out / "scores.csv").read_bytes() == (tmp_path / "trained" / "scores.csv").read_bytes()
 
 
+@pytest.mark.long
 def test_members_trained_with_other_settings_are_not_adopted(sets: Sets, tmp_path: Path) -> None:
     """At this learning rate errors stay equal, so training stops after the second round."""
     fused = linear_detector("fused")
@@ -244,6 +254,7 @@ def test_members_trained_with_other_settings_are_not_adopted(sets: Sets, tmp_pat
             run(replace(request, recipe=other, out=tmp_path / next(iter(change))), quiet_reporter())
 
 
+@pytest.mark.long
 def test_resume_with_other_data_is_refused(sets: Sets, tmp_path: Path) -> None:
     site = make_set(tmp_path / "A", "A", 0)
     content = tree({**sets, "A": site}, training__rounds=2)
@@ -300,6 +311,7 @@ def test_method_that_trains_without_uploads_finishes(sets: Sets, tmp_path: Path)
     assert metrics["attendance"] == {"rounds": {}, "missed": {}, "lost": []}
 
 
+@pytest.mark.long
 def test_metrics_record_the_rounds_of_each_site(sets: Sets, tmp_path: Path) -> None:
     attendance = run_toy(tree(sets, federation={"offline": 0.5}, training__rounds=4), tmp_path / "run")["attendance"]
     for name in SITES:
@@ -323,6 +335,7 @@ def test_truncated_metrics_are_named_and_recomputed_after_removal(
     assert deterministic_files(run) == deterministic_files(finished_run)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["rounds.jsonl", "ledger.jsonl"])
 def test_resume_repairs_a_truncated_last_line(name: str, sets: Sets, tmp_path: Path) -> None:
     content = tree(sets)
@@ -345,6 +358,7 @@ def test_failed_start_leaves_an_empty_directory(sets: Sets, tmp_path: Path) -> N
     run_toy(tree(sets, training__rounds=1), tmp_path / "run")
 
 
+@pytest.mark.long
 def test_refused_resume_removes_no_file(sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, training__rounds=1)
     run_toy(content, tmp_path / "run")

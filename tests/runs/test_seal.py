@@ -141,6 +141,7 @@ def test_truncated_file_is_reported_with_its_size(run: Path) -> None:
         fv.open(run)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verb", ["report", "compare", "evaluate"])
 def test_unchanged_run_is_accepted(verb: str, run: Path, call: Call) -> None:
     assert call(verb, run) == (0, "")
@@ -159,6 +160,7 @@ def test_seal_has_the_digest_of_every_file_and_of_the_chain(run: Path) -> None:
     assert seal["chain"] == link
 
 
+@pytest.mark.long
 def test_resume_finishes_a_run_without_metrics(run: Path, sets: Sets, call: Call) -> None:
     (run / "metrics.json").unlink()
     assert "not finished" in call("report", run)[1]
@@ -174,6 +176,7 @@ def test_output_of_evaluate_is_sealed(run: Path, sets: Sets, tmp_path: Path, cal
     assert str(tmp_path / "evaluated" / "scores.csv") in call("compare", tmp_path / "evaluated")[1]
 
 
+@pytest.mark.long
 def test_audit_of_another_run_is_refused(run: Path, runs: Path, call: Call) -> None:
     def report_audit(of: Path) -> str:
         chain = json.loads((of / "seal.json").read_text())["chain"]
@@ -185,6 +188,7 @@ def test_audit_of_another_run_is_refused(run: Path, runs: Path, call: Call) -> N
     assert report_audit(runs / "a") == ""
 
 
+@pytest.mark.long
 def test_run_without_a_seal_opens_and_its_report_states_it(run: Path, call: Call) -> None:
     remove_seal(run)
     for verb in ("report", "compare", "evaluate"):

@@ -9,6 +9,8 @@ from tests.toy import Sets, run_toy, tree, weights
 from fedvisage.report.page import write_report
 from fedvisage.runs.directory import snapshot_path
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize("name", ["fedpad", "fedavg"])
 def test_snapshot_equals_the_model_and_metrics_of_a_shorter_run(name: str, sets: Sets, tmp_path: Path) -> None:

@@ -149,6 +149,7 @@ def test_parallel_sites_give_the_bytes_of_sequential_sites(
     check_equal(tree(sets, name, **KEPT), tmp_path, parallel)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "changes",
     [
@@ -180,6 +181,7 @@ def test_spent_budget_ends_a_parallel_run_in_the_same_round(
     check_equal(tree(sets, "privacyface", **KEPT, privacy__epsilon=epsilon), tmp_path, parallel)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", ["fedpad", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedgpad", "privacyface"))]
 )
@@ -196,6 +198,7 @@ def test_lost_worker_ends_the_run_and_resume_gives_the_same_bytes(name: str, set
     assert files_below(tmp_path / "parallel" / "sites") == files_below(tmp_path / "alone" / "sites")
 
 
+@pytest.mark.long
 def test_user_error_at_a_worker_is_one_line(sets: Sets, tmp_path: Path, parallel: Any) -> None:
     call = replace(two_exchanges.METHOD.calls["centre"], run=refuse)
     method = replace(two_exchanges.METHOD, calls={**two_exchanges.METHOD.calls, "centre": call})
@@ -208,6 +211,7 @@ def refuse(site: Site, message: Message) -> Message:
     raise UserError("recipe.method", f"is a mistake of site {site.name}")
 
 
+@pytest.mark.long
 def test_free_worker_takes_a_waiting_site_without_state(sets: Sets, tmp_path: Path, parallel: Any) -> None:
     """A and C share a worker in the first round. In the second one A waits for C, which the other worker must take."""
     method = replace(
@@ -258,6 +262,7 @@ def test_failed_commit_can_be_repeated(sets: Sets, tmp_path: Path, parallel: Any
     check_equal(tree(sets, **KEPT), tmp_path, partial(RepeatingTransport, wire=parallel, blocked=blocked))
 
 
+@pytest.mark.long
 def test_site_with_state_stays_at_its_worker(sets: Sets, tmp_path: Path, parallel: Any) -> None:
     calls = {**two_exchanges.METHOD.calls, "centre": replace(two_exchanges.METHOD.calls["centre"], run=note_process)}
     method = replace(two_exchanges.METHOD, calls=calls)
@@ -277,6 +282,7 @@ def note_process(site: Site, message: Message) -> Message:
     return two_exchanges.centre(site, message)
 
 
+@pytest.mark.long
 def test_message_files_are_removed_after_their_exchange(
     sets: Sets, tmp_path: Path, parallel: Any, workers: Sequence[Worker]
 ) -> None:
@@ -291,6 +297,7 @@ def test_message_files_are_removed_after_their_exchange(
     assert left == []
 
 
+@pytest.mark.long
 def test_worker_executes_jobs_in_order_and_maps_messages(engine: LocalEngine, workers: Sequence[Worker]) -> None:
     message = {"z": torch.arange(12.0).reshape(3, 4).T, "a": torch.tensor(7)}
     stored = engine.put(message)
@@ -323,6 +330,7 @@ def test_lost_worker_fails_only_its_own_jobs(workers: Sequence[Worker]) -> None:
     assert workers[1].submit(os.getpid).result() != os.getpid()
 
 
+@pytest.mark.long
 def test_worker_reports_its_progress(workers: Sequence[Worker]) -> None:
     assert workers[0].progress() == (0, 0)
     workers[0].submit(report_progress, 3, 7).result()
@@ -403,6 +411,7 @@ def test_set_is_pickled_as_its_path(sets: Sets) -> None:
     assert torch.equal(pickle.loads(sent).batch(positions).images, whole.batch(positions).images)
 
 
+@pytest.mark.long
 def test_message_to_all_sites_is_stored_once(
     sets: Sets, tmp_path: Path, parallel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -421,6 +430,7 @@ def test_message_to_all_sites_is_stored_once(
     assert len([names for names in stored if "centre/A" in names]) == 1
 
 
+@pytest.mark.long
 def test_parallel_sites_report_their_batches(sets: Sets, tmp_path: Path, parallel: Any) -> None:
     reported_sites: set[str] = set()
 

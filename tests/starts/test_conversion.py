@@ -179,6 +179,7 @@ def test_recipes_and_commands_of_the_pages_on_starts_are_valid() -> None:
 # Checkpoints of torch.
 
 
+@pytest.mark.long
 def test_checkpoint_weights_are_read_from_their_key(tmp_path: Path) -> None:
     net = randomise(NETWORKS["adaface"][0]())
     state = {f"model.{key}": value for key, value in net.state_dict().items()}
@@ -187,6 +188,7 @@ def test_checkpoint_weights_are_read_from_their_key(tmp_path: Path) -> None:
     check_features(conversion, "iresnet18", lambda images: features_of(net, centre_bgr(images)))
 
 
+@pytest.mark.long
 def test_checkpoint_with_code_is_refused(tmp_path: Path) -> None:
     torch.save({"state_dict": MakesDirectory(tmp_path / "harm")}, tmp_path / "a.pt")
     with refused("a.pt", "tensors", "state_dict()"):
@@ -214,6 +216,7 @@ def export_graph(net: nn.Module, path: Path, *, folded: bool) -> Path:
     return path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("folded", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("layout", ["insightface", "adaface", "mobilefacenet", "foamliu"])
 def test_graph_is_converted_and_compared_with_itself(layout: str, folded: bool, tmp_path: Path) -> None:
@@ -338,6 +341,7 @@ def test_file_of_another_architecture_is_refused_by_name(tmp_path: Path) -> None
         convert(tmp_path / "a.safetensors", "iresnet51", tmp_path / "b.safetensors")
 
 
+@pytest.mark.long
 def test_resnet18_is_converted_to_fedpads_network_without_its_last_layer(tmp_path: Path) -> None:
     """The outputs of the first layer are equal, except at the border of the picture."""
     net, state = timm_state("resnet18")

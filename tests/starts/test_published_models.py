@@ -188,6 +188,7 @@ def test_minifasnets_have_the_published_numbers_of_parameters(variant: str, para
     assert sum(value.numel() for value in net.parameters()) == parameters
 
 
+@pytest.mark.long
 def test_start_is_exported_without_training_and_its_card_states_licence_and_source(start: Path, tmp_path: Path) -> None:
     output_of("export", start, tmp_path / "out")
     card = (tmp_path / "out" / "README.md").read_text()
@@ -202,6 +203,7 @@ def test_start_is_exported_without_training_and_its_card_states_licence_and_sour
     )
 
 
+@pytest.mark.long
 def test_published_file_is_converted_and_predicts_by_two_commands(tmp_path: Path) -> None:
     write_published("v2", tmp_path / "a.safetensors")
     Image.fromarray(pictures()[1][0]).save(tmp_path / "crop.png")

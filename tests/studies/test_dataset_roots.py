@@ -25,6 +25,8 @@ from fedvisage.studies.conduct import run_study, shrink_for_smoke
 from fedvisage.studies.grid import cells_of, source_of
 from fedvisage.studies.study import load_study
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "recipes" / "studies"
 LETTERS = {"O": "oulu-npu", "C": "casia-fasd", "I": "replay-attack", "M": "msu-mfsd"}

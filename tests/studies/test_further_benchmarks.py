@@ -44,6 +44,7 @@ def study(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
     }
 
 
+@pytest.mark.long
 def test_benchmark_figures_are_columns_beside_the_targets(study: dict[str, Any], tmp_path: Path) -> None:
     table = run_study(write_study(study, tmp_path), tmp_path / "out", tmp_path / "cache", discard)
     shown = {

@@ -21,6 +21,8 @@ from fedvisage.studies.page import curves_over_rows, differences, rows_compared
 from fedvisage.studies.study import Study, load_study
 from fedvisage.studies.table import as_table, notes_of, rows_of
 
+pytestmark = pytest.mark.long
+
 TEXT = """# A title
 
 Percent, one seed.

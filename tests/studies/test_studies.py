@@ -141,6 +141,7 @@ def test_every_printed_row_is_quoted_at_every_target(path: Path) -> None:
         assert missing == (study.targets if own else []), name
 
 
+@pytest.mark.long
 def test_every_printed_row_is_quoted_by_a_study() -> None:
     used = {row.quotes or name for path in STUDIES for name, row in load_study(path).rows.items()}
     for path in (FOLDER / "printed").glob("*.yaml"):
@@ -155,6 +156,7 @@ def test_printed_rows_are_unique(path: Path) -> None:
     assert len(set(lines)) == len(lines)
 
 
+@pytest.mark.long
 def test_footnotes_mark_the_inconsistent_printed_averages() -> None:
     studies = [load_study(path) for path in STUDIES]
     notes = [note for study in studies for note in printing_errors(study.paper, list(study.rows), study.targets)]

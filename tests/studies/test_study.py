@@ -15,6 +15,8 @@ from fedvisage.studies.conduct import run_study, shrink_for_smoke
 from fedvisage.studies.grid import Cell, cells_of, groups_of
 from fedvisage.studies.study import load_study
 
+pytestmark = pytest.mark.long
+
 PAPER = {
     "source": "A paper",
     "columns": ["auc", "eer"],

@@ -114,6 +114,7 @@ def test_ledger_records_every_layer_of_every_site(run: Path) -> None:
     assert {row["field"] for row in rows if row["direction"] == "down"} == {"encoder", "classifier", "layer"}
 
 
+@pytest.mark.long
 def test_finished_run_gets_the_same_statistics_without_training(
     uneven: Mapping[str, Path], run: Path, tmp_path: Path
 ) -> None:
@@ -186,6 +187,7 @@ class OneSiteLies(LocalTransport):
             yield reply
 
 
+@pytest.mark.long
 def test_reply_with_other_channels_does_not_count(uneven: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(uneven, "fedgpad", **EXACT)
     run_toy(content, tmp_path / "run", wire=OneSiteLies)

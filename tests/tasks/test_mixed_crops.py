@@ -53,6 +53,7 @@ def test_target_with_other_crops_is_refused_before_training(cropped_sets: Sets, 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_site_with_other_crops_is_refused_by_name(cropped_sets: Sets, tmp_path: Path) -> None:
     with refused("data.sites.B", "data.sites.A", "--allow-mixed-crops"):
         run_toy(tree({**cropped_sets, "B": cropped_sets["W"]}), tmp_path / "run")
@@ -69,6 +70,7 @@ def test_public_people_with_other_crops_are_refused_by_name(sets: Sets, tmp_path
         run_toy(tree({name: tmp_path / name for name in "ABCU"}, "fedfr"), tmp_path / "run")
 
 
+@pytest.mark.long
 def test_allowed_mixture_gives_the_same_bytes(cropped_sets: Sets, tmp_path: Path) -> None:
     recipe = recipe_of(with_target(cropped_sets, "W"))
     run(Request(recipe, tmp_path / "mixed", tmp_path, checks=Checks(allow_mixed_crops=True)), quiet_reporter())
@@ -111,6 +113,7 @@ def test_command_line_has_the_option_and_prints_notes(cropped_sets: Sets, finish
     assert str(cropped_sets["V"]) in err
 
 
+@pytest.mark.long
 def test_runs_and_studies_have_the_option(cropped_sets: Sets, tmp_path: Path) -> None:
     content = with_target(cropped_sets, "W")
     with refused("data.target", "data.sites.A"):
@@ -136,6 +139,7 @@ def test_runs_and_studies_have_the_option(cropped_sets: Sets, tmp_path: Path) ->
     assert "FedPAD" in str(studied)
 
 
+@pytest.mark.long
 def test_set_of_the_earlier_detector_causes_a_notice(
     cropped_sets: Sets, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -69,6 +69,7 @@ def test_target_with_renamed_pictures_of_a_site_is_refused(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_allowed_overlap_is_printed_recorded_and_reported(sets: Sets, tmp_path: Path) -> None:
     target = write_mixed_set(tmp_path / "mine", [(sets["U"], 12), (sets["B"], 12)])
     content, out = with_target(sets, target), tmp_path / "run"
@@ -84,6 +85,7 @@ def test_allowed_overlap_is_printed_recorded_and_reported(sets: Sets, tmp_path: 
     run_with_checks(content, out, resume=True)  # a resumed run needs no second permission
 
 
+@pytest.mark.long
 def test_disjoint_sets_run_unchanged_and_the_report_states_the_check(sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, **QUICK)
     run_with_checks(content, tmp_path / "first")
@@ -95,6 +97,7 @@ def test_disjoint_sets_run_unchanged_and_the_report_states_the_check(sets: Sets,
     assert "was found in two of its places" in page
 
 
+@pytest.mark.long
 def test_small_overlap_is_printed_and_the_run_continues(sets: Sets, tmp_path: Path) -> None:
     large = make_set(tmp_path / "large", "L", 20, subjects=20)
     target = write_mixed_set(tmp_path / "mine", [(large, 119), (sets["B"], 1)])
@@ -104,6 +107,7 @@ def test_small_overlap_is_printed_and_the_run_continues(sets: Sets, tmp_path: Pa
     assert "1 of whose 120 images were trained on" in write_report(tmp_path / "run").read_text()
 
 
+@pytest.mark.long
 def test_two_sites_with_the_same_set_are_refused(sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, **QUICK)
     content["data"]["sites"]["C"] = str(shutil.copytree(sets["B"], tmp_path / "again"))
@@ -121,6 +125,7 @@ def test_held_out_subject_must_not_train_under_another_name(sets: Sets, tmp_path
         run_with_checks(content, tmp_path / "run")
 
 
+@pytest.mark.long
 def test_target_may_have_subjects_that_no_site_has(sets: Sets, tmp_path: Path) -> None:
     whole = make_set(tmp_path / "whole", "W", 30, subjects=20)
     content = tree(sets, **QUICK)
@@ -173,6 +178,7 @@ def test_public_people_of_a_site_under_another_name_are_refused(sets: Sets, tmp_
         run_with_checks(content, tmp_path / "run")
 
 
+@pytest.mark.long
 def test_finished_model_is_not_evaluated_on_its_training_data(sets: Sets, tmp_path: Path) -> None:
     run_toy(tree(sets, **QUICK), tmp_path / "run")
     model, cache, heard = open_model(tmp_path / "run"), tmp_path / "cache", list[str]()
@@ -186,6 +192,7 @@ def test_finished_model_is_not_evaluated_on_its_training_data(sets: Sets, tmp_pa
     evaluate(model, str(fresh), cache)
 
 
+@pytest.mark.long
 def test_changed_bytes_are_refused_before_training_and_evaluation(sets: Sets, tmp_path: Path) -> None:
     altered = shutil.copytree(sets["B"], tmp_path / "B")
     content = tree(sets, **QUICK)

@@ -81,6 +81,7 @@ def test_converted_file_names_its_network(tmp_path: Path) -> None:
         read_start(path, start(path), PRESENT)
 
 
+@pytest.mark.long
 def test_file_with_more_parts_starts_a_model_with_fewer(sets: Sets, tmp_path: Path) -> None:
     """A transformer with FedSIS's adapter starts one without it; the run records the fitting tensors."""
     run_toy(tree(sets, "fedsis", training__rounds=1), tmp_path / "first")

@@ -152,6 +152,7 @@ def test_canonical_depth_of_centre_crops_is_refused(root: Path) -> None:
         import_with_depth(root, "canonical", crop="centre")
 
 
+@pytest.mark.long
 def test_detected_faces_have_nearly_exact_depth(tmp_path: Path) -> None:
     rendered = PreparedSet.open(resolve("synth: O subjects=3 videos=2 frames=1 size=128", tmp_path / "cache"))
     indices = [*np.flatnonzero(rendered.rows.label == 1), np.flatnonzero(rendered.rows.label == 0)[0]]

@@ -243,6 +243,7 @@ def test_progress_counts_the_files(root: Path) -> None:
     assert counts == [(done, 24) for done in range(1, 25)]
 
 
+@pytest.mark.long
 def test_face_crops_have_points(tmp_path: Path) -> None:
     rendered = PreparedSet.open(resolve("synth: O subjects=3 videos=2 frames=1 size=128", tmp_path / "cache"))
     for index in np.flatnonzero(rendered.rows.label == 1):

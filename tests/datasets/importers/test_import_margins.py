@@ -59,6 +59,7 @@ def margins_set(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.long
 def test_margins_have_the_pixels_of_single_sets_and_devices(
     margins_set: Path, scenes: Path, pad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +161,7 @@ def evaluate(model: Path, data: Path, out: Path) -> np.ndarray:
     return np.loadtxt(out / "scores.csv", delimiter=",", skiprows=1, usecols=column)
 
 
+@pytest.mark.long
 def test_recipe_selects_a_margin_and_its_model_stores_it(tmp_path: Path) -> None:
     sets = {name: noise_set(tmp_path / name, name, seed) for seed, name in enumerate("ABCU")}
     content = tree(sets, training__rounds=1, input__margin=2.7)
@@ -174,6 +176,7 @@ def test_recipe_selects_a_margin_and_its_model_stores_it(tmp_path: Path) -> None
         run_toy({**content, "input": {**content["input"], "margin": 3.0}}, tmp_path / "other")
 
 
+@pytest.mark.long
 def test_fused_model_is_evaluated_at_the_margins_of_its_members(margins_set: Path, pad: Path, tmp_path: Path) -> None:
     members = [with_margin(pad, tmp_path / f"{margin}", margin) for margin in (1.4, 4.0)]
     fuse(members, tmp_path / "fused", on=[str(margins_set)], cache=tmp_path)

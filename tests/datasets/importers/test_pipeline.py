@@ -22,6 +22,8 @@ from fedvisage.datasets.import_presentations import limit_items
 from fedvisage.datasets.report import ImportReport
 from fedvisage.datasets.small_copies import render_person, write_video
 
+pytestmark = pytest.mark.long
+
 
 def import_set(
     kind: str, source: Path, to: Path, progress: Progress | None = None, **options: Any

@@ -21,6 +21,8 @@ from fedvisage.datasets.dataset import Grammar, Item
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.tree import MEDIA_ENDINGS, walk
 
+pytestmark = pytest.mark.long
+
 EVERY = pytest.mark.parametrize("kind", SCANNERS)
 EVERY_PUBLISHED = pytest.mark.parametrize("kind", PUBLISHED)
 WITH_LISTS = pytest.mark.parametrize("kind", [kind for kind, scanner in SCANNERS.items() if scanner.lists])

@@ -65,6 +65,7 @@ def import_copy(kind: str, root: Path, destination: Path, workers: int = 1, **ke
     return PreparedSet.open(destination, verify=True).digest, "".join([report.json(), *lists])
 
 
+@pytest.mark.long
 def test_several_processes_write_the_same_bytes(copies: Path, folder: Path, tmp_path: Path) -> None:
     assert import_folder(folder, tmp_path / "one") == import_folder(folder, tmp_path / "two", workers=2)
     one, two = (import_copy("rec", copies, tmp_path / f"rec{count}", workers=count) for count in (1, 2))

@@ -293,6 +293,7 @@ def test_protocols_are_listed_and_unknown_names_refused() -> None:
         describe_protocol("ocim-flip", Path("sets"), "U")
 
 
+@pytest.mark.long
 def test_printed_protocol_runs_on_small_copies(tmp_path: Path) -> None:
     for name, kind in KINDS.items():
         write_copy(SCANNERS[kind], tmp_path / kind)

@@ -56,6 +56,7 @@ def test_renewable_similarities_estimate_the_cosine(gallery: Gallery) -> None:
         assert match.similarity == pytest.approx(cosine, abs=tolerance)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("other", [1, 2])
 def test_renewable_similarities_average_to_the_cosine_over_keys(other: int) -> None:
     first, second = embedding(2, 1), embedding(other, 0)
@@ -164,6 +165,7 @@ def test_distinct_names_of_any_script_need_no_force(gallery: Gallery, name: str)
     assert done.person.name == name
 
 
+@pytest.mark.long
 def test_galleries_and_the_service_need_no_torch() -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"

@@ -117,6 +117,7 @@ def kill_at_every_line(change: Callable[[Path], None], template: Path, check: Ca
     check(whole)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("change", "after"), [(enrol, {"anna", "bob", "carol"}), (remove, {"bob"})])
 def test_killed_change_is_atomic(template: Path, change: Callable[[Path], None], after: set[str]) -> None:
     ends = []

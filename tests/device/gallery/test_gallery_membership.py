@@ -85,6 +85,7 @@ EDITS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("edit", EDITS)
 def test_edit_without_the_key_is_refused(path: Path, edit: str) -> None:
     run_sql(path, "PRAGMA foreign_keys = ON", *EDITS[edit].split(";"))
@@ -275,6 +276,7 @@ with Gallery(path, bytes(range(32)), counters=path.parent / "counters", patience
 """
 
 
+@pytest.mark.long
 def test_two_processes_enrol_at_once(path: Path) -> None:
     children = [subprocess.Popen([sys.executable, "-c", ENROL, str(path), who]) for who in ("first", "second")]
     with open_gallery(path) as gallery:

@@ -233,6 +233,7 @@ def test_search_reports_a_model_change(client: TestClient, gallery: Gallery) -> 
     assert "anna" in check_error(reply, 409, "model_changed")["message"]
 
 
+@pytest.mark.long
 def test_compreface_clients_have_their_routes(client: TestClient) -> None:
     place = "/api/v1/recognition"
     added = client.post(f"{place}/faces?subject=anna", files={"file": png(tile_of(1))}).json()
@@ -314,6 +315,7 @@ class Defective(Tiles):
         raise AssertionError("a message that may quote a name")
 
 
+@pytest.mark.long
 def test_defect_is_answered_in_the_form_of_the_service() -> None:
     with connect(Defective()) as client:
         check_error(client.post("/v1/detect", files={"image": png(tile_of(1))}), 500, "internal")
@@ -430,6 +432,7 @@ def test_documentation_of_the_service_lists_its_routes(client: TestClient) -> No
     assert listed == served | {("GET", "/v1/metrics"), ("GET", "/metrics")}
 
 
+@pytest.mark.long
 def test_every_response_has_a_schema(client: TestClient) -> None:
     description = client.get("/openapi.json").json()
     schemas = description["components"]["schemas"]

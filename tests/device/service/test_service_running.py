@@ -92,6 +92,7 @@ def test_running_requests_are_answered_before_shutdown() -> None:
     assert answers == [200]
 
 
+@pytest.mark.long
 def test_slow_and_queued_requests_get_a_retry_answer() -> None:
     engine, answers = Slow(), list[int]()
     limits = Limits(seconds=0.5, workers=1, waiting=1)
@@ -224,6 +225,7 @@ def test_serve_uses_the_int8_graph(pad_run: Path, sets: Mapping[str, Path], tmp_
     assert small != whole
 
 
+@pytest.mark.long
 def test_serve_decides_at_the_chosen_operating_points(
     strict_pad: Path, recognition: Path, photographs: Mapping[str, np.ndarray]
 ) -> None:
@@ -273,6 +275,7 @@ def run_service(*words: object, environment: Mapping[str, str] = os.environ) -> 
     assert (process.returncode, out.strip()) == (0, "stopped")
 
 
+@pytest.mark.long
 def test_the_service_starts_without_slow_libraries() -> None:
     slow = ("torch", "torchvision", "timm", "scipy", "sklearn", "matplotlib", "pandas", "onnx")
     code = f"import sys, fedvisage.device.service.app; print(*(name for name in {slow} if name in sys.modules))"

@@ -55,6 +55,7 @@ def answer(script: Path, graph: Path, *config: Path) -> str:
     return run_node(script, CHECK, graph, *config)
 
 
+@pytest.mark.long
 def test_exports_and_detector_networks_are_accepted(script: Path, pad: Path, recognition: Path, tmp_path: Path) -> None:
     for directory in (pad, recognition):
         assert answer(script, directory / GRAPH, directory / CONFIG) == "accepted"

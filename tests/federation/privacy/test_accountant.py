@@ -78,6 +78,7 @@ def test_selections_and_gaussians_together_cost_less_than_their_sum_and_more_tha
     assert max(parts) < actual.tight_epsilon < sum(parts)
 
 
+@pytest.mark.long
 def test_almost_no_noise_has_a_finite_cost() -> None:
     """Loss distributions reach to 2·10⁸ here, of which steps of 10⁻⁴ would need terabytes."""
     loud = Charge("r", "gaussian", 1.0, 1e-6, "person", 1.0, 5e-5)

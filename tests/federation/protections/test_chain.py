@@ -54,6 +54,7 @@ def test_recipe_uses_only_its_configured_steps(section: dict[str, Any], site: li
     assert step_names(Federation.model_validate(section)) == {"site": site, "server": server}
 
 
+@pytest.mark.long
 def test_server_clips_poisoned_uploads_again(sets: Sets, tmp_path: Path) -> None:
     sent: dict[str, tuple[Message, Message]] = {}
     content = tree(sets, training__rounds=1, federation={"dp": DP, "poisoned": HOSTILE})
@@ -66,6 +67,7 @@ def test_server_clips_poisoned_uploads_again(sets: Sets, tmp_path: Path) -> None
     assert norm_of_update(model, {name: lent[name] for name in model}) <= CLIP * (1 + 1e-6)
 
 
+@pytest.mark.long
 def test_uploads_are_clipped_before_masking(sets: Sets, tmp_path: Path) -> None:
     """The mean of clipped updates is no longer than the clip; that of unclipped ones is, here by far."""
     recipe = tree(sets, training__rounds=1, federation={"secure": {"entropy": "derived"}})
@@ -85,6 +87,7 @@ def test_uploads_are_clipped_before_masking(sets: Sets, tmp_path: Path) -> None:
     assert moved["clipped"] <= CLIP
 
 
+@pytest.mark.long
 def test_noise_is_on_the_mean_not_on_single_uploads(sets: Sets, tmp_path: Path) -> None:
     """With clipping to next to nothing the model is what was lent and noise of a known size on each number."""
     sent: dict[str, tuple[Message, Message]] = {}

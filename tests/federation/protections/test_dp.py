@@ -116,6 +116,7 @@ def test_metrics_and_ledger_contain_figures_and_guarantee(baseline: Path) -> Non
     assert up == {"update clipped to 0.5 at the site, no noise yet"}
 
 
+@pytest.mark.long
 def test_derived_noise_repeats_and_system_noise_does_not(baseline: Path, sets: Sets, tmp_path: Path) -> None:
     run_toy(private_recipe(sets), tmp_path / "again")
     assert deterministic_files(tmp_path / "again") == deterministic_files(baseline)
@@ -123,6 +124,7 @@ def test_derived_noise_repeats_and_system_noise_does_not(baseline: Path, sets: S
     assert weights(tmp_path / "system") != weights(baseline)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("every", [1, 2])
 def test_released_value_is_not_drawn_again_after_a_kill(every: int, sets: Sets, tmp_path: Path) -> None:
     """Killed when round 2 is released and perhaps lent, and not yet in a checkpoint."""
@@ -150,6 +152,7 @@ def test_released_value_is_not_drawn_again_after_a_kill(every: int, sets: Sets, 
     assert len(read_lines(tmp_path / "run" / "released" / "charges.jsonl")) == 2
 
 
+@pytest.mark.long
 def test_missing_released_value_is_not_drawn_again(sets: Sets, tmp_path: Path) -> None:
     content = private_recipe(sets, federation__dp={**DP, "entropy": "system"})
     run_toy(content, tmp_path / "run")
@@ -160,6 +163,7 @@ def test_missing_released_value_is_not_drawn_again(sets: Sets, tmp_path: Path) -
         run_toy(content, tmp_path / "run", resume=True)
 
 
+@pytest.mark.long
 def test_values_older_than_any_checkpoint_are_dropped(sets: Sets, tmp_path: Path) -> None:
     run_toy(private_recipe(sets, training__rounds=6, training__local={"batches": 1}), tmp_path / "run")
     kept = {path.stem for path in (tmp_path / "run" / "released").glob("*.safetensors")}
@@ -167,6 +171,7 @@ def test_values_older_than_any_checkpoint_are_dropped(sets: Sets, tmp_path: Path
     assert len(read_lines(tmp_path / "run" / "released" / "charges.jsonl")) == 6
 
 
+@pytest.mark.long
 def test_noise_on_a_secure_sum_is_noise_on_a_sum(sets: Sets, tmp_path: Path) -> None:
     federation = {"dp": DP, "secure": {"entropy": "derived"}}
     run_toy(private_recipe(sets, training__rounds=1), tmp_path / "plain")

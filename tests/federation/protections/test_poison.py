@@ -38,6 +38,7 @@ def update_of_b(sets: Sets, out: Path, **changes: Any) -> tuple[Message, Message
     return lent, {name: sent[name].double() - lent[name].double() for name in lent}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("how", "sign"), [("sign-flip", -1), ("scaling", 1)])
 def test_hostile_site_inverts_or_scales_its_update(how: str, sign: int, sets: Sets, tmp_path: Path) -> None:
     lent, honest = update_of_b(sets, tmp_path / "honest")
@@ -61,6 +62,7 @@ def test_flipped_labels_swap_the_classes_and_change_nothing_else(sets: Sets) -> 
     assert (flipped.species == view.species).all()
 
 
+@pytest.mark.long
 def test_a_site_with_flipped_labels_learns_the_opposite(sets: Sets, tmp_path: Path) -> None:
     def last_layer(**changes: Any) -> torch.Tensor:
         _, update = update_of_b(sets, tmp_path / str(len(changes)), **changes)
@@ -71,6 +73,7 @@ def test_a_site_with_flipped_labels_learns_the_opposite(sets: Sets, tmp_path: Pa
     assert float(torch.nn.functional.cosine_similarity(honest, hostile, dim=0)) < 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", ["norm-clip", "trimmed-mean", "median", "krum"])
 def test_robust_rule_limits_the_effect_of_a_hostile_site(rule: str, sets: Sets, tmp_path: Path) -> None:
     more = {name: make_set(tmp_path / name, name, seed) for seed, name in ((10, "D"), (11, "E"))}

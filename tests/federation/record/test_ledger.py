@@ -146,6 +146,7 @@ def test_missing_ledger_is_refused_and_not_created(tmp_path: Path) -> None:
     assert not lines.path.exists()
 
 
+@pytest.mark.long
 def test_a_ledger_is_read_line_by_line(tmp_path: Path) -> None:
     """A ledger can be larger than memory: its first line is there before the last one is read."""
     path, count = tmp_path / "ledger.jsonl", 300_000

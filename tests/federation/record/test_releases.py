@@ -71,6 +71,7 @@ def child(at: Path, before: Callable[[], None]) -> End:
     return End(drawn == "drawn", sent, os.WIFSIGNALED(os.waitpid(pid, 0)[1]))
 
 
+@pytest.mark.long
 def test_after_a_kill_a_sent_value_is_repeated_and_a_drawn_one_is_charged(tmp_path: Path) -> None:
     """With system entropy a second draw could not give the same bytes."""
     sent, number = "", 0

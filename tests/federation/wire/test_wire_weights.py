@@ -48,6 +48,7 @@ def test_scales_of_codes_are_not_weights() -> None:
     assert weights_in({"gradient": one, "gradient.scale": one, "head.weight": one, "left": one}) == {"head.weight"}
 
 
+@pytest.mark.long
 def test_weights_travel_in_half_the_bytes_and_evaluations_in_full(sets: Sets, tmp_path: Path) -> None:
     counted = {}
     for wire in ("fp32", "bf16"):
@@ -86,6 +87,7 @@ def test_weights_in_other_numbers_than_declared_are_refused(sets: Sets) -> None:
         check(reply, workspace.schemas["train"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["fedma", "fedsis", "single", "privacyface"])
 def test_methods_of_every_pattern_train_with_16_bit_weights(method: str, sets: Sets, tmp_path: Path) -> None:
     changes: dict[str, Any] = {"training__rounds": 2, "evaluation__every": 0}
@@ -96,6 +98,7 @@ def test_methods_of_every_pattern_train_with_16_bit_weights(method: str, sets: S
     assert not any(value.dtype == torch.bfloat16 for value in weights.values())
 
 
+@pytest.mark.long
 def test_clipping_measures_the_update_from_the_lent_weights(sets: Sets, tmp_path: Path) -> None:
     """If sites change no convolution, clipping to almost zero must leave it as it was sent."""
     optimizer = {"name": "sgd", "lr": 1e-30}

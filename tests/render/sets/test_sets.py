@@ -51,6 +51,7 @@ def test_invalid_line_is_refused_with_valid_choices(line: str, place: str, keywo
         parse_synthesis(line)
 
 
+@pytest.mark.long
 def test_domains_have_more_attacks_than_faces_like_their_datasets() -> None:
     for name in "OCIMSWEFA":
         videos = [video for subject in plan_videos(Synthesis(name)) for video in subject]
@@ -176,6 +177,7 @@ def test_selected_media_and_cameras_are_the_only_ones_in_a_set(tmp_path: Path) -
     assert np.bincount(prepared.rows.label).tolist() == [8, 8]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("line", [SMALL, LINE], ids=["first generation", "second generation"])
 def test_two_processes_write_the_same_bytes_as_one(line: str, tmp_path: Path) -> None:
     for workers in (1, 2):

@@ -121,6 +121,7 @@ class StopsInRoundTwo(Reporter):
             raise KeyboardInterrupt
 
 
+@pytest.mark.long
 def test_stopped_and_resumed_run_reports_each_round_once(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, tracking="recorded", training__rounds=4, runtime__checkpoint_every=3)
     with pytest.raises(KeyboardInterrupt):

@@ -81,6 +81,7 @@ def test_finished_model_is_evaluated_with_the_same_thresholds(
     assert again.part("published") == metrics_of(runs[True]).part("published")
 
 
+@pytest.mark.long
 def test_published_figures_of_members_are_averaged(sets: Sets, tmp_path: Path) -> None:
     metrics = run_toy(content(sets, "single", evaluation__published=True), tmp_path / "run")
     own = [metrics.part(f"members.{name}.published") for name in SITES]
@@ -96,6 +97,7 @@ def test_recognition_is_referred_to_benchmarks_for_published_figures(sets: Sets)
         task_of(method).check(recipe, method)
 
 
+@pytest.mark.long
 def test_report_and_summary_show_published_figures_with_their_rules(runs: dict[bool, Path]) -> None:
     for expected, run in runs.items():
         write_report(run, run)

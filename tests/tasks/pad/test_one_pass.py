@@ -14,6 +14,8 @@ from fedvisage.metrics.threshold import histogram
 from fedvisage.tasks.finished_model import open_model
 from fedvisage.tasks.saved_model import load
 
+pytestmark = pytest.mark.long
+
 
 def test_run_scores_held_out_images_once_per_evaluated_round(sets: Sets, tmp_path: Path) -> None:
     passed: list[int] = []

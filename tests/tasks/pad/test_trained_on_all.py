@@ -67,6 +67,7 @@ def test_threshold_has_equal_errors_on_all_training_images(run: tuple[Path, Metr
     assert metrics["threshold_source.far"] == pytest.approx(np.mean(live[label == 0] >= at), abs=0.05)
 
 
+@pytest.mark.long
 def test_run_records_that_the_scores_are_of_training(run: tuple[Path, Metrics]) -> None:
     out, metrics = run
     assert set(metrics.parts("sites_training")) == set(SITES)

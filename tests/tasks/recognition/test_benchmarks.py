@@ -53,6 +53,7 @@ def as_text(benchmarks: Mapping[str, Path]) -> dict[str, str]:
     return {name: str(path) for name, path in benchmarks.items()}
 
 
+@pytest.mark.long
 def test_run_evaluates_benchmarks_like_a_finished_model_and_changes_nothing_else(
     sets: Sets, finished_run: Path, model: FinishedModel, benchmarks: dict[str, Path], tmp_path: Path
 ) -> None:

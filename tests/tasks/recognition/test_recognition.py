@@ -37,6 +37,7 @@ def finished_run(sets: Sets, new_run: NewRun) -> Path:
     return new_run(tree(sets, "fedfr", training__rounds=2, evaluation__recognition={"fmr": 0.05}))
 
 
+@pytest.mark.long
 def test_pre_training_happens_once_per_combination_of_settings(sets: Sets, tmp_path: Path) -> None:
     def cached() -> set[str]:
         return {path.name for path in (tmp_path / "cache").glob("pretrained-*")}
@@ -54,6 +55,7 @@ def test_pre_training_happens_once_per_combination_of_settings(sets: Sets, tmp_p
     assert kept["centres.weight"].shape == (4, 16)
 
 
+@pytest.mark.long
 def test_first_model_may_be_from_the_middle_of_a_schedule(sets: Sets, tmp_path: Path) -> None:
     """With rates by epoch, two of three epochs equal two epochs; a cosine schedule differs."""
 
@@ -105,6 +107,7 @@ def test_figures_are_recorded_by_model_site_and_group(finished_run: Path) -> Non
     assert lines[0] == "first,second,same,similarity"
 
 
+@pytest.mark.long
 def test_page_shows_the_measured_figures(finished_run: Path) -> None:
     page = write_report(finished_run).read_text()
     for words in ("The generic model, on the benchmark", "customised model", "held-out public people", "FAR on a log"):
@@ -126,6 +129,7 @@ def test_finished_model_is_evaluated_on_other_people(finished_run: Path, sets: S
         evaluate(open_model(finished_run, adapt="gated"), None, tmp_path)
 
 
+@pytest.mark.long
 def test_finished_run_is_evaluated_by_other_rules_with_its_sites_own_models(
     finished_run: Path, sets: Sets, tmp_path: Path
 ) -> None:

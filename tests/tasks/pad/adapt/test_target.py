@@ -167,6 +167,7 @@ def test_units_of_every_loop_hold_each_image_once(target: View) -> None:
             assert sorted(np.concatenate(parts).tolist()) == list(range(len(target)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["single", "fused", "fedgpad", "fedbn"])
 def test_every_member_is_adapted_separately(name: str, sets: Sets, target: View, tmp_path: Path) -> None:
     run_toy(tree(sets, name, training__rounds=1), tmp_path / "run")
@@ -178,6 +179,7 @@ def test_every_member_is_adapted_separately(name: str, sets: Sets, target: View,
     assert all(outcome.adapted == len(target) for outcome in outcomes.values())
 
 
+@pytest.mark.long
 def test_model_without_normalisation_layers_is_refused_by_name(sets: Sets, tmp_path: Path) -> None:
     run_toy(tree(sets, "fedma", training__rounds=1), tmp_path / "run")
     found = open_model(tmp_path / "run")
