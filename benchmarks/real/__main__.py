@@ -232,7 +232,7 @@ def follow_protocol(directory: Path, out: Path, folder: Path, *, blind: bool, pl
             os.nice(19)
             families.prepare_sites(directory, sets)
             plain = {site: PreparedSet.open(sets / families.PLAIN / site) for site in plan.families}
-            print(*resolution_notices(plan, plain), sep="\n", flush=True)
+            print(*families.near_copy_notices(plain), *resolution_notices(plan, plain), sep="\n", flush=True)
             for line in run_missing(plan, records, sets, out / "protocol-runs"):
                 print(line, flush=True)
         print("", *Table(plan, records).lines(blind=blind), sep="\n")

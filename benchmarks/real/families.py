@@ -1,15 +1,9 @@
-"""The sites of the protocol: their families, files, splits, and sets with plain and with matched resolutions.
-
-    python -m benchmarks.real.families DIR
-
-prints, per site, family, pictures per class and near copies at other sites. The plan is decision 0045.
-"""
+"""The sites of the protocol (decision 0045): families, files, splits, and sets with plain and matched resolutions."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,11 +16,11 @@ from numpy.typing import NDArray
 
 from benchmarks.real.author import Author, open_recogniser
 from benchmarks.real.sites import MOST, SITES, SIZE, WITH_AUTHOR, Cut, Located, choose_pictures, locate_face
-from fedvisage.base.errors import BadFile
+from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.writer import Writer
 from fedvisage.faces.cropping import Image, record_of
 from fedvisage.faces.detection import Detector, DetectorSettings, Face
-from fedvisage.faces.pictures import ENDINGS, equidistant, open_picture
+from fedvisage.faces.pictures import ENDINGS, equidistant
 
 TUTORIAL = "tutorial"
 TIGHT = Cut(1.0)
@@ -217,22 +211,10 @@ def near_copies(hashes: Mapping[str, Iterable[int]]) -> Counter[tuple[str, str]]
     return counts
 
 
-def describe(directory: Path, most: int = 400) -> Iterator[str]:
-    """Yield a line per site, and one per pair of sites that share near copies, from at most `most` files a class."""
-    hashes: dict[str, list[int]] = {}
-    for site, classes in unique_files(directory).items():
-        counts = ", ".join(f"{len(classes[label]):,} {name}" for label, name in ((1, "genuine"), (0, "attacks")))
-        yield f"{site}: {SOURCES[site].family}, {counts}"
-        for paths in classes.values():
-            for place in sorted(equidistant(len(paths), most)):
-                try:
-                    hashes.setdefault(site, []).append(difference_hash(open_picture(paths[place])))
-                except BadFile:
-                    continue
+def near_copy_notices(sets: Mapping[str, PreparedSet]) -> Iterator[str]:
+    """Yield a line per pair of sites that share near copies."""
+    hashes = {
+        site: [difference_hash(np.asarray(image)) for image in prepared.images] for site, prepared in sets.items()
+    }
     for (first, second), count in near_copies(hashes).items():
-        yield f"{count} pictures of {first} have near copies at {second}"
-
-
-if __name__ == "__main__":
-    for line in describe(Path(sys.argv[1])):
-        print(line)
+        yield f"{count} of {len(hashes[first])} pictures of {first} have near copies at {second}"
