@@ -70,6 +70,11 @@ class Records:
         write_json(path, self.cells[cell.file])
 
     @property
+    def commits(self) -> list[str]:
+        """The commits of all records."""
+        return sorted({str(record["commit"]) for _, _, record in self._all()})
+
+    @property
     def seconds(self) -> float:
         """Processor seconds of all records."""
         return sum(float(record["seconds"]) for _, _, record in self._all())

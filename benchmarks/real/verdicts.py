@@ -104,6 +104,8 @@ class Table:
             return
         yield from self.table()
         yield ""
+        if len(self.records.commits) > 1:
+            yield f"the runs come from {len(self.records.commits)} commits: {', '.join(self.records.commits)}"
         yield from self.verdicts()
 
     def progress(self) -> Iterator[str]:
@@ -167,12 +169,16 @@ def home_of(models: Mapping[str, Figures]) -> float:
 
 
 def figure_of(row: Row, models: Mapping[str, Figures], figure: str) -> float:
-    """Return a row's figure of one training: of its model, the mean, the best at home, or the fused score."""
+    """Return a row's figure of one training: of its model, the mean, the best at home, or the fused score.
+
+    Many models are perfect at home: the figure is the mean over all that share the best AUC there.
+    """
     sites = {name: figures for name, figures in models.items() if name != FUSED}
     if row.models == "mean":
         return fmean(figures[figure] for figures in sites.values())
     if row.models == "best":
-        return sites[max(sites, key=lambda name: sites[name]["home"])][figure]
+        best = max(figures["home"] for figures in sites.values())
+        return fmean(figures[figure] for figures in sites.values() if figures["home"] == best)
     return models[FUSED][figure] if row.models == "fused" else models[""][figure]
 
 

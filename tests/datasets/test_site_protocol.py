@@ -22,7 +22,7 @@ from benchmarks.real.families import MATCHED, PLAIN, SOURCES, Source, matched_si
 from benchmarks.real.protocol import CUES, PLAN, Cell, Plan, Row, Training
 from benchmarks.real.sign_flip import detectable, fewest, holm, interval, p_value
 from benchmarks.real.sites import SIZE, Located
-from benchmarks.real.verdicts import Table
+from benchmarks.real.verdicts import Table, figure_of
 from tests.toy import make_set
 
 from fedvisage.base.errors import UserError
@@ -286,6 +286,19 @@ def test_permuted_set_keeps_pictures_and_the_number_of_labels(ended: Path, tmp_p
 
 
 # Verdicts from records.
+
+
+def test_models_that_are_equally_good_at_home_are_averaged() -> None:
+    models = {
+        "B": {"auc": 0.9, "eer": 0.1, "home": 1.0},
+        "C": {"auc": 0.4, "eer": 0.6, "home": 1.0},
+        "D": {"auc": 0.8, "eer": 0.2, "home": 0.9},
+        FUSED: {"auc": 1.0, "eer": 0.0, "home": 0.97},
+    }
+    assert figure_of(Row("single", "best"), models, "auc") == pytest.approx(0.65)
+    assert figure_of(Row("single", "mean"), models, "auc") == pytest.approx(0.7)
+    assert figure_of(Row("single", "fused"), models, "eer") == 0.0
+
 
 SIX = replace(
     TINY,
