@@ -111,20 +111,22 @@ def processor_seconds() -> float:
 
 
 def current_commit() -> str:
-    """Return the commit of this checkout, marked if files differ from it."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    result = subprocess.run(command, cwd=RECIPE.parent, capture_output=True, text=True, check=False)
-    return result.stdout.strip() or "unknown"
+    """Return the commit of this checkout, marked if code or recipes differ from it; records may."""
+    code = ("src", "recipes", "benchmarks", ":!benchmarks/real/records")
+    head, changed = (
+        subprocess.run(["git", *command], cwd=RECIPE.parents[2], capture_output=True, text=True, check=False).stdout
+        for command in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "-uno", "--", *code])
+    )
+    return (head.strip() or "unknown") + ("-dirty" if changed else "")
 
 
 def data_digests(plan: Plan, sets: Path) -> dict[str, str]:
     """Return, per kind of sets, a digest of the pictures of the plan's sites."""
-    kinds = {training.sets for training in plan.trainings.values()}
-    return {
-        kind: hashlib.sha256("".join(PreparedSet.open(sets / kind / site).digest for site in plan.sites).encode())
-        .hexdigest()[:16]
-        for kind in sorted(kinds)
-    }  # fmt: skip
+    digests = {}
+    for kind in sorted({training.sets for training in plan.trainings.values()}):
+        contents = "".join(PreparedSet.open(sets / kind / site).digest for site in plan.sites)
+        digests[kind] = hashlib.sha256(contents.encode()).hexdigest()[:16]
+    return digests
 
 
 def run_cell(plan: Plan, cell: Cell, sets: Path, work: Path) -> tuple[dict[str, Figures], str]:
@@ -158,13 +160,13 @@ def figures_of(run: fv.Run) -> dict[str, Figures]:
 
     A common model is at home at every site; the figure is the mean over them.
     """
-    heldout = {site: part.number("auc") for site, part in run.metrics.parts("sites_heldout").items()}
+    heldout = {site: float(part["auc"]) for site, part in run.metrics.parts("sites_heldout").items()}
     at_home = float(np.mean([*heldout.values()]))
     members = run.metrics.parts("members")
     if not members:
-        return {"": {"auc": run.metrics.number("auc"), "eer": run.metrics.number("eer"), "home": at_home}}
-    figures = {
-        site: {"auc": part.number("auc"), "eer": part.number("eer"), "home": heldout[site]}
+        return {"": {"auc": float(run.metrics["auc"]), "eer": float(run.metrics["eer"]), "home": at_home}}
+    figures: dict[str, Figures] = {
+        site: {"auc": float(part["auc"]), "eer": float(part["eer"]), "home": heldout[site]}
         for site, part in members.items()
     }
     logits: dict[str, list[float]] = {}

@@ -119,8 +119,8 @@ def reduce_face(image: Image, face: Face, side: float) -> tuple[Image, Face]:
     scale = side / side_of(face)
     if scale >= 1:
         return image, face
-    size = tuple(max(1, round(length * scale)) for length in image.shape[1::-1])
-    small = np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), np.uint8)
+    width, height = (max(1, round(length * scale)) for length in image.shape[1::-1])
+    small = np.asarray(cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
     return small, Face(face.box * scale, face.points * scale, face.confidence)
 
 
