@@ -148,19 +148,32 @@ class Table:
             waiting = ", ".join(f"{first} - {second}" for (first, second), verdict in found.items() if verdict is None)
             yield f"primary differences: no verdict before all their runs have ended (missing: {waiting})"
         else:
-            known = {verdict.name: verdict for verdict in found.values() if verdict is not None}
-            adjusted = holm({name: verdict.p for name, verdict in known.items()})
+            known = {pair: verdict for pair, verdict in found.items() if verdict is not None}
+            adjusted = holm({verdict.name: verdict.p for verdict in known.values()})
             yield f"primary differences of AUC over {len(self.plan.sites)} sites (Holm over {len(known)}):"
-            for name, verdict in known.items():
-                yield "- " + verdict.line(f", Holm {adjusted[name]:.4f}: {word_of(verdict, adjusted[name])}")
+            for pair, verdict in known.items():
+                corrected = adjusted[verdict.name]
+                ending = f", Holm {corrected:.4f}: {word_of(verdict, corrected)}{self.about_resolution(pair, verdict)}"
+                yield "- " + verdict.line(ending)
         yield "secondary differences, uncorrected, without verdict:"
         for pair in self.plan.secondary:
             verdict = self.verdict(pair)
             if verdict is None:
                 continue
-            count = len(verdict.differences)
-            few = "" if count >= fewest() else f"; too few families for a test: {count}, needs {fewest()}"
-            yield "- " + verdict.line(few)
+            if (count := len(verdict.differences)) < fewest():
+                yield f"- {verdict.name}: {verdict.mean:+.3f}; too few families for a test: {count}, needs {fewest()}"
+            else:
+                yield "- " + verdict.line("")
+
+    def about_resolution(self, pair: tuple[str, str], verdict: Verdict) -> str:
+        """Return a remark if the difference has the opposite sign where both classes have the same resolution."""
+        first, second = (f"{row}, matched" for row in pair)
+        if first not in self.plan.rows or second not in self.plan.rows:
+            return ""
+        matched = self.verdict((first, second))
+        if matched is None or matched.mean * verdict.mean >= 0:
+            return ""
+        return f"; {matched.mean:+.3f} on matched sets, so it is about resolution"
 
 
 def home_of(models: Mapping[str, Figures]) -> float:

@@ -193,7 +193,7 @@ def test_a_later_target_changes_neither_digest_nor_training_sites() -> None:
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run the tiny plan once; return the folder with its sets, records and runs."""
     folder = tmp_path_factory.mktemp("protocol")
     for number, site in enumerate(SITES):
@@ -203,26 +203,26 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_ended_cells_are_not_run_again(ended: Path) -> None:
-    records = Records(ended / "records", TINY)
-    assert not [*run_missing(TINY, records, ended / "sets", ended / "work")]
+def test_ended_cells_are_not_run_again(tiny_run: Path) -> None:
+    records = Records(tiny_run / "records", TINY)
+    assert not [*run_missing(TINY, records, tiny_run / "sets", tiny_run / "work")]
     record = records.get(Cell("fedpad", 1, "B", 0))
     assert record is not None
     assert set(record) == {"plan", "data", "commit", "seconds", "scores", "models"}
     assert records.seconds == pytest.approx(
         sum(
             entry["seconds"]
-            for path in (ended / "records").iterdir()
+            for path in (tiny_run / "records").iterdir()
             for entry in json.loads(path.read_text()).values()
         )
     )
 
 
-def test_fused_record_is_the_mean_of_the_members_probabilities(ended: Path) -> None:
-    record = Records(ended / "records", TINY).get(Cell("single", 0, "A", 0))
+def test_fused_record_is_the_mean_of_the_members_probabilities(tiny_run: Path) -> None:
+    record = Records(tiny_run / "records", TINY).get(Cell("single", 0, "A", 0))
     assert record is not None
     assert set(record["models"]) == {"B", "C", FUSED}
-    with (ended / "work/runs/single-0/A-0/scores.csv").open(newline="") as file:
+    with (tiny_run / "work/runs/single-0/A-0/scores.csv").open(newline="") as file:
         rows = [*csv.DictReader(file)]
     live: dict[str, list[float]] = {}
     for row in rows:
@@ -237,8 +237,8 @@ def test_fused_record_is_the_mean_of_the_members_probabilities(ended: Path) -> N
     assert record["models"][FUSED]["auc"] == pytest.approx(fmean(pairs), abs=1e-6)
 
 
-def test_row_uses_the_setting_that_is_best_at_home(ended: Path) -> None:
-    records = Records(ended / "records", TINY)
+def test_row_uses_the_setting_that_is_best_at_home(tiny_run: Path) -> None:
+    records = Records(tiny_run / "records", TINY)
     figures = Table(TINY, records).figures("FedPAD")
     assert figures is not None
     for target in SITES:
@@ -247,36 +247,36 @@ def test_row_uses_the_setting_that_is_best_at_home(ended: Path) -> None:
         assert figures[target] == best["auc"]
 
 
-def test_pictures_that_changed_after_a_run_are_refused(ended: Path, tmp_path: Path) -> None:
+def test_pictures_that_changed_after_a_run_are_refused(tiny_run: Path, tmp_path: Path) -> None:
     for number, site in enumerate(SITES):
         make_set(tmp_path / PLAIN / site, site, number + 10)
     with pytest.raises(UserError, match="has other pictures than the recorded runs"):
-        [*run_missing(TINY, Records(ended / "records", TINY), tmp_path, tmp_path / "work")]
+        [*run_missing(TINY, Records(tiny_run / "records", TINY), tmp_path, tmp_path / "work")]
 
 
-def test_changed_plan_is_one_line(ended: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_plan_is_one_line(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     changed = replace(TINY, seeds=(0, 1))
-    assert follow_protocol(tmp_path, tmp_path, ended / "records", blind=False, plan=changed) == 1
+    assert follow_protocol(tmp_path, tmp_path, tiny_run / "records", blind=False, plan=changed) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "has 12 records of another plan" in line
     assert "the protocol changed after these runs" in line
 
 
 def test_table_needs_no_pictures_and_too_few_sites_are_one_line(
-    ended: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert follow_protocol(tmp_path, tmp_path, ended / "records", blind=False, plan=TINY) == 0
+    assert follow_protocol(tmp_path, tmp_path, tiny_run / "records", blind=False, plan=TINY) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"no runs: {tmp_path} has no ")
     assert "too few sites for a test: 3, needs 6" in lines
     fedpad = next(line for line in lines if line.startswith("| FedPAD |"))
-    figures = Table(TINY, Records(ended / "records", TINY)).figures("FedPAD")
+    figures = Table(TINY, Records(tiny_run / "records", TINY)).figures("FedPAD")
     assert figures is not None
     assert fedpad.split(" | ")[2] == f"{fmean(figures.values()):.3f}"
 
 
-def test_permuted_set_keeps_pictures_and_the_number_of_labels(ended: Path, tmp_path: Path) -> None:
-    path = ended / "sets" / PLAIN / "A"
+def test_permuted_set_keeps_pictures_and_the_number_of_labels(tiny_run: Path, tmp_path: Path) -> None:
+    path = tiny_run / "sets" / PLAIN / "A"
     permuted, original = PreparedSet.open(permute_labels(path, tmp_path, 3)), PreparedSet.open(path)
     np.testing.assert_array_equal(permuted.images, original.images)
     assert permuted.rows.label.tolist() != original.rows.label.tolist()
@@ -369,6 +369,24 @@ def test_rows_without_a_family_are_compared_over_families(tmp_path: Path) -> Non
     assert verdict.differences == pytest.approx([0.15, 0.35, 0.55])
     (line,) = [line for line in Table(plan, Records(tmp_path, plan)).verdicts() if line.startswith("- FedPAD")]
     assert line.endswith("; too few families for a test: 3, needs 6")
+
+
+def test_difference_that_turns_on_matched_sets_is_about_resolution(tmp_path: Path) -> None:
+    plan = replace(
+        SIX,
+        trainings={**SIX.trainings, "fedpad-matched": Training("fedpad", ({},)), "cues-matched": Training(CUES, ({},))},
+        rows={
+            **SIX.rows,
+            "FedPAD, matched": Row("fedpad-matched", control=True),
+            "twelve cues, matched": Row("cues-matched", control=True),
+        },
+    )
+    figures = {"fedpad": 0.8, "cues": 0.6, "fedpad-matched": 0.5, "cues-matched": 0.7, "single": 0.5}
+    lines = [*Table(plan, write_records(tmp_path, plan, lambda cell: figures[cell.training])).verdicts()]
+    (line,) = [line for line in lines if line.startswith("- FedPAD - twelve cues")]
+    assert line.endswith("; -0.200 on matched sets, so it is about resolution")
+    (line,) = [line for line in lines if line.startswith("- FedPAD - Fused")]
+    assert "resolution" not in line
 
 
 def test_null_run_outside_one_half_cancels_all_verdicts(tmp_path: Path) -> None:
