@@ -197,9 +197,9 @@ def run_cues(sites: list[Path], target: Path) -> tuple[dict[str, Figures], str]:
     for prepared, _ in parts:
         indices = prepared.select("heldout")
         scores = model.decision_function(measure_cues(prepared, indices))
-        home.append(error_figures(scores, prepared.rows.label[indices])["auc"])
+        home.append(error_figures(scores, prepared.rows.label[indices].astype(np.int64))["auc"])
     scores = model.decision_function(measure_cues(away, away.select(None)))
-    figures = error_figures(scores, away.rows.label) | {"home": float(np.mean(home))}
+    figures = error_figures(scores, away.rows.label.astype(np.int64)) | {"home": float(np.mean(home))}
     digest = hashlib.sha256(scores.astype(np.float32).tobytes()).hexdigest()
     return {"": {name: round(value, 6) for name, value in figures.items()}}, digest
 

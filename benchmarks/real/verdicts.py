@@ -157,13 +157,13 @@ class Table:
                 yield "- " + verdict.line(ending)
         yield "secondary differences, uncorrected, without verdict:"
         for pair in self.plan.secondary:
-            verdict = self.verdict(pair)
-            if verdict is None:
+            gap = self.verdict(pair)
+            if gap is None:
                 continue
-            if (count := len(verdict.differences)) < fewest():
-                yield f"- {verdict.name}: {verdict.mean:+.3f}; too few families for a test: {count}, needs {fewest()}"
+            if (count := len(gap.differences)) < fewest():
+                yield f"- {gap.name}: {gap.mean:+.3f}; too few families for a test: {count}, needs {fewest()}"
             else:
-                yield "- " + verdict.line("")
+                yield "- " + gap.line("")
 
     def about_resolution(self, pair: tuple[str, str], verdict: Verdict) -> str:
         """Return a remark if the difference has the opposite sign where both classes have the same resolution."""

@@ -57,9 +57,9 @@ TINY = Plan(
 
 def enumerate_p(differences: list[Fraction]) -> Fraction:
     """Return the two-sided p-value by trying each choice of signs, in exact arithmetic."""
-    observed = abs(sum(differences))
+    observed = abs(sum(differences, Fraction()))
     sums = [
-        abs(sum(sign * difference for sign, difference in zip(signs, differences, strict=True)))
+        abs(sum((sign * difference for sign, difference in zip(signs, differences, strict=True)), Fraction()))
         for signs in product((1, -1), repeat=len(differences))
     ]
     return Fraction(sum(value >= observed for value in sums), len(sums))
