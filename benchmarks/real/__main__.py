@@ -1,6 +1,7 @@
 """Measure detectors on real attacks: published starts, texture, fusion, and training from a start.
 
     python -m benchmarks.real DIR [--out WORK] [--scores FOLDER] [--seeds 3] [--groups 14] [--tables fusion]
+    python -m benchmarks.real DIR --protocol [--blind] [--records FOLDER]
 
 DIR contains checkouts of the development repositories, one folder OWNER+NAME each, of the published detectors and
 of a published recogniser (`sites.py`, `scores.py`, `author.py`). Prepared sets, starts and runs go to WORK, and a
@@ -10,6 +11,7 @@ later call reuses them. No picture, weight or score of a single picture belongs 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,7 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.real import author
+from benchmarks.real import author, families
+from benchmarks.real.cells import Records, resolution_notices, run_missing
+from benchmarks.real.protocol import PLAN, Plan
 from benchmarks.real.scores import (
     CHECKOUT,
     STARTS,
@@ -33,6 +37,8 @@ from benchmarks.real.scores import (
 )
 from benchmarks.real.sites import SITES, SIZE, Cut, prepare
 from benchmarks.real.training import Variant, kept_at_sites, leave_out, train_alone
+from benchmarks.real.verdicts import Table
+from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.faces.cropping import MARGIN
 from fedvisage.tasks.scoring import mean_score
@@ -43,6 +49,8 @@ START = ("v2 2.7", "v1se 4.0")
 
 DIVISORS, TEXTURE_DIVISOR = (2.30, 3.79), 0.80
 """Standard deviations of these scores and of the texture's on the development sites, as measured before."""
+
+RECORDS = Path(__file__).parent / "records"
 
 FUSED = (0.25, 0.5, 1.0, 2.0)
 TABLES = ("published", "texture", "fusion", "finetune", "start")
@@ -196,7 +204,12 @@ def main() -> int:
     parser.add_argument("--tables", default=",".join(TABLES))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--groups", type=int, default=len(SITES), help="leave out groups of sites, to train less often")
+    parser.add_argument("--protocol", action="store_true", help="run the missing cells of the plan, print its verdicts")
+    parser.add_argument("--blind", action="store_true", help="hide target figures until all runs have ended")
+    parser.add_argument("--records", type=Path, default=RECORDS, help="folder with the records of the protocol")
     options = parser.parse_args()
+    if options.protocol:
+        return follow_protocol(options.directory, options.out, options.records, blind=options.blind)
     if missing := missing_folders(options.directory):
         print(f"skipped: {options.directory} has no {missing[0]}")
         return 0
@@ -205,6 +218,28 @@ def main() -> int:
         write_scores(options.scores, measurements.published, measurements.labels)
     for name in options.tables.split(","):
         print("", *measurements.tables(name), sep="\n", flush=True)
+    return 0
+
+
+def follow_protocol(directory: Path, out: Path, folder: Path, *, blind: bool, plan: Plan = PLAN) -> int:
+    """Run the missing cells at the lowest priority if the pictures are here, then print table and verdicts."""
+    try:
+        records = Records(folder, plan)
+        sets = out / "protocol"
+        if missing := families.missing_folders(directory):
+            print(f"no runs: {directory} has no {missing[0]}")
+        else:
+            os.nice(19)
+            families.prepare_sites(directory, sets)
+            plain = {site: PreparedSet.open(sets / families.PLAIN / site) for site in plan.families}
+            print(*families.near_copy_notices(plain), *resolution_notices(plan, plain), sep="\n", flush=True)
+            for line in run_missing(plan, records, sets, out / "protocol-runs"):
+                print(line, flush=True)
+        print("", *Table(plan, records).lines(blind=blind), sep="\n")
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"{records.seconds / 3600:.1f} core-hours")
     return 0
 
 

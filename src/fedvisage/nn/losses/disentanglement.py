@@ -1,7 +1,7 @@
 """FedGPAD's losses in addition to cross-entropy: depth (Eq. 5), reconstruction (Eq. 6) and difference (Eq. 7).
 
-``printed`` sums over the batch as the equations do. ``mean`` takes means, which makes weights comparable between image
-sizes; in this form Eq. 7 uses features of unit length.
+``printed`` sums over the batch. ``mean`` takes means, which makes weights comparable between image sizes; in this form
+Eq. 7 uses features of unit length. Both read Eq. 7 as a matrix over the batch; the paper has one scalar per image.
 """
 
 from typing import Literal

@@ -1,0 +1,244 @@
+"""Train and evaluate the cells of the plan, and keep a small record of each: figures, digests, seconds and commit."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import fedvisage as fv
+from benchmarks.real.protocol import CUES, RECIPE, Cell, Plan
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import file_digest, read_json, write_json
+from fedvisage.base.streams import numpy_rng
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.writer import Writer
+from fedvisage.datasets.show import measure_cues
+from fedvisage.metrics.pad import curve_auc, curve_eer, error_curve
+from fedvisage.tasks.scoring import mean_score
+
+FUSED = "fused"
+"""The name of the averaged score in the records of separately trained models; no site has it."""
+
+Figures = dict[str, float]
+Record = dict[str, Any]
+"""Of one cell: ``models`` with AUC, EER and the AUC at home by model, digests, seconds and commit."""
+
+
+class Records:
+    """The records of a folder: one JSON file per training and setting, one entry per target and seed."""
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        """Read the files; refuse the records of another plan, and records from other pictures of a target."""
+        self.folder, self.plan = folder, plan
+        self.cells: dict[str, dict[str, Record]] = {
+            path.name: read_json(path, "restore it or delete it") for path in sorted(folder.glob("*.json"))
+        }
+        others = [f"{name}: {key}" for name, key, record in self._all() if record["plan"] != plan.digest[:16]]
+        if others:
+            raise UserError(
+                str(folder),
+                f"has {len(others)} records of another plan ({others[0]}); the protocol changed after these runs: "
+                "restore it, or give --records a new folder",
+            )
+
+    def _all(self) -> Iterator[tuple[str, str, Record]]:
+        for name, records in self.cells.items():
+            for key, record in records.items():
+                yield name, key, record
+
+    def get(self, cell: Cell) -> Record | None:
+        """Return the record of a cell, None if it has not ended."""
+        return self.cells.get(cell.file, {}).get(cell.key)
+
+    def add(self, cell: Cell, record: Record) -> None:
+        """Write the record of a cell; entries of other processes in its file are kept."""
+        path = self.folder / cell.file
+        self.folder.mkdir(parents=True, exist_ok=True)
+        known = read_json(path) if path.exists() else {}
+        self.cells[cell.file] = dict(sorted((known | {cell.key: record}).items()))
+        write_json(path, self.cells[cell.file])
+
+    @property
+    def commits(self) -> list[str]:
+        """The commits of all records."""
+        return sorted({str(record["commit"]) for _, _, record in self._all()})
+
+    @property
+    def seconds(self) -> float:
+        """Processor seconds of all records."""
+        return sum(float(record["seconds"]) for _, _, record in self._all())
+
+
+def run_missing(plan: Plan, records: Records, sets: Path, work: Path) -> Iterator[str]:
+    """Run each cell without a record, and yield a line for each."""
+    missing = [cell for cell in plan.cells() if records.get(cell) is None]
+    commit, data = current_commit(), data_digests(plan, sets)
+    for known in (record for _, _, record in records._all()):
+        if any(data[kind] != digest for kind, digest in known["data"].items()):
+            raise UserError(str(sets), "has other pictures than the recorded runs; use the sets of the first run")
+    for number, cell in enumerate(missing, 1):
+        start = processor_seconds()
+        models, scores = run_cell(plan, cell, sets, work)
+        kind = plan.trainings[cell.training].sets
+        records.add(
+            cell,
+            {
+                "plan": plan.digest[:16],
+                "data": {kind: data[kind]},
+                "commit": commit,
+                "seconds": round(processor_seconds() - start, 1),
+                "scores": scores[:16],
+                "models": models,
+            },
+        )
+        yield f"{number} of {len(missing)}: {cell.file} {cell.key}, {records.cells[cell.file][cell.key]['seconds']:g} s"
+
+
+def processor_seconds() -> float:
+    """Return the processor time of this process and of its ended children."""
+    return sum(os.times()[:4])
+
+
+def current_commit() -> str:
+    """Return the commit of this checkout, marked if code or recipes differ from it; records may."""
+    code = ("src", "recipes", "benchmarks", ":!benchmarks/real/records")
+    head, changed = (
+        subprocess.run(["git", *command], cwd=RECIPE.parents[2], capture_output=True, text=True, check=False).stdout
+        for command in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "-uno", "--", *code])
+    )
+    return (head.strip() or "unknown") + ("-dirty" if changed else "")
+
+
+def data_digests(plan: Plan, sets: Path) -> dict[str, str]:
+    """Return, per kind of sets, a digest of the pictures of the plan's sites."""
+    digests = {}
+    for kind in sorted({training.sets for training in plan.trainings.values()}):
+        contents = "".join(PreparedSet.open(sets / kind / site).digest for site in plan.sites)
+        digests[kind] = hashlib.sha256(contents.encode()).hexdigest()[:16]
+    return digests
+
+
+def run_cell(plan: Plan, cell: Cell, sets: Path, work: Path) -> tuple[dict[str, Figures], str]:
+    """Return the figures of a cell's models on its target, and the digest of their scores."""
+    training, sites = plan.trainings[cell.training], plan.training_sites(cell)
+    paths = {site: sets / training.sets / site for site in (*sites, cell.target)}
+    if training.method == CUES:
+        return run_cues([paths[site] for site in sites], paths[cell.target])
+    if training.permuted:
+        paths |= {site: permute_labels(paths[site], work / f"permuted-{cell.seed}", cell.seed) for site in sites}
+    out = work / "runs" / Path(cell.file).stem / f"{cell.target}-{cell.seed}"
+    changes = {
+        "data.sites": {site: str(paths[site]) for site in sites},
+        "data.target": str(paths[cell.target]),
+        "data.target_name": "target",
+        "method.name": training.method,
+        "runtime.seed": cell.seed,
+        "runtime.threads": 1,
+        "evaluation.features": 0,
+        "evaluation.resamples": 0,
+        **plan.changes,
+        **training.settings[cell.setting],
+    }
+    # Each picture is its own subject, so that no site knows whom it shows: films may overlap between splits.
+    run = fv.run(RECIPE, out=out, changes=changes, resume=True, quiet=True, allow_overlap=True)
+    return figures_of(run), file_digest(out / "scores.csv")
+
+
+def figures_of(run: fv.Run) -> dict[str, Figures]:
+    """Return AUC, EER and the AUC at home of each model of a run, and of the models' mean score if there are several.
+
+    A common model is at home at every site; the figure is the mean over them.
+    """
+    heldout = {site: float(part["auc"]) for site, part in run.metrics.parts("sites_heldout").items()}
+    at_home = float(np.mean([*heldout.values()]))
+    members = run.metrics.parts("members")
+    if not members:
+        return {"": {"auc": float(run.metrics["auc"]), "eer": float(run.metrics["eer"]), "home": at_home}}
+    figures: dict[str, Figures] = {
+        site: {"auc": float(part["auc"]), "eer": float(part["eer"]), "home": heldout[site]}
+        for site, part in members.items()
+    }
+    logits: dict[str, list[float]] = {}
+    labels: dict[str, list[int]] = {}
+    with (run.directory / "scores.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            logits.setdefault(row["model"], []).append(float(row["logit"]))
+            labels.setdefault(row["model"], []).append(int(row["label"]))
+    mean = mean_score([np.array(values) for values in logits.values()])
+    figures[FUSED] = {**error_figures(mean, np.array(next(iter(labels.values())))), "home": at_home}
+    return {site: {name: round(value, 6) for name, value in values.items()} for site, values in figures.items()}
+
+
+def error_figures(scores: NDArray[np.float64], labels: NDArray[np.int64]) -> Figures:
+    """Return AUC and EER."""
+    curve = error_curve(scores, labels)
+    return {"auc": float(curve_auc(curve.far, curve.frr)), "eer": float(curve_eer(curve.far, curve.frr))}
+
+
+def run_cues(sites: list[Path], target: Path) -> tuple[dict[str, Figures], str]:
+    """Fit a logistic regression on the cues of the sites' training pictures, and score the target by it."""
+    parts = [(prepared := PreparedSet.open(path), prepared.select("train")) for path in sites]
+    cues = np.concatenate([measure_cues(prepared, indices) for prepared, indices in parts])
+    labels = np.concatenate([prepared.rows.label[indices] for prepared, indices in parts])
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000, class_weight="balanced"))
+    model.fit(cues, labels)
+    home, away = [], PreparedSet.open(target)
+    for prepared, _ in parts:
+        indices = prepared.select("heldout")
+        scores = model.decision_function(measure_cues(prepared, indices))
+        home.append(error_figures(scores, prepared.rows.label[indices].astype(np.int64))["auc"])
+    scores = model.decision_function(measure_cues(away, away.select(None)))
+    figures = error_figures(scores, away.rows.label.astype(np.int64)) | {"home": float(np.mean(home))}
+    digest = hashlib.sha256(scores.astype(np.float32).tobytes()).hexdigest()
+    return {"": {name: round(value, 6) for name, value in figures.items()}}, digest
+
+
+def permute_labels(path: Path, out: Path, seed: int) -> Path:
+    """Write a set whose labels are permuted within each split, once per seed."""
+    prepared = PreparedSet.open(path)
+    written = out / path.name
+    if written.exists():
+        return written
+    out.mkdir(parents=True, exist_ok=True)
+    rows, label = prepared.rows, prepared.rows.label.copy()
+    for split in np.unique(rows.split):
+        indices = np.flatnonzero(rows.split == split)
+        label[indices] = numpy_rng(seed, "permuted labels", path.name, str(split)).permutation(label[indices])
+    with Writer(written, name=path.name, size=prepared.size, source="permuted labels", crop=prepared.crop) as writer:
+        writer.add(
+            np.asarray(prepared.images),
+            label=label,
+            species=np.where(label == 1, "bonafide", "attack"),
+            subject=rows.subject,
+            video=rows.item,  # a video has one class
+            frame=rows.frame,
+            split=rows.split,
+            item=rows.item,
+        )
+    return written
+
+
+def resolution_notices(plan: Plan, sets: Mapping[str, PreparedSet]) -> Iterator[str]:
+    """Yield a line for each site whose classes differ in the size of their faces by more than a quarter."""
+    for site in plan.families:
+        rows = sets[site].rows
+        if "side" not in rows.further:
+            continue
+        sides = rows.further["side"].astype(float)
+        genuine, attacks = (float(np.median(sides[rows.label == label])) for label in (1, 0))
+        if max(genuine, attacks) > 1.25 * min(genuine, attacks):
+            yield (
+                f"{site}: genuine faces are {genuine:.0f} pixels wide, attacks {attacks:.0f}; its classes differ in "
+                "resolution, so read its figures on the matched sets"
+            )

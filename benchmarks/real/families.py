@@ -1,0 +1,220 @@
+"""The sites of the protocol (decision 0045): families, files, splits, and sets with plain and matched resolutions."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.real.author import Author, open_recogniser
+from benchmarks.real.sites import MOST, SITES, SIZE, WITH_AUTHOR, Cut, Located, choose_pictures, locate_face
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.writer import Writer
+from fedvisage.faces.cropping import Image, record_of
+from fedvisage.faces.detection import Detector, DetectorSettings, Face
+from fedvisage.faces.pictures import ENDINGS, equidistant
+
+TUTORIAL = "tutorial"
+TIGHT = Cut(1.0)
+PLAIN, MATCHED = "plain", "matched"
+
+
+@dataclass(frozen=True)
+class Source:
+    """The family of a site, and its folders: a repository and the folders of genuine pictures and of attacks."""
+
+    family: str
+    repositories: tuple[str, ...]
+    real: str
+    fake: str
+    species: str
+    trains: bool = True
+    """False for a site that was added after the first run: it is a target only."""
+
+
+SOURCES: Mapping[str, Source] = {
+    site: Source(TUTORIAL, repositories, "dataset/real", "dataset/fake", "replay")
+    for site, repositories in SITES.items()
+} | {
+    "yildirimege": Source(
+        "square", ("yildirimege+LivenessDataset",), "Dataset/real", "Dataset/fake", "print-or-screen"
+    ),
+    "imironica": Source("webcam-print", ("imironica+liveness",), "db/ClientRaw", "db/ImposterRaw", "print"),
+    "ahforoughi": Source("webcam-phone", ("ahforoughi+face-anti-spoofing",), "data/real", "data/fake", "replay"),
+}
+
+TRAIN, HELD_OUT = 0.6, 1 / 3
+"""Shares of a class in natural order: the first pictures train, the last are held out, those between are a gap."""
+
+SAME_BITS = 4
+"""Two pictures whose difference hashes of 64 bits differ in at most this many bits count as near copies."""
+
+
+def unique_files(directory: Path, sources: Mapping[str, Source] = SOURCES) -> dict[str, dict[int, list[Path]]]:
+    """Return the files of each site and class in natural order; copies stay at the first site, contradictions go."""
+    places: dict[str, list[tuple[str, int, Path]]] = {}
+    for site, source in sources.items():
+        for repository in source.repositories:
+            for label, folder in ((1, source.real), (0, source.fake)):
+                for path in sorted((directory / repository / folder).rglob("*"), key=natural_key):
+                    if path.suffix.lower() in ENDINGS:
+                        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+                        places.setdefault(digest, []).append((site, label, path))
+    unique: dict[str, dict[int, list[Path]]] = {site: {1: [], 0: []} for site in sources}
+    for copies in places.values():
+        if len({label for _, label, _ in copies}) == 1:
+            site, label, path = copies[0]
+            unique[site][label].append(path)
+    return unique
+
+
+def natural_key(path: Path) -> list[tuple[int, str]]:
+    """Order paths by the numbers in them, folders of people first."""
+    return [(int(word) if word.isdigit() else -1, word) for word in re.split(r"(\d+)", str(path))]
+
+
+def missing_folders(directory: Path, sources: Mapping[str, Source] = SOURCES) -> list[str]:
+    """Return the folders of pictures that a directory lacks."""
+    return [
+        f"{repository}/{folder}"
+        for source in sources.values()
+        for repository in source.repositories
+        for folder in (source.real, source.fake)
+        if not (directory / repository / folder).is_dir()
+    ]
+
+
+# Splits and resolutions.
+
+
+def split_of(number: int, count: int) -> str:
+    """Return the split of a picture of a class: train, heldout, or test for the gap, which only targets use."""
+    if number < TRAIN * count:
+        return "train"
+    return "heldout" if number >= count - HELD_OUT * count else "test"
+
+
+def side_of(face: Face) -> float:
+    """Return the longer side of a face's box in pixels."""
+    return float(face.box[2:].max())
+
+
+def matched_sides(genuine: Sequence[float], attacks: Sequence[float]) -> NDArray[np.float64]:
+    """Return the side to which each genuine face is reduced: that of the attack of equal rank, if it is smaller."""
+    sides = np.asarray(genuine, np.float64)
+    ranks = np.argsort(np.argsort(sides, kind="stable"), kind="stable")
+    return np.minimum(sides, np.quantile(attacks, ranks / max(1, len(sides) - 1)))
+
+
+def reduce_face(image: Image, face: Face, side: float) -> tuple[Image, Face]:
+    """Return a picture and its face, reduced until the face has this side."""
+    scale = side / side_of(face)
+    if scale >= 1:
+        return image, face
+    width, height = (max(1, round(length * scale)) for length in image.shape[1::-1])
+    small = np.asarray(cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
+    return small, Face(face.box * scale, face.points * scale, face.confidence)
+
+
+# Sets.
+
+
+def prepare_sites(directory: Path, out: Path) -> None:
+    """Write the sets OUT/plain/SITE and OUT/matched/SITE that are missing."""
+    missing = [site for site in SOURCES if not all((out / kind / site).exists() for kind in (PLAIN, MATCHED))]
+    if not missing:
+        return
+    detector = Detector(settings=DetectorSettings(smallest=40))
+    files = unique_files(directory)
+    author: Author | None = None
+    for site in missing:
+        if site in WITH_AUTHOR and author is None:
+            shown = choose_pictures({1: files["tutorial"][1]}, detector)
+            recogniser = open_recogniser(directory, out.parent / "starts")
+            author = Author(recogniser, [(picture.image, picture.face) for picture in shown])
+        faces = {
+            label: choose_faces(paths, detector, author if site in WITH_AUTHOR else None)
+            for label, paths in files[site].items()
+        }
+        write_sets(site, SOURCES[site].species, faces, out)
+
+
+def choose_faces(paths: Sequence[Path], detector: Detector, dropped: Author | None) -> list[Located]:
+    """Return at most `MOST` pictures of a class at equal distances, among twice as many that are read."""
+    read = [paths[place] for place in sorted(equidistant(len(paths), 2 * MOST))]
+    faces = [located for path in read if (located := locate_face(path, detector))]
+    if dropped is not None:
+        faces = [located for located in faces if not dropped.shows(located.read(), located.face)]
+    return [faces[place] for place in sorted(equidistant(len(faces), MOST))]
+
+
+def write_sets(site: str, species: str, faces: Mapping[int, Sequence[Located]], out: Path) -> None:
+    """Write a site's plain and matched set; the side of each face is noted as a further column."""
+    sides = {label: [side_of(located.face) for located in entries] for label, entries in faces.items()}
+    reduced = {1: matched_sides(sides[1], sides[0]).tolist(), 0: sides[0]}
+    for kind in (PLAIN, MATCHED):
+        if (out / kind / site).exists():
+            continue
+        (out / kind).mkdir(parents=True, exist_ok=True)
+        record = record_of("face", margin=TIGHT.margin, padding=TIGHT.padding)
+        with Writer(
+            out / kind / site, name=site, size=SIZE, source=f"folder {site}", crop=record, further=("side",)
+        ) as writer:
+            for label, entries in faces.items():
+                for number, located in enumerate(entries):
+                    image, face = located.read(), located.face
+                    if kind == MATCHED:
+                        image, face = reduce_face(image, face, reduced[label][number])
+                    name = f"{label}-{number:04d}"
+                    writer.add(
+                        TIGHT.cut(image, face)[np.newaxis],
+                        label=[label],
+                        species=["bonafide" if label else species],
+                        subject=[name],
+                        video=[name],
+                        frame=[0],
+                        split=[split_of(number, len(entries))],
+                        item=[name],
+                        further={"side": [f"{side_of(face):.0f}"]},
+                    )
+
+
+# Near copies.
+
+
+def difference_hash(image: Image) -> int:
+    """Return the signs of the steps between neighbouring pixels of a picture of 9×8 grey pixels, as 64 bits."""
+    small = cv2.resize(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), (9, 8), interpolation=cv2.INTER_AREA)
+    return int("".join("1" if step else "0" for step in (np.diff(small.astype(int)) > 0).ravel()), 2)
+
+
+def near_copies(hashes: Mapping[str, Iterable[int]]) -> Counter[tuple[str, str]]:
+    """Count, per pair of sites, the pictures of the first that have a near copy at the second."""
+    bits = {
+        site: np.array([[value >> place & 1 for place in range(64)] for value in values], np.int16).reshape(-1, 64)
+        for site, values in hashes.items()
+    }
+    counts: Counter[tuple[str, str]] = Counter()
+    for first, second in combinations(bits, 2):
+        ones, others = bits[first], bits[second]
+        distances = ones.sum(1)[:, None] + others.sum(1)[None] - 2 * (ones @ others.T)
+        if found := int((distances <= SAME_BITS).any(axis=1).sum()):
+            counts[first, second] = found
+    return counts
+
+
+def near_copy_notices(sets: Mapping[str, PreparedSet]) -> Iterator[str]:
+    """Yield a line per pair of sites that share near copies."""
+    hashes = {
+        site: [difference_hash(np.asarray(image)) for image in prepared.images] for site, prepared in sets.items()
+    }
+    for (first, second), count in near_copies(hashes).items():
+        yield f"{count} of {len(hashes[first])} pictures of {first} have near copies at {second}"

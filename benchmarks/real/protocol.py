@@ -1,0 +1,174 @@
+"""The plan of decision 0045 as data: trainings, settings, rows, differences, and the cells that they need."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from benchmarks.real.families import MATCHED, PLAIN, SOURCES
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "real" / "texture.yaml"
+CUES = "cues"
+"""The training that fits no network: a logistic regression on the twelve cues."""
+
+Setting = Mapping[str, Any]
+RATES: Sequence[Setting] = ({"training.optimizer.lr": 0.01}, {"training.optimizer.lr": 0.05})
+PROXIMAL: Sequence[Setting] = tuple(dict(rate) | {"method.mu": mu} for rate in RATES for mu in (0.01, 1.0))
+NONE: Sequence[Setting] = ({},)
+
+
+@dataclass(frozen=True)
+class Training:
+    """A method that is trained for each target and seed, at each of its settings."""
+
+    method: str
+    settings: Sequence[Setting] = RATES
+    sets: str = PLAIN
+    without_family: bool = False
+    permuted: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table: a training, and which of its models are evaluated."""
+
+    training: str
+    models: str = "one"
+    """``one`` model, the ``mean`` figure of the sites' models, the ``best`` of them at home, or the ``fused`` one."""
+    control: bool = False
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training at one setting, without one target, with one seed."""
+
+    training: str
+    setting: int
+    target: str
+    seed: int
+
+    @property
+    def file(self) -> str:
+        """The name of the file with the records of this training and setting."""
+        return f"{self.training}-{self.setting}.json"
+
+    @property
+    def key(self) -> str:
+        """The name of the record in that file."""
+        return f"{self.target}/{self.seed}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that decides which figures are computed from which pictures."""
+
+    sites: Mapping[str, str]
+    """Family by site; each site is a target, and trains for the others."""
+    trainings: Mapping[str, Training]
+    rows: Mapping[str, Row]
+    primary: Sequence[tuple[str, str]]
+    """Pairs of rows whose differences form the Holm family."""
+    secondary: Sequence[tuple[str, str]] = ()
+    seeds: Sequence[int] = (0, 1, 2)
+    changes: Setting = field(default_factory=dict)
+    """Changes to the recipe in all trainings."""
+    targets: Mapping[str, str] = field(default_factory=dict)
+    """Family by further target that trains for none; it was added later and is not part of the digest."""
+
+    @property
+    def families(self) -> Mapping[str, str]:
+        """Family by target."""
+        return {**self.sites, **self.targets}
+
+    @property
+    def digest(self) -> str:
+        """The digest of the plan and of the recipe that it changes."""
+        tree = {key: value for key, value in asdict(self).items() if key != "targets"} | {"recipe": RECIPE.read_text()}
+        return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+
+    def cells(self) -> Iterator[Cell]:
+        """Yield the cells in the order of the plan."""
+        for name, training in self.trainings.items():
+            seeds = self.seeds if training.method != CUES else self.seeds[:1]
+            for setting, target, seed in product(range(len(training.settings)), self.families, seeds):
+                yield Cell(name, setting, target, seed)
+
+    def cells_of(self, row: str) -> list[Cell]:
+        """Return the cells that a row needs."""
+        return [cell for cell in self.cells() if cell.training == self.rows[row].training]
+
+    def training_sites(self, cell: Cell) -> tuple[str, ...]:
+        """Return the sites that train in a cell."""
+        family = self.families[cell.target]
+        left_out = [family] if self.trainings[cell.training].without_family else []
+        return tuple(site for site, kind in self.sites.items() if site != cell.target and kind not in left_out)
+
+
+PLAN = Plan(
+    sites={site: source.family for site, source in SOURCES.items() if source.trains},
+    targets={site: source.family for site, source in SOURCES.items() if not source.trains},
+    changes={"training.augment.strong": False},
+    trainings={
+        "cues": Training(CUES, NONE),
+        "fedpad": Training("fedpad"),
+        "single": Training("single"),
+        "pooled": Training("pooled"),
+        "fedbn": Training("fedbn"),
+        "fedprox": Training("fedprox", PROXIMAL),
+        "scaffold": Training("scaffold"),
+        "fedpad-permuted": Training("fedpad", RATES[1:], permuted=True),
+        "fedpad-matched": Training("fedpad", sets=MATCHED),
+        "single-matched": Training("single", sets=MATCHED),
+        "pooled-matched": Training("pooled", sets=MATCHED),
+        "cues-matched": Training(CUES, NONE, sets=MATCHED),
+        "fedpad-families": Training("fedpad", without_family=True),
+        "single-families": Training("single", without_family=True),
+        "pooled-families": Training("pooled", without_family=True),
+    },
+    rows={
+        "Single (mean)": Row("single", "mean"),
+        "Single (best at home)": Row("single", "best"),
+        "Fused": Row("single", "fused"),
+        "FedPAD": Row("fedpad"),
+        "All": Row("pooled"),
+        "FedBN": Row("fedbn"),
+        "FedProx": Row("fedprox"),
+        "SCAFFOLD": Row("scaffold"),
+        "twelve cues": Row("cues", control=True),
+        "FedPAD, permuted labels": Row("fedpad-permuted", control=True),
+        "Single (mean), matched": Row("single-matched", "mean", control=True),
+        "Fused, matched": Row("single-matched", "fused", control=True),
+        "FedPAD, matched": Row("fedpad-matched", control=True),
+        "All, matched": Row("pooled-matched", control=True),
+        "twelve cues, matched": Row("cues-matched", control=True),
+        "Single (mean), family left out": Row("single-families", "mean"),
+        "Fused, family left out": Row("single-families", "fused"),
+        "FedPAD, family left out": Row("fedpad-families"),
+        "All, family left out": Row("pooled-families"),
+    },
+    primary=(
+        ("FedPAD", "Single (mean)"),
+        ("FedPAD", "Single (best at home)"),
+        ("FedPAD", "Fused"),
+        ("FedPAD", "All"),
+        ("FedPAD", "twelve cues"),
+    ),
+    secondary=(
+        ("Fused", "Single (mean)"),
+        ("FedBN", "FedPAD"),
+        ("FedProx", "FedPAD"),
+        ("SCAFFOLD", "FedPAD"),
+        ("FedPAD, matched", "Single (mean), matched"),
+        ("FedPAD, matched", "Fused, matched"),
+        ("FedPAD, matched", "All, matched"),
+        ("FedPAD, matched", "twelve cues, matched"),
+        ("FedPAD, family left out", "Single (mean), family left out"),
+        ("FedPAD, family left out", "Fused, family left out"),
+        ("FedPAD, family left out", "All, family left out"),
+    ),
+)

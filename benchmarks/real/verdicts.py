@@ -1,0 +1,210 @@
+"""Compute the protocol's table and verdicts from recorded cells alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+import numpy as np
+
+from benchmarks.real.cells import FUSED, Figures, Records
+from benchmarks.real.protocol import Cell, Plan, Row
+from benchmarks.real.sign_flip import LEVEL, detectable, fewest, holm, interval, p_value
+from fedvisage.report.compare import difference
+
+PERMUTED = "FedPAD, permuted labels"
+"""The null run: without labels, nothing may be learned."""
+
+ByTarget = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The difference of two rows over targets."""
+
+    name: str
+    differences: Sequence[float]
+    p: float
+
+    @property
+    def mean(self) -> float:
+        """The mean over targets."""
+        return fmean(self.differences)
+
+    def line(self, ending: str) -> str:
+        """Return mean, intervals and p-value."""
+        low, high = interval(self.differences)
+        t = difference([(str(number), 0, gap) for number, gap in enumerate(self.differences)])
+        student = f", t [{t.low:+.3f}, {t.high:+.3f}]" if t and t.low is not None and t.high is not None else ""
+        better = sum(gap > 0 for gap in self.differences)
+        return (
+            f"{self.name}: {self.mean:+.3f} [{low:+.3f}, {high:+.3f}]{student}, better at {better} of "
+            f"{len(self.differences)}, p = {self.p:.4f}{ending}"
+        )
+
+
+class Table:
+    """Figures by row and target, as far as all runs of a row have ended."""
+
+    def __init__(self, plan: Plan, records: Records) -> None:
+        """Read the records."""
+        self.plan, self.records = plan, records
+
+    def ended(self, row: str) -> tuple[int, int]:
+        """Return the number of recorded runs of a row, and of all its runs."""
+        cells = self.plan.cells_of(row)
+        return sum(self.records.get(cell) is not None for cell in cells), len(cells)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all runs of the plan have ended."""
+        return all(self.records.get(cell) is not None for cell in self.plan.cells())
+
+    def figures(self, row: str, figure: str = "auc") -> ByTarget | None:
+        """Return a row's figure by target, averaged over seeds at the setting that is best at home; None if unended."""
+        if self.ended(row)[0] < self.ended(row)[1]:
+            return None
+        cells: dict[str, dict[int, list[Cell]]] = {}
+        for cell in self.plan.cells_of(row):
+            cells.setdefault(cell.target, {}).setdefault(cell.setting, []).append(cell)
+        return {target: self._figure(row, by_setting, figure) for target, by_setting in cells.items()}
+
+    def _figure(self, row: str, by_setting: Mapping[int, Sequence[Cell]], figure: str) -> float:
+        models = {setting: [self._models(cell) for cell in cells] for setting, cells in by_setting.items()}
+        at_home = {setting: fmean(home_of(seed) for seed in seeds) for setting, seeds in models.items()}
+        chosen = max(at_home, key=lambda setting: at_home[setting])  # the first of equal ones
+        return fmean(figure_of(self.plan.rows[row], seed, figure) for seed in models[chosen])
+
+    def _models(self, cell: Cell) -> Mapping[str, Figures]:
+        record = self.records.get(cell)
+        if record is None:
+            raise ValueError(f"{cell} has no record")
+        models: Mapping[str, Figures] = record["models"]
+        return models
+
+    def verdict(self, pair: tuple[str, str], figure: str = "auc") -> Verdict | None:
+        """Return the difference of two rows over the plan's sites, of rows without a family over families."""
+        first, second = (self.figures(row, figure) for row in pair)
+        if first is None or second is None:
+            return None
+        gaps = {target: first[target] - second[target] for target in self.plan.sites}
+        if self.plan.trainings[self.plan.rows[pair[0]].training].without_family:
+            gaps = family_means(gaps, self.plan.families)
+        differences = [*gaps.values()]
+        return Verdict(f"{pair[0]} - {pair[1]}", differences, p_value(differences))
+
+    # Lines.
+
+    def lines(self, *, blind: bool = False) -> Iterator[str]:
+        """Yield the table, then the verdicts."""
+        if blind and not self.complete:
+            yield from self.progress()
+            yield "target figures are hidden until all runs have ended (--blind)"
+            return
+        yield from self.table()
+        yield ""
+        if len(self.records.commits) > 1:
+            yield f"the runs come from {len(self.records.commits)} commits: {', '.join(self.records.commits)}"
+        yield from self.verdicts()
+
+    def progress(self) -> Iterator[str]:
+        """Yield, per row, the ended runs."""
+        for row in self.plan.rows:
+            ended, planned = self.ended(row)
+            yield f"{row}: {ended} of {planned} runs"
+
+    def table(self) -> Iterator[str]:
+        """Yield figures over targets and by family."""
+        families = [*dict.fromkeys(self.plan.families.values())]
+        yield f"| row | runs | AUC mean | median | worst | EER mean | {' | '.join(families)} |"
+        yield f"|---|{'---:|' * (5 + len(families))}"
+        for row in self.plan.rows:
+            ended, planned = self.ended(row)
+            auc, eer = self.figures(row), self.figures(row, "eer")
+            if auc is None or eer is None:
+                cells = ["–"] * (4 + len(families))
+            else:
+                own = [auc[target] for target in self.plan.sites]
+                means = family_means(auc, self.plan.families)
+                values = [fmean(own), median(own), min(own), fmean(eer[target] for target in self.plan.sites)]
+                cells = [f"{value:.3f}" for value in (*values, *(means[family] for family in families))]
+            yield f"| {row} | {ended} of {planned} | {' | '.join(cells)} |"
+
+    def verdicts(self) -> Iterator[str]:
+        """Yield the primary differences with Holm's correction, then the secondary ones."""
+        if len(self.plan.sites) < fewest():
+            yield f"too few sites for a test: {len(self.plan.sites)}, needs {fewest()}"
+            return
+        null = self.figures(PERMUTED) if PERMUTED in self.plan.rows else None
+        if null is not None:
+            low, high = (0.5 + bound for bound in interval([null[site] - 0.5 for site in self.plan.sites]))
+            fails = not low <= 0.5 <= high
+            note = ": excludes 0.5, so no verdict counts" if fails else ": contains 0.5"
+            mean = fmean(null[site] for site in self.plan.sites)
+            yield f"null run, mean AUC {mean:.3f} [{low:.3f}, {high:.3f}]{note}"
+        found = {pair: self.verdict(pair) for pair in self.plan.primary}
+        if None in found.values():
+            waiting = ", ".join(f"{first} - {second}" for (first, second), verdict in found.items() if verdict is None)
+            yield f"primary differences: no verdict before all their runs have ended (missing: {waiting})"
+        else:
+            known = {pair: verdict for pair, verdict in found.items() if verdict is not None}
+            adjusted = holm({verdict.name: verdict.p for verdict in known.values()})
+            yield f"primary differences of AUC over {len(self.plan.sites)} sites (Holm over {len(known)}):"
+            for pair, verdict in known.items():
+                corrected = adjusted[verdict.name]
+                ending = f", Holm {corrected:.4f}: {word_of(verdict, corrected)}{self.about_resolution(pair, verdict)}"
+                yield "- " + verdict.line(ending)
+        yield "secondary differences, uncorrected, without verdict:"
+        for pair in self.plan.secondary:
+            gap = self.verdict(pair)
+            if gap is None:
+                continue
+            if (count := len(gap.differences)) < fewest():
+                yield f"- {gap.name}: {gap.mean:+.3f}; too few families for a test: {count}, needs {fewest()}"
+            else:
+                yield "- " + gap.line("")
+
+    def about_resolution(self, pair: tuple[str, str], verdict: Verdict) -> str:
+        """Return a remark if the difference has the opposite sign where both classes have the same resolution."""
+        first, second = (f"{row}, matched" for row in pair)
+        if first not in self.plan.rows or second not in self.plan.rows:
+            return ""
+        matched = self.verdict((first, second))
+        if matched is None or matched.mean * verdict.mean >= 0:
+            return ""
+        return f"; {matched.mean:+.3f} on matched sets, so it is about resolution"
+
+
+def home_of(models: Mapping[str, Figures]) -> float:
+    """Return the mean AUC at home of a training's models."""
+    return fmean(figures["home"] for name, figures in models.items() if name != FUSED)
+
+
+def figure_of(row: Row, models: Mapping[str, Figures], figure: str) -> float:
+    """Return a row's figure of one training: of its model, the mean, the best at home, or the fused score.
+
+    Many models are perfect at home: the figure is the mean over all that share the best AUC there.
+    """
+    sites = {name: figures for name, figures in models.items() if name != FUSED}
+    if row.models == "mean":
+        return fmean(figures[figure] for figures in sites.values())
+    if row.models == "best":
+        best = max(figures["home"] for figures in sites.values())
+        return fmean(figures[figure] for figures in sites.values() if figures["home"] == best)
+    return models[FUSED][figure] if row.models == "fused" else models[""][figure]
+
+
+def family_means(values: ByTarget, families: Mapping[str, str]) -> dict[str, float]:
+    """Return the mean of each family's targets."""
+    members: dict[str, list[float]] = {}
+    for target, value in values.items():
+        members.setdefault(families[target], []).append(value)
+    return {family: float(np.mean(found)) for family, found in members.items()}
+
+
+def word_of(verdict: Verdict, adjusted: float) -> str:
+    """Return the verdict on the claim that the first row is better."""
+    if adjusted <= LEVEL:
+        return "holds" if verdict.mean > 0 else "holds the other way"
+    return f"undecided (80 % power needs {detectable(verdict.differences):.3f})"
