@@ -87,7 +87,19 @@ def page_json(
 def settings_json(settings: Settings) -> Values:
     """Return the limits, and the texts of reasons, by which the page decides; models record their crops' margins."""
     return {
-        "detector": {**asdict(detection.DetectorSettings()), "lowest_confidence": LOWEST_CONFIDENCE},
+        "detector": {
+            **asdict(detection.DetectorSettings()),
+            "lowest_confidence": LOWEST_CONFIDENCE,
+            "turns": detection.TURNS,
+            "upright": detection.UPRIGHT,
+            "plausible": {
+                "near": detection.NEAR,
+                "least_across": detection.LEAST_ACROSS,
+                "least_down": detection.LEAST_DOWN,
+                "straight": detection.STRAIGHT,
+                "parallel": detection.PARALLEL,
+            },
+        },
         "upright": {"sure": SURE, "sure_turned": SURE_TURNED},
         "limits": {name: getattr(settings, name) for name in ("smallest", "sharpness", "turned", "tilted")},
         "least_context": LEAST_CONTEXT,
