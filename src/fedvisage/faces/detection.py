@@ -237,23 +237,13 @@ class BoxNetwork:
 
     def turned_odds(self, box: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the log-odds of a face in a square box, its content turned around its middle by each of `TURNS`."""
-        wide = 2 * math.ceil(self._side / math.sqrt(2))  # contains the turned input of the network
-        middle, length = (box[:2] + box[2:]) / 2, max(1, round((box[2] - box[0]) * wide / self._side))
-        corner = (middle - length / 2).round()
-        around = _cut_box(self._image, np.concatenate([corner, corner + length]), wide)
-        pieces = []
-        for angle in TURNS:
-            matrix = cv2.getRotationMatrix2D(((wide - 1) / 2, (wide - 1) / 2), angle, 1.0)
-            matrix[:, 2] -= (wide - self._side) / 2
-            pieces.append(
-                _prepare_input(np.asarray(cv2.warpAffine(around, matrix, (self._side, self._side)), np.uint8))
-            )
+        pieces = [_prepare_input(view) for view in turned_views(self._image, box, self._side, TURNS)]
         chances = self._net(np.array(pieces))[-1].astype(np.float64).clip(1e-12)
         return np.asarray(np.log(chances[:, 1] / chances[:, 0]))
 
     def _pieces(self, boxes: Sequence[Boxes]) -> Floats:
         side = self._side
-        pieces = [_prepare_input(_cut_box(self._image, box, side)) for box in boxes]
+        pieces = [_prepare_input(cut_box(self._image, box, side)) for box in boxes]
         return np.array(pieces, np.float32).reshape(-1, side, side, 3)
 
 
@@ -319,7 +309,7 @@ class Detector:
         reduced = np.ascontiguousarray(image)
         if (scale := self.settings.longest_side / max(image.shape[:2])) < 1:
             height, width = (max(1, round(side * scale)) for side in image.shape[:2])
-            reduced = _resize(reduced, width, height)
+            reduced = resize(reduced, width, height)
         factor = np.array([image.shape[1], image.shape[0]]) / (reduced.shape[1], reduced.shape[0])
         return PictureSearch(
             reduced, factor, BoxNetwork(self._second, reduced, MIDDLE), BoxNetwork(self._third, reduced, LAST)
@@ -347,7 +337,7 @@ class Detector:
     def _propose_at(self, image: Image, scale: float) -> Proposals:
         """Stage 1: run P-Net at every place of one image of the pyramid."""
         height, width = (max(CELL, round(side * scale)) for side in image.shape[:2])
-        offsets, scores = self._first(_prepare_input(_resize(image, width, height))[None])
+        offsets, scores = self._first(_prepare_input(resize(image, width, height))[None])
         sure = scores[0, ..., 1] >= self.settings.sure[0]
         places = np.argwhere(sure) * float(STRIDE)  # the networks' first axis goes from left to right
         factor = np.array([image.shape[1] / width, image.shape[0] / height])
@@ -384,7 +374,7 @@ def as_colour(image: Image) -> Image:
     return image if image.ndim == 3 and image.shape[2] == 3 else np.repeat(grey[..., None], 3, axis=2)
 
 
-def _cut_box(image: Image, box: NDArray[np.float64], side: int) -> Image:
+def cut_box(image: Image, box: NDArray[np.float64], side: int) -> Image:
     """Cut out a box of whole pixels at the network's input size; the area outside the image is black."""
     left, top, right, bottom = box.astype(int)
     height, width = image.shape[:2]
@@ -393,10 +383,23 @@ def _cut_box(image: Image, box: NDArray[np.float64], side: int) -> Image:
         square = np.zeros((bottom - top, right - left, 3), np.uint8)
         square[max(-top, 0) :, max(-left, 0) :][: inside.shape[0], : inside.shape[1]] = inside
         inside = square
-    return _resize(inside, side, side)
+    return resize(inside, side, side)
 
 
-def _resize(image: Image, width: int, height: int) -> Image:
+def turned_views(image: Image, box: NDArray[np.float64], side: int, angles: Sequence[int]) -> list[Image]:
+    """Return the content of a square box, scaled to a side in pixels and turned around its middle by these degrees."""
+    wide = 2 * math.ceil(side / math.sqrt(2))  # contains the turned square
+    middle, length = (box[:2] + box[2:]) / 2, max(1, round((box[2] - box[0]) * wide / side))
+    corner = (middle - length / 2).round()
+    around, views = cut_box(image, np.concatenate([corner, corner + length]), wide), []
+    for angle in angles:
+        matrix = cv2.getRotationMatrix2D(((wide - 1) / 2, (wide - 1) / 2), angle, 1.0)
+        matrix[:, 2] -= (wide - side) / 2
+        views.append(np.asarray(cv2.warpAffine(around, matrix, (side, side)), np.uint8))
+    return views
+
+
+def resize(image: Image, width: int, height: int) -> Image:
     """Scale a picture, averaging pixels when it shrinks."""
     shrinks = width < image.shape[1] or height < image.shape[0]
     interpolation = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR

@@ -32,7 +32,15 @@ from fedvisage.device.fused import Model, members_of, required_threshold
 from fedvisage.device.pipeline import SAME_PLACE
 from fedvisage.faces import detection
 from fedvisage.faces.align import PLACES, SIDE, SURE, SURE_TURNED
-from fedvisage.faces.cropping import CLOSE, LEAST_CONTEXT, LITTLE_CONTEXT, LOWEST_CONFIDENCE, record_of
+from fedvisage.faces.cropping import (
+    CLOSE,
+    LEAST_CONTEXT,
+    LITTLE_CONTEXT,
+    LOWEST_CONFIDENCE,
+    MTCNN,
+    choose_detector,
+    record_of,
+)
 from fedvisage.faces.quality import BLURRED, NO_FACE, SEVERAL, SMALL, TILTED, TURNED
 
 # The content of `page.json`: the page's files, and every number by which the Python pipeline decides. The page has no
@@ -300,8 +308,11 @@ def page_files(
     ort = runtime or RuntimeFiles()
     own = files("fedvisage.device.web").joinpath("page").iterdir()
     entries = [PageFile(file.name, file.read_bytes) for file in sorted(own, key=lambda file: file.name)]
-    # The page computes with the models' own files, or not at all.
-    in_browser = ort.is_there and not any(model.moved for model in (pad, recognition) if model is not None)
+    # The page computes with the models' own files and MTCNN, or not at all.
+    models = [model for model in (pad, recognition) if model is not None]
+    records = [record for model in models for record in model.crop_records]
+    mtcnn = choose_detector("" if settings is None else settings.detector, records) == MTCNN
+    in_browser = ort.is_there and mtcnn and not any(model.moved for model in models)
     if in_browser:
         entries += [
             PageFile(f"{RUNTIME}/{name}", partial(ort.read, name), sha256)
