@@ -20,7 +20,7 @@ Faces = tuple[NDArray[np.uint8], NDArray[np.float64]]
 
 
 @pytest.fixture(scope="module")
-def rendered() -> Faces:
+def portraits() -> Faces:
     """Portraits on a grey wall, and their true points."""
     conditions = draw_conditions(range(COUNT))
     scene = render(draw_people(range(COUNT)), conditions, SIZE)
@@ -43,10 +43,10 @@ def turn(image: NDArray[np.uint8], points: NDArray[np.float64], angle: float) ->
     return np.asarray(turned, np.uint8), (points - middle) @ matrix[:, :2].T + middle
 
 
-def errors_of_passed(rendered: Faces, detector: Detector, angle: float) -> list[float]:
+def errors_of_passed(portraits: Faces, detector: Detector, angle: float) -> list[float]:
     """Return the largest error of the points, in pixels, of each face that is found and not too tilted."""
     errors = []
-    for image, points in zip(*rendered, strict=True):
+    for image, points in zip(*portraits, strict=True):
         turned, truth = turn(image, points, angle)
         faces = [face for face in detector.detect([turned])[0] if face.confidence >= LOWEST_CONFIDENCE]
         errors += [float(np.abs(face.points - truth).max()) for face in faces if pose(face)[1] <= Settings.tilted]
@@ -54,18 +54,18 @@ def errors_of_passed(rendered: Faces, detector: Detector, angle: float) -> list[
 
 
 @pytest.mark.parametrize("angle", [60, 90, 135, 180, 225, 270, 300])
-def test_face_on_its_side_is_not_taken_for_an_upright_one(rendered: Faces, detector: Detector, angle: float) -> None:
-    assert errors_of_passed(rendered, detector, angle) == []
+def test_face_on_its_side_is_not_taken_for_an_upright_one(portraits: Faces, detector: Detector, angle: float) -> None:
+    assert errors_of_passed(portraits, detector, angle) == []
 
 
-def test_tilt_of_45_degrees_is_mostly_refused(rendered: Faces, detector: Detector) -> None:
-    passed = errors_of_passed(rendered, detector, 45) + errors_of_passed(rendered, detector, 315)
+def test_tilt_of_45_degrees_is_mostly_refused(portraits: Faces, detector: Detector) -> None:
+    passed = errors_of_passed(portraits, detector, 45) + errors_of_passed(portraits, detector, 315)
     assert len(passed) <= 1  # of 24; without the check 5 passed
 
 
 @pytest.mark.parametrize("angle", [0, 20, 340])
-def test_upright_faces_keep_their_points(rendered: Faces, detector: Detector, angle: float) -> None:
-    errors = errors_of_passed(rendered, detector, angle)
+def test_upright_faces_keep_their_points(portraits: Faces, detector: Detector, angle: float) -> None:
+    errors = errors_of_passed(portraits, detector, angle)
     assert len(errors) == COUNT
     assert max(errors) < 8  # a tenth of the widest face
 
