@@ -506,6 +506,7 @@ def serve(
         pad_model, recognition_model = at_points(*own, at or [])
         assert pad_model is not None
         pipeline = Pipeline(pad_model, recognition_model, settings=settings)
+        note(*pipeline.notices)
         engine = Engine(pipeline)
         if people is not None and engine.model is not None:
             note(*people.warm(engine.model.digest))

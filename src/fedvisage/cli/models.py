@@ -21,6 +21,7 @@ from fedvisage.cli.options import (
     AtEach,
     Cache,
     Crop,
+    DetectorOption,
     Int8,
     Member,
     ProgressOptions,
@@ -200,6 +201,7 @@ def watch_source(
     # The pictures of a folder may show different people.
     window = window or (1 if Path(source).is_dir() else Settings.window)
     pipeline = Pipeline(*models, settings=Settings(threads=threads, window=window, **asdict(quality)))
+    note(*pipeline.notices)
     for result in pipeline.watch(each(frames, every)):
         typer.echo(json_line(result.as_values()), nl=False)
 
@@ -232,6 +234,7 @@ def predict_images(
     ] = None,
     member: Member = "",
     crop: Crop = "face",
+    detector: DetectorOption = "",
     at: At = None,
     int8: Int8 = False,
     provider: Provider = "CPU",
@@ -281,7 +284,7 @@ def predict_images(
         raise UserError("PATH", "with --against one face is compared; name one image")
     if burst:
         images = images.as_burst()
-    score, notices = _open_scorer(model, member, crop, int8, provider, at, strict)
+    score, notices = _open_scorer(model, member, crop, detector, int8, provider, at, strict)
     note(*notices, *(images if references is None else references).notices)
     with in_steps("images", progress.reporter(aside=True)) as steps:
         results = score(images, references, steps)
@@ -291,10 +294,11 @@ def predict_images(
 
 
 def _open_scorer(
-    directory: Path, member: str, crop: str, int8: bool, provider: str, at: str | None, strict: bool
+    directory: Path, member: str, crop: str, detector: str, int8: bool, provider: str, at: str | None, strict: bool
 ) -> tuple[ImageScorer, list[str]]:
     """Return a function that scores pictures with a directory's model, and notices; an export needs no torch."""
     from fedvisage.device.exported import is_export
+    from fedvisage.faces.cropping import other_detector
 
     if is_export(directory):
         from fedvisage.device import predict as device
@@ -306,11 +310,13 @@ def _open_scorer(
         exported = exported if at is None else exported.at(at)
         return (
             lambda images, references, steps: (
-                device.predict(exported, images, crop=crop, strict=strict, steps=steps)
+                device.predict(exported, images, crop=crop, strict=strict, detector=detector, steps=steps)
                 if references is None
-                else device.compare_faces(exported, images.pictures[0], references, crop=crop, steps=steps)
+                else device.compare_faces(
+                    exported, images.pictures[0], references, crop=crop, detector=detector, steps=steps
+                )
             )
-        ), list(exported.notices)
+        ), [*exported.notices, *other_detector(detector, exported.crop_records)]
 
     if int8:
         raise UserError("--int8", "is for an exported directory; this is a run's")
@@ -323,11 +329,13 @@ def _open_scorer(
     opened = open_model(directory, at=at)
     return (
         lambda images, references, steps: (
-            predict(opened, images, member=member, crop=crop, strict=strict, steps=steps)
+            predict(opened, images, member=member, crop=crop, strict=strict, detector=detector, steps=steps)
             if references is None
-            else compare_faces(opened, images.pictures[0], references, member=member, crop=crop, steps=steps)
+            else compare_faces(
+                opened, images.pictures[0], references, member=member, crop=crop, detector=detector, steps=steps
+            )
         )
-    ), opened.notices
+    ), [*opened.notices, *other_detector(detector, opened.saved.crops)]
 
 
 def _read_list(paths_from: Path | None, paths: list[Path]) -> bytes | None:

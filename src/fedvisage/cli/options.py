@@ -113,6 +113,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs in
 
 
 Crop = Annotated[str, typer.Option(help="How faces are cropped: face (detector), centre or none.")]
+DetectorOption = Annotated[
+    str, typer.Option("--detector", help="Face detector: mtcnn or yunet; default: that of the model's crops.")
+]
 Member = Annotated[str, typer.Option(help="The site whose model is used, if the run has one per site.")]
 
 
@@ -130,6 +133,8 @@ class QualityOptions:
     """Maximum tilt of a face, in degrees."""
     strict: bool = False
     """No decision, instead of a note, on a face with little context around it."""
+    detector: str = ""
+    """Face detector: mtcnn or yunet; default: that of the model's crops."""
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,10 @@ from fedvisage.datasets.pad.lists import Box, Form, in_pixels, read_boxes
 from fedvisage.faces.cropping import (
     LARGEST,
     MARGIN,
+    MTCNN,
     Crop,
     CroppedPicture,
+    DetectorName,
     Image,
     Padding,
     crop_at_margins,
@@ -99,6 +101,7 @@ class ReadSettings:
     turned: bool = False
     margins: tuple[float, ...] = (MARGIN,)
     padding: Padding = "none"
+    detector: DetectorName = MTCNN
 
     @property
     def points(self) -> bool:
@@ -110,7 +113,9 @@ class ReadSettings:
         """The crop record of the set; the detector finds faces that have no box in the dataset."""
         if self.boxes == "dataset":
             return CropRecord(how="boxes", margin=self.margins[0], padding=self.padding, alignment="box")
-        return record_of(self.crop, search=LARGEST, margin=self.margins[0], padding=self.padding)
+        return record_of(
+            self.crop, search=LARGEST, margin=self.margins[0], padding=self.padding, detector=self.detector
+        )
 
     @property
     def has_depth(self) -> bool:
@@ -222,7 +227,7 @@ def _finder(boxes: Mapping[int, Box], reading: ReadSettings, sought: set[int]) -
 
     It adds the numbers of frames without a usable box to `sought`.
     """
-    cropper = _cropper(reading.crop, reading.size, reading.margins, reading.padding)
+    cropper = _cropper(reading.crop, reading.size, reading.margins, reading.padding, reading.detector)
 
     def find(number: int, image: Image) -> CroppedPicture:
         box = in_pixels(boxes[number], reading.form, image.shape[1], image.shape[0]) if number in boxes else None
@@ -243,6 +248,8 @@ def turn_around(image: Image) -> Image:
 
 
 @cache
-def _cropper(crop: Crop, size: int, margins: tuple[float, ...], padding: Padding) -> Callable[[Image], CroppedPicture]:
+def _cropper(
+    crop: Crop, size: int, margins: tuple[float, ...], padding: Padding, detector: DetectorName
+) -> Callable[[Image], CroppedPicture]:
     """Make the cropper once per process: the weights of the detector take a second to load."""
-    return make_cropper(crop, size, margin=margins[0], further=margins[1:], padding=padding)
+    return make_cropper(crop, size, margin=margins[0], further=margins[1:], padding=padding, detector=detector)

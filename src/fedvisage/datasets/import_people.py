@@ -29,7 +29,7 @@ from fedvisage.datasets.people.choosing import PARTS, choose_subset, order_diges
 from fedvisage.datasets.people.layout import Layout, Photograph, PhotographList, WholeFile
 from fedvisage.datasets.photographs import Aligned, Alignment, PhotographResult, read_photograph
 from fedvisage.datasets.report import ImportReport, Tally
-from fedvisage.faces.cropping import LARGEST, Crop, record_of
+from fedvisage.faces.cropping import LARGEST, MTCNN, Crop, Search, record_of
 
 # Identity sets from lists of photographs, written person by person in order of names.
 
@@ -270,7 +270,7 @@ def import_people(
     and templates are written next to the set; a list of pairs is named ``NAME-pairs.txt``.
     """
     crop, boxes = crop_of(options, layout), boxes_of(layout, options)
-    alignment, record = _alignment(layout, crop, boxes, options.size)
+    alignment, record = _alignment(layout, crop, boxes, options)
     if options.split not in ("", *PARTS):
         raise UserError("--split", f"{options.split!r} is not a known part; choose one of {', '.join(PARTS)}")
     if layout.benchmark and subset_text(options):
@@ -341,7 +341,8 @@ def settings_of_people(layout: Layout, options: ImportOptions) -> str:
     crop, division = crop_of(options, layout), division_of(layout, options)
     by_boxes = " boxes=dataset" if boxes_of(layout, options) == "dataset" else ""
     kind = f"kind={layout.kind} " if layout.page else ""  # sets of folders of one's own do not name their kind
-    return f"{kind}crop={crop} {division.text}{by_boxes}{subset_text(options)}"
+    detector = f" detector={options.detector}" if options.detector != MTCNN else ""
+    return f"{kind}crop={crop} {division.text}{by_boxes}{subset_text(options)}{detector}"
 
 
 def division_of(layout: Layout, options: ImportOptions) -> Division:
@@ -363,13 +364,15 @@ def boxes_of(layout: Layout, options: ImportOptions) -> str:
     return "dataset" if layout.by_points and crop_of(options, layout) == "face" else options.boxes
 
 
-def _alignment(layout: Layout, crop: Crop, boxes: str, size: int) -> tuple[Alignment, CropRecord]:
+def _alignment(layout: Layout, crop: Crop, boxes: str, options: ImportOptions) -> tuple[Alignment, CropRecord]:
     """Return the alignment of crops and their record in the set."""
     if boxes == "detect":
         if crop == "centre":
             raise UserError("crop", "recognition needs aligned faces: use face, or none if they are aligned already")
-        return Alignment(crop, size), record_of(crop, aligned=True, search="all" if layout.boxed else LARGEST)
+        search: Search = "all" if layout.boxed else LARGEST
+        record = record_of(crop, aligned=True, search=search, detector=options.detector)
+        return Alignment(crop, options.size, detector=options.detector), record
     if not layout.points or crop != "face":
         fault = "requires --crop face" if layout.points else f"cannot be chosen: {layout.title} has no points"
         raise UserError("boxes", f"dataset {fault}; use detect")
-    return Alignment(crop, size, "dataset"), BY_POINTS
+    return Alignment(crop, options.size, "dataset"), BY_POINTS

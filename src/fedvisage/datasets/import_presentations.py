@@ -31,7 +31,7 @@ from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad.scanner import Scanner
 from fedvisage.datasets.report import COPY, ImportReport, Tally
 from fedvisage.datasets.tree import walk
-from fedvisage.faces.cropping import MARGIN
+from fedvisage.faces.cropping import MARGIN, MTCNN
 
 # The state of an import.
 
@@ -249,6 +249,7 @@ def read_settings_of(scanner: Scanner, options: ImportOptions) -> ReadSettings:
         turned=scanner.turned,
         margins=options.margins,
         padding=options.pad,
+        detector=options.detector,
     )
 
 
@@ -268,6 +269,7 @@ def settings_of(reading: ReadSettings, options: ImportOptions) -> str:
     line = f"crop={reading.crop} depth={maps} frames={frames} heldout={options.heldout} seed={options.seed}"
     margins = ",".join(f"{margin:g}" for margin in reading.margins)
     line += f" margin={margins}" if reading.margins != (MARGIN,) else ""
+    line += f" detector={reading.detector}" if reading.detector != MTCNN else ""
     line += f" pad={reading.padding}" if reading.padding != "none" else ""
     line += " boxes=dataset" if reading.boxes == "dataset" else ""
     line += " enroll" if options.enroll else ""

@@ -30,6 +30,8 @@ class ImportOptions:
     """Frames of each video: a number at equal distances, or positions among those with a face, such as 6,6+n/2."""
     crop: Literal["face", "centre", "none"] = "face"
     """face (detector), centre or none."""
+    detector: Literal["mtcnn", "yunet"] = "mtcnn"
+    """With --crop face: mtcnn, or yunet, whose file `fedvisage model get yunet` stores."""
     margin: str = "1.4"
     """With --crop face: side of a crop over the longer side of the face box, from 1 to 5; published detectors need 2.7
     or 4. Up to four, as in 1,2.7,4, keep as many crops of each face; recipes choose one with input.margin."""
@@ -75,6 +77,8 @@ class ImportOptions:
         """Refuse an unknown source of boxes, and labels of another form."""
         if self.boxes not in ("detect", "dataset"):
             raise UserError("boxes", f"must be detect or dataset, got {self.boxes!r}")
+        if self.detector not in ("mtcnn", "yunet"):
+            raise UserError("--detector", f"must be mtcnn or yunet, got {self.detector!r}")
         if self.pad not in ("none", "replicate"):
             raise UserError("--pad", f"must be none or replicate, got {self.pad!r}")
         if (self.margins, self.pad) != ((1.4,), "none") and self.crop != "face":

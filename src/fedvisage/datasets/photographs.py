@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedvisage.base.errors import BadFile
 from fedvisage.datasets.people.layout import Photograph
 from fedvisage.faces.align import align
-from fedvisage.faces.cropping import Crop, Image, make_cropper, make_detector, make_finder
+from fedvisage.faces.cropping import MTCNN, Crop, DetectorName, Image, make_cropper, make_detector, make_finder
 from fedvisage.faces.detection import Face
 from fedvisage.faces.pictures import read_picture
 
@@ -80,6 +80,7 @@ class Alignment:
     crop: Crop
     size: int
     boxes: Literal["detect", "dataset"] = "detect"
+    detector: DetectorName = MTCNN
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,10 +107,9 @@ def read_photograph(photograph: Photograph, alignment: Alignment) -> PhotographR
                 raise BadFile("its points in the dataset's lists coincide")
             return PhotographResult(digest, (crop, points))
         if photograph.box is not None and alignment.crop == "face":
-            return PhotographResult(
-                digest, _align_crop(image, points_around(image, photograph.box, _detector()), alignment.size)
-            )
-        return PhotographResult(digest, _aligner(alignment.crop, alignment.size)(image))
+            points = points_around(image, photograph.box, _detector(1, alignment.detector))
+            return PhotographResult(digest, _align_crop(image, points, alignment.size))
+        return PhotographResult(digest, _aligner(alignment.crop, alignment.size, alignment.detector)(image))
     except BadFile as bad:
         return PhotographResult(digest, fault=str(bad))
     except OSError as error:
@@ -120,10 +120,10 @@ _detector = cache(make_detector)
 
 
 @cache
-def _aligner(crop: Crop, size: int) -> Callable[[Image], Aligned]:
+def _aligner(crop: Crop, size: int, detector: DetectorName) -> Callable[[Image], Aligned]:
     """Return the aligner, made once per process: the weights of the detector take a second to load."""
     if crop == "face":
-        find = make_finder()
+        find = make_finder(detector=detector)
         return lambda image: _align_crop(image, find(image).points, size)
     cropper = make_cropper(crop, size)
     return lambda image: (cropper(image).image, None)

@@ -36,7 +36,7 @@ from fedvisage.base.files import (
 from fedvisage.base.onnx_graphs import CPU, LARGEST, open_session, parse_graph, runtime_errors, short
 from fedvisage.data.crops import RENDERED_ONLY, CropRecord, are_all_rendered
 from fedvisage.data.prepared import SIZE_LIMIT, FileEntry
-from fedvisage.faces.cropping import MARGIN, record_of
+from fedvisage.faces.cropping import MARGIN, detector_of, record_of
 from fedvisage.metrics.operating_point import ErrorCurves, Task, choose_point
 from fedvisage.metrics.threshold import Estimate, Threshold
 
@@ -385,7 +385,8 @@ class Exported:
             raise UserError(str(directory), "has no int8 graph; export it with --int8 --calibrate SET")
         description, path = graph.description, directory / (INT8_GRAPH if int8 else GRAPH)
         margin = description.crop.margin or MARGIN
-        expected = record_of("face", aligned=description.task == "recognition", margin=margin)
+        aligned, detector = description.task == "recognition", detector_of([description.crop])
+        expected = record_of("face", aligned=aligned, margin=margin, detector=detector)
         if description.crop != expected:
             raise UserError(
                 str(directory / CONFIG),
@@ -442,6 +443,11 @@ class Exported:
     def arithmetic(self) -> Arithmetic:
         """The arithmetic of the graph."""
         return self.description.arithmetic
+
+    @property
+    def crop_records(self) -> tuple[CropRecord, ...]:
+        """How the crops of each shape are made."""
+        return (self.description.crop,)
 
     @property
     def shapes(self) -> tuple[CropShape, ...]:

@@ -21,6 +21,7 @@ from pydantic import Field
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import file_digest, json_key, read_plain, write_json
 from fedvisage.base.onnx_graphs import CPU
+from fedvisage.data.crops import CropRecord
 from fedvisage.data.prepared import FileEntry
 from fedvisage.device.exported import (
     AGAIN,
@@ -198,6 +199,11 @@ class Fused:
     def size(self) -> int:
         """The side in pixels of the largest crop."""
         return max(shape.size for shape in self.shapes)
+
+    @property
+    def crop_records(self) -> tuple[CropRecord, ...]:
+        """How the members' crops are made."""
+        return tuple(record for member in self.members for record in member.crop_records)
 
     @cached_property
     def shapes(self) -> tuple[CropShape, ...]:

@@ -15,9 +15,17 @@ from fedvisage.base.errors import BadFile, UserError
 from fedvisage.device.exported import Exported
 from fedvisage.device.fused import Fused, Model, open_export, required_threshold
 from fedvisage.device.predict import probability
-from fedvisage.faces.align import SIDE, DetectedFaces, Image, align, detect_upright
-from fedvisage.faces.cropping import CLOSE, LITTLE_CONTEXT, crop_face, make_detector
-from fedvisage.faces.detection import Face, digest
+from fedvisage.faces.align import SIDE, DetectedFaces, Image, align
+from fedvisage.faces.cropping import (
+    CLOSE,
+    LITTLE_CONTEXT,
+    choose_detector,
+    crop_face,
+    detector_digest,
+    make_upright_detector,
+    other_detector,
+)
+from fedvisage.faces.detection import Face
 from fedvisage.faces.quality import NO_FACE, SMALL, Quality, Settings, measure
 
 if TYPE_CHECKING:
@@ -225,14 +233,18 @@ class Pipeline:
         self.pad = _open_model(pad, "pad", self.settings.threads)
         recognises = _open_model(recognition, "recognition", self.settings.threads)
         self.recognition = recognises if isinstance(recognises, Exported) else None
-        self.detector_digest = digest()
+        models = [model for model in (self.pad, self.recognition) if model is not None]
+        records = [record for model in models for record in model.crop_records]
+        self.detector = choose_detector(self.settings.detector, records)
+        self.detector_digest = detector_digest(self.detector)
+        self.notices = other_detector(self.settings.detector, records)
         self._search = search
-        self._find = make_detector(self.settings.threads)
+        self._find = make_upright_detector(self.settings.threads, self.detector)
         self._threshold = None if self.pad is None else required_threshold(self.pad)
 
     def detect(self, image: Image) -> list[Face]:
         """Return the faces of a picture, the largest first."""
-        return detect_upright(image, self._find).faces
+        return self._find(image).faces
 
     def check(self, image: Image, *, report: bool = False, most: int | None = None, confidence: float = 0.0) -> Checked:
         """Evaluate the faces of a picture (uint8, H×W×3, RGB).
@@ -240,7 +252,7 @@ class Pipeline:
         ``report`` makes embeddings, and searches for them, whatever the decision; a face of poor quality gets none.
         Only the ``most`` largest faces of at least this ``confidence`` are evaluated.
         """
-        detected = detect_upright(image, self._find)
+        detected = self._find(image)
         alone = len(detected.faces) == 1
         numbers = [number for number, face in enumerate(detected.faces) if face.confidence >= confidence][:most]
         faces = tuple(self._check_face(detected, number, alone, report) for number in numbers)
@@ -275,7 +287,7 @@ class Pipeline:
             if isinstance(image, BadFile):
                 passed_over += 1
                 continue
-            detected = detect_upright(image, self._find)
+            detected = self._find(image)
             face = detected.faces[0] if detected.faces else None
             alone = len(detected.faces) == 1
             # Skip the faces that `check` would not evaluate either.

@@ -18,8 +18,18 @@ from fedvisage.base.errors import BadFile, UserError, printable
 from fedvisage.base.progress import Steps, discard_steps, format_count
 from fedvisage.device.exported import CropShape, Exported
 from fedvisage.device.fused import Model
-from fedvisage.faces.align import DetectedFaces, Image, align, detect_upright, is_grey
-from fedvisage.faces.cropping import CLOSE, LITTLE_CONTEXT, CroppedPicture, crop_face, make_cropper, make_detector
+from fedvisage.faces.align import DetectedFaces, Image, align, is_grey
+from fedvisage.faces.cropping import (
+    CLOSE,
+    LITTLE_CONTEXT,
+    MTCNN,
+    CroppedPicture,
+    DetectorName,
+    choose_detector,
+    crop_face,
+    make_cropper,
+    make_upright_detector,
+)
 from fedvisage.faces.pictures import ENDINGS, VIDEO_ENDINGS, open_picture, read_picture, sample_video
 from fedvisage.faces.quality import TILTED, Settings, pose
 from fedvisage.metrics.scores import FloatArray
@@ -353,7 +363,14 @@ def _average(burst: str, frames: Sequence[Prediction], threshold: Threshold) -> 
     return _decide(result, float(np.mean([frame.logit for frame in scored])), threshold)
 
 
-def face_cropper(crop: str, shapes: Sequence[CropShape], threads: int = 1, *, strict: bool = False) -> FindFace:
+def face_cropper(
+    crop: str,
+    shapes: Sequence[CropShape],
+    threads: int = 1,
+    *,
+    strict: bool = False,
+    detector: DetectorName = MTCNN,
+) -> FindFace:
     """Return the function that crops the face of a picture by the named method.
 
     ``threads`` are for the detector. A face with little context gets a note, or with ``strict`` no decision.
@@ -364,10 +381,10 @@ def face_cropper(crop: str, shapes: Sequence[CropShape], threads: int = 1, *, st
             raise UserError("--crop", f"{crop} has no face box, and this model takes crops of {margins} times it")
         cuts = [make_cropper(crop, shape.size, threads) for shape in shapes]  # type: ignore[arg-type]  # it refuses other words itself
         return lambda picture: _cropped_face_from([cut(picture) for cut in cuts], None, strict)
-    detect = make_detector(threads)
+    detect = make_upright_detector(threads, detector)
 
     def find_face(picture: Image) -> CroppedFace:
-        detected = detect_upright(picture, detect)
+        detected = detect(picture)
         if not detected.faces:
             return CroppedFace(reason="no face found", detected=detected)
         crops = [crop_face(detected.picture, detected.faces, shape.size, shape.margin) for shape in shapes]
@@ -504,17 +521,19 @@ def compare_crops(
     return FaceComparisons(threshold, picture.name, reference, results, against.passed_over)
 
 
-def face_aligner(crop: str, size: int, threads: int = 1) -> Callable[[Image], AlignedFace]:
+def face_aligner(
+    crop: str, size: int, threads: int = 1, *, detector: DetectorName = MTCNN
+) -> Callable[[Image], AlignedFace]:
     """Return the function that aligns the face of a picture, or raises BadFile; ``threads`` are for the detector."""
     if crop == "centre":
         raise UserError("crop", "recognition needs aligned faces: use face, or none if they are already aligned")
     if crop != "face":
         cut = make_cropper(crop, size, threads)  # type: ignore[arg-type]  # it refuses other words itself
         return lambda picture: AlignedFace(cut(picture).image)
-    detect = make_detector(threads)
+    detect = make_upright_detector(threads, detector)
 
     def find_face(picture: Image) -> AlignedFace:
-        detected = detect_upright(picture, detect)
+        detected = detect(picture)
         if not detected.faces:
             raise BadFile("no face found")
         aligned, _ = align(detected.picture, detected.faces[0].points, size)
@@ -533,20 +552,36 @@ def operating_point(threshold: Threshold) -> str:
 
 
 def predict(
-    model: Model, inputs: InputPictures, *, crop: str = "face", strict: bool = False, steps: Steps = discard_steps
+    model: Model,
+    inputs: InputPictures,
+    *,
+    crop: str = "face",
+    strict: bool = False,
+    detector: str = "",
+    steps: Steps = discard_steps,
 ) -> Predictions:
-    """Score pictures: read and crop them one at a time, score their crops in batches."""
+    """Score pictures: read and crop them one at a time, score their crops in batches.
+
+    The default detector is that of the model's crops.
+    """
     if model.task != "pad":
         raise UserError("--against", "this model recognises people: name an image or a folder to compare with")
     if model.threshold is None:
         raise UserError(str(model.directory), "has no threshold to predict with; export a run whose sites chose one")
 
-    find_face = face_cropper(crop, model.shapes, strict=strict)
+    chosen = choose_detector(detector, model.crop_records)
+    find_face = face_cropper(crop, model.shapes, strict=strict, detector=chosen)
     return score_pictures(inputs, find_face, model.score, model.threshold, steps, model.notes)
 
 
 def compare_faces(
-    model: Model, picture: InputPicture, against: InputPictures, *, crop: str = "face", steps: Steps = discard_steps
+    model: Model,
+    picture: InputPicture,
+    against: InputPictures,
+    *,
+    crop: str = "face",
+    detector: str = "",
+    steps: Steps = discard_steps,
 ) -> FaceComparisons:
     """Compare a face with one or many others."""
     if not isinstance(model, Exported) or model.task != "recognition":
@@ -557,4 +592,5 @@ def compare_faces(
     def embed(crops: Sequence[Image]) -> NDArray[np.float32]:
         return model.run(np.stack(crops)).astype(np.float32, copy=False)
 
-    return compare_crops(picture, against, face_aligner(crop, model.size), embed, model.threshold, steps)
+    find_face = face_aligner(crop, model.size, detector=choose_detector(detector, model.crop_records))
+    return compare_crops(picture, against, find_face, embed, model.threshold, steps)

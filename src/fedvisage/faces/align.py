@@ -52,18 +52,20 @@ class DetectedFaces:
         return [[round(float(value), 1) for value in box] for box in boxes]
 
 
-def detect_upright(picture: Image, detect: Callable[[Image], list[Face]]) -> DetectedFaces:
+def detect_upright(
+    picture: Image, detect: Callable[[Image], list[Face]], sure: float = SURE, sure_turned: float = SURE_TURNED
+) -> DetectedFaces:
     """Find the faces of a picture, and turn the picture if its largest face is upside down."""
 
     def find(image: Image) -> list[Face]:
         return sorted(detect(image), key=lambda face: -face.area)
 
     upright = DetectedFaces(picture, find(picture))
-    if upright.faces and upright.faces[0].confidence >= SURE:
+    if upright.faces and upright.faces[0].confidence >= sure:
         return upright
     turned = np.ascontiguousarray(picture[::-1, ::-1])
     flipped = replace(upright, picture=turned, faces=find(turned), turned=True)
-    least = max(SURE_TURNED, upright.faces[0].confidence if upright.faces else 0.0)
+    least = max(sure_turned, upright.faces[0].confidence if upright.faces else 0.0)
     return flipped if flipped.faces and flipped.faces[0].confidence > least else upright
 
 

@@ -1,6 +1,6 @@
 """Cut square face crops at the image size of a prepared set."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -10,11 +10,15 @@ import numpy.typing as npt
 
 from fedvisage.base.errors import BadFile, UserError
 from fedvisage.data.crops import CropRecord, DetectorRecord
-from fedvisage.faces.detection import NAME, VERSION, Detector, Face, digest
+from fedvisage.faces import detection, yunet
+from fedvisage.faces.align import SURE, SURE_TURNED, DetectedFaces, detect_upright
+from fedvisage.faces.detection import Detector, Face
 
 Image = npt.NDArray[np.uint8]
 Crop = Literal["centre", "face", "none"]
 Padding = Literal["none", "replicate"]
+DetectorName = Literal["mtcnn", "yunet"]
+MTCNN: DetectorName = "mtcnn"
 Search = Literal["all", "largest first"]
 LARGEST: Search = "largest first"
 """The search of imports: largest faces first."""
@@ -32,7 +36,7 @@ LITTLE_CONTEXT = "little context: less certain"
 """The note on little context, where it is evaluated."""
 
 LOWEST_CONFIDENCE = 0.9
-"""Minimum detector confidence of a face."""
+"""Minimum confidence of a face that MTCNN found."""
 
 
 @dataclass(frozen=True)
@@ -71,13 +75,14 @@ def make_cropper(
     margin: float = MARGIN,
     further: Sequence[float] = (),
     padding: Padding = "none",
+    detector: DetectorName = MTCNN,
 ) -> Cropper:
     """Return the function that crops images by the named method, faces also at further margins.
 
     `threads` are for the detector.
     """
     if crop == "face":
-        find = make_finder(threads)
+        find = make_finder(threads, detector)
         return lambda image: crop_at_margins(image, find(image), size, (margin, *further), padding)
     if crop not in ("centre", "none"):
         raise UserError("crop", f"must be centre, face or none, got {crop!r}")
@@ -99,33 +104,82 @@ def record_of(
     search: Search = "all",
     margin: float = MARGIN,
     padding: Padding = "none",
+    detector: DetectorName = MTCNN,
 ) -> CropRecord:
     """Return the record of crops made by the named method; `aligned` by five points or cut by a box."""
     if crop == "face":
-        detector = DetectorRecord(name=NAME, version=VERSION, sha256=digest(), search=search)
+        if detector == yunet.NAME:  # it always searches for all faces
+            record = DetectorRecord(name=yunet.NAME, version=yunet.VERSION, sha256=yunet.SHA256)
+        else:
+            record = DetectorRecord(
+                name=detection.NAME, version=detection.VERSION, sha256=detection.digest(), search=search
+            )
         if aligned:
-            return CropRecord(how="detected", detector=detector, rotation=True, alignment="points")
-        return CropRecord(how="detected", detector=detector, margin=margin, padding=padding, alignment="box")
+            return CropRecord(how="detected", detector=record, rotation=True, alignment="points")
+        return CropRecord(how="detected", detector=record, margin=margin, padding=padding, alignment="box")
     method: Literal["centre", "whole"] = "centre" if crop == "centre" else "whole"
     return CropRecord(how=method, rotation=aligned, alignment="points" if aligned else "none")
 
 
-def make_detector(threads: int = 1) -> Callable[[Image], list[Face]]:
-    """Return a function that finds the faces of at least `LOWEST_CONFIDENCE` in RGB images."""
-    detector = Detector(threads=threads)
+def detector_of(crops: Iterable[CropRecord]) -> DetectorName:
+    """Return the detector of a model that was trained on these crops: theirs, or MTCNN."""
+    names = {crop.detector.name for crop in crops if crop.detector is not None}
+    return "yunet" if names == {yunet.NAME} else MTCNN
+
+
+def choose_detector(wanted: str, crops: Sequence[CropRecord] = ()) -> DetectorName:
+    """Return the wanted detector, or that of the models that take these crops."""
+    if wanted not in ("", "mtcnn", "yunet"):
+        raise UserError("--detector", f"must be mtcnn or yunet, got {wanted!r}")
+    names = {detector_of([crop]) for crop in crops}
+    if not wanted and len(names) > 1:
+        raise UserError("--detector", "the models take crops of different detectors, mtcnn and yunet; choose one")
+    return wanted or (names.pop() if names else MTCNN)  # type: ignore[return-value]  # checked above
+
+
+def other_detector(wanted: str, crops: Sequence[CropRecord]) -> list[str]:
+    """Return a notice about a wanted detector that did not make a model's crops, or nothing."""
+    if not wanted or (own := detector_of(crops)) == wanted:
+        return []
+    return [f"{wanted} finds the faces, and the model's crops and threshold are of {own}"]
+
+
+def detector_digest(detector: DetectorName) -> str:
+    """Return the SHA-256 of a detector's files."""
+    return yunet.SHA256 if detector == yunet.NAME else detection.digest()
+
+
+def _open_detector(threads: int, detector: DetectorName) -> tuple[Detector | yunet.YuNet, float]:
+    """Return a detector, and the minimum confidence of its faces."""
+    if detector == yunet.NAME:
+        return yunet.YuNet(), yunet.LOWEST_CONFIDENCE
+    return Detector(threads=threads), LOWEST_CONFIDENCE
+
+
+def make_detector(threads: int = 1, detector: DetectorName = MTCNN) -> Callable[[Image], list[Face]]:
+    """Return a function that finds the faces in RGB images of which the detector is sure enough."""
+    opened, least = _open_detector(threads, detector)
 
     def detect(image: Image) -> list[Face]:
-        return [face for face in detector.detect([image])[0] if face.confidence >= LOWEST_CONFIDENCE]
+        return [face for face in opened.detect([image])[0] if face.confidence >= least]
 
     return detect
 
 
-def make_finder(threads: int = 1) -> Callable[[Image], Face]:
+def make_upright_detector(threads: int = 1, detector: DetectorName = MTCNN) -> Callable[[Image], DetectedFaces]:
+    """Return a function that finds these faces, also in pictures that are upside down."""
+    detect = make_detector(threads, detector)
+    # YuNet's confidence is no sign of a face upside down, but it refuses such faces itself.
+    sure, sure_turned = (0.0, 0.0) if detector == yunet.NAME else (SURE, SURE_TURNED)
+    return lambda picture: detect_upright(picture, detect, sure, sure_turned)
+
+
+def make_finder(threads: int = 1, detector: DetectorName = MTCNN) -> Callable[[Image], Face]:
     """Return a function that finds the largest of these faces, which is faster than finding all."""
-    detector = Detector(threads=threads)
+    opened, least = _open_detector(threads, detector)
 
     def find(image: Image) -> Face:
-        face = detector.largest(image, LOWEST_CONFIDENCE)
+        face = opened.largest(image, least)
         if face is None:
             raise BadFile(NO_FACE)
         return face

@@ -46,6 +46,8 @@ class Settings:
     """Also evaluate faces whose crops must be enlarged to the model's size, as long as `smallest` holds."""
     strict: bool = False
     """Give no decision on a face with little context, instead of a note."""
+    detector: str = ""
+    """mtcnn or yunet; by default, that of the models' crops."""
 
     def __post_init__(self) -> None:
         """Refuse limits that no picture can meet, and windows without frames."""

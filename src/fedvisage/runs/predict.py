@@ -24,6 +24,7 @@ from fedvisage.device.predict import (
     score_pictures,
 )
 from fedvisage.faces.align import Image
+from fedvisage.faces.cropping import choose_detector, detector_of
 from fedvisage.federation.server import members_of, separate_models
 from fedvisage.federation.wire.message import Message
 from fedvisage.metrics.similarity import Features, normalise
@@ -40,6 +41,7 @@ def compare_faces(
     *,
     member: str = "",
     crop: str = "face",
+    detector: str = "",
     steps: Steps = discard_steps,
 ) -> FaceComparisons:
     """Compare a face with one or many others, at the false match rate of the model's threshold.
@@ -57,7 +59,8 @@ def compare_faces(
     if member not in thresholds:
         raise UserError("threshold", TOO_FEW)
     scorer.load(members[member])
-    find_face = face_aligner(crop, model.recipe.input.size, model.recipe.runtime.threads)
+    chosen = choose_detector(detector or detector_of(model.saved.crops))
+    find_face = face_aligner(crop, model.recipe.input.size, model.recipe.runtime.threads, detector=chosen)
     return compare_crops(
         picture, against, find_face, lambda crops: features_of(scorer, crops), thresholds[member], steps
     )
@@ -76,6 +79,7 @@ def predict(
     member: str = "",
     crop: str = "face",
     strict: bool = False,
+    detector: str = "",
     steps: Steps = discard_steps,
 ) -> Predictions:
     """Score images: read and crop them one by one, score their crops in batches."""
@@ -96,7 +100,8 @@ def predict(
             "threshold", "the model was evaluated with target-eer, an oracle; it has no threshold to predict with"
         )
     shape = CropShape(model.margin, model.recipe.input.size)
-    find_face = face_cropper(crop, [shape], model.recipe.runtime.threads, strict=strict)
+    chosen = choose_detector(detector or detector_of(model.saved.crops))
+    find_face = face_cropper(crop, [shape], model.recipe.runtime.threads, strict=strict, detector=chosen)
     score = score_with(model.scorer, weights)
     notes = (RENDERED_ONLY,) if are_all_rendered(model.saved.crops) else ()
     return score_pictures(pictures, find_face, lambda crops: score(list(crops[0])), thresholds[member], steps, notes)

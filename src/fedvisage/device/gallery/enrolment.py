@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,6 +18,7 @@ from fedvisage.device.gallery.records import Face, Person, appearance, mixes_scr
 from fedvisage.device.gallery.search import Gallery, SearchHit
 from fedvisage.device.pipeline import ATTACK, BONA_FIDE, MATCH, NO_MATCH, Checked, CheckedFace, Pipeline
 from fedvisage.faces.align import Image
+from fedvisage.faces.cropping import detector_of
 from fedvisage.faces.detection import Face as DetectedFace
 from fedvisage.metrics.similarity import Faces, Features, measurable_rates, normalise
 
@@ -48,7 +50,11 @@ class Engine:
         self.graph_digests: Mapping[str, str] = {model.task: f"sha256:{model.graph_digest}" for model in opened}
         if (recognition := pipeline.recognition) is not None:
             point = required_threshold(recognition)
-            self.model = EmbeddingModel(f"sha256:{recognition.digest}", point.value, point.operating_point)
+            digest = recognition.digest
+            # A gallery whose faces another detector placed counts as one of another model.
+            if pipeline.detector != detector_of(recognition.crop_records):
+                digest = hashlib.sha256(f"{digest} {pipeline.detector_digest}".encode()).hexdigest()
+            self.model = EmbeddingModel(f"sha256:{digest}", point.value, point.operating_point)
 
     def detect(self, image: Image) -> Sequence[DetectedFace]:
         """Return the faces of a picture (H×W×3, RGB), the largest first."""

@@ -32,7 +32,15 @@ from fedvisage.device.fused import Model, members_of, required_threshold
 from fedvisage.device.pipeline import SAME_PLACE
 from fedvisage.faces import detection
 from fedvisage.faces.align import PLACES, SIDE, SURE, SURE_TURNED
-from fedvisage.faces.cropping import CLOSE, LEAST_CONTEXT, LITTLE_CONTEXT, LOWEST_CONFIDENCE, record_of
+from fedvisage.faces.cropping import (
+    CLOSE,
+    LEAST_CONTEXT,
+    LITTLE_CONTEXT,
+    LOWEST_CONFIDENCE,
+    MTCNN,
+    choose_detector,
+    record_of,
+)
 from fedvisage.faces.quality import BLURRED, NO_FACE, SEVERAL, SMALL, TILTED, TURNED
 
 # The content of `page.json`: the page's files, and every number by which the Python pipeline decides. The page has no
@@ -87,7 +95,19 @@ def page_json(
 def settings_json(settings: Settings) -> Values:
     """Return the limits, and the texts of reasons, by which the page decides; models record their crops' margins."""
     return {
-        "detector": {**asdict(detection.DetectorSettings()), "lowest_confidence": LOWEST_CONFIDENCE},
+        "detector": {
+            **asdict(detection.DetectorSettings()),
+            "lowest_confidence": LOWEST_CONFIDENCE,
+            "turns": detection.TURNS,
+            "upright": detection.UPRIGHT,
+            "plausible": {
+                "near": detection.NEAR,
+                "least_across": detection.LEAST_ACROSS,
+                "least_down": detection.LEAST_DOWN,
+                "straight": detection.STRAIGHT,
+                "parallel": detection.PARALLEL,
+            },
+        },
         "upright": {"sure": SURE, "sure_turned": SURE_TURNED},
         "limits": {name: getattr(settings, name) for name in ("smallest", "sharpness", "turned", "tilted")},
         "least_context": LEAST_CONTEXT,
@@ -288,8 +308,11 @@ def page_files(
     ort = runtime or RuntimeFiles()
     own = files("fedvisage.device.web").joinpath("page").iterdir()
     entries = [PageFile(file.name, file.read_bytes) for file in sorted(own, key=lambda file: file.name)]
-    # The page computes with the models' own files, or not at all.
-    in_browser = ort.is_there and not any(model.moved for model in (pad, recognition) if model is not None)
+    # The page computes with the models' own files and MTCNN, or not at all.
+    models = [model for model in (pad, recognition) if model is not None]
+    records = [record for model in models for record in model.crop_records]
+    mtcnn = choose_detector("" if settings is None else settings.detector, records) == MTCNN
+    in_browser = ort.is_there and mtcnn and not any(model.moved for model in models)
     if in_browser:
         entries += [
             PageFile(f"{RUNTIME}/{name}", partial(ort.read, name), sha256)

@@ -40,7 +40,7 @@ from fedvisage.device.exported import (
     point_of,
     write_export,
 )
-from fedvisage.faces.cropping import record_of
+from fedvisage.faces.cropping import detector_of, record_of
 from fedvisage.federation.method import Member
 from fedvisage.federation.server import join_members, members_of
 from fedvisage.federation.wire.message import Message, digest_of, load_parts
@@ -116,7 +116,12 @@ def description_of(model: FinishedModel, chosen: ExportedWeights) -> Description
         model_sha256=digest_of(model.saved.finished),
         recipe_sha256=hashlib.sha256(json_key(model.saved.recipe).encode()).hexdigest(),
         threshold=None if threshold is None else point_of(threshold),
-        crop=record_of("face", aligned=method.task == "recognition", margin=model.margin),
+        crop=record_of(
+            "face",
+            aligned=method.task == "recognition",
+            margin=model.margin,
+            detector=detector_of(model.saved.crops),
+        ),
         trained_on=() if model.saved.origin else model.saved.crops,
         drawn=method.prediction.draw_spread is not None,
         version=VERSION,

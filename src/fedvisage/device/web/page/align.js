@@ -34,7 +34,8 @@ export function aligned(image, points, size, { places, side }) {
   return warped(image, matrix, size);
 }
 
-function warped(image, [a, b, c, d, e, f], size) {
+/** Return a square picture by a matrix from the old places to the new ones. */
+export function warped(image, [a, b, c, d, e, f], size) {
   const whole = a * e - b * d;
   const back = [e / whole, -b / whole, -d / whole, a / whole];
   const [x0, y0] = [-back[0] * c - back[1] * f, -back[2] * c - back[3] * f];

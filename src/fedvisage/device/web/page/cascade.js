@@ -2,6 +2,7 @@
 // Multitask Cascaded Convolutional Networks", IEEE Signal Processing Letters 23(10), 2016, section II-A. Steps, files and
 // numbers are the same as in fedvisage.faces.detection, so that both give the same result.
 
+import { warped } from "./align.js";
 import { moved, squared, suppress } from "./boxes.js";
 import { cut, resized } from "./pixels.js";
 import { nearest } from "./rounding.js";
@@ -23,7 +24,7 @@ export function detector([first, second, third], settings) {
     const scale = [image.width / seen.width, image.height / seen.height];
     const proposed = await propose(first, seen, settings);
     const looked = await lookAgain(second, seen, proposed, settings);
-    return (await lookClosely(third, seen, looked, scale, settings)).filter(
+    return (await lookClosely(second, third, seen, looked, scale, settings)).filter(
       (face) => face.confidence >= settings.lowest_confidence,
     );
   };
@@ -72,17 +73,18 @@ async function lookAgain(net, image, boxes, settings) {
 }
 
 /** Stage 3: decide, and locate the points; the network outputs all x shares before all y shares. */
-async function lookClosely(net, image, boxes, scale, settings) {
-  const { whole, outputs } = await shown(net, image, boxes, LAST);
+async function lookClosely(second, third, image, boxes, scale, settings) {
+  const { whole, outputs } = await shown(third, image, boxes, LAST);
   const [offsets, points, scores] = outputs;
   const sure = surest(scores, whole.length, settings.sure[2]);
   const final = sure.map((index) => moved(whole[index], at(offsets, index, 4)));
   const kept = suppress(final, sure.map((index) => scores[2 * index + 1]), settings.alike, "smaller");
-  return kept.map((number) => {
+  const faces = [];
+  for (const number of kept) {
     const square = whole[sure[number]];
     const [left, top, right, bottom] = final[number];
     const shares = at(points, sure[number], 10);
-    return {
+    const face = {
       box: {
         x: left * scale[0],
         y: top * scale[1],
@@ -95,7 +97,58 @@ async function lookClosely(net, image, boxes, scale, settings) {
       ]),
       confidence: scores[2 * sure[number] + 1],
     };
+    const around = squared(final[number]);
+    const [middle, last] = [
+      await turnedOdds(second, image, around, MIDDLE, settings.turns),
+      await turnedOdds(third, image, around, LAST, settings.turns),
+    ];
+    const odds = middle.map((value, turn) => 2 * value + last[turn]);
+    const sureness = 2 * logOdds(scores, sure[number]) + odds[0] - Math.max(...odds.slice(1));
+    if (plausible(face, settings.plausible) && sureness >= settings.upright) faces.push(face);
+  }
+  return faces;
+}
+
+/** Return the log-odds of a face in a square box, its content turned around its middle by each of the angles. */
+async function turnedOdds(net, image, [left, top, right, bottom], side, angles) {
+  const wide = 2 * Math.ceil(side / Math.SQRT2);
+  const length = Math.max(1, nearest(((right - left) * wide) / side));
+  const [x, y] = [nearest((left + right) / 2 - length / 2), nearest((top + bottom) / 2 - length / 2)];
+  const around = resized(cut(image, x, y, length, length), wide, wide);
+  const input = new Float32Array(angles.length * side * side * 3);
+  const [centre, margin] = [(wide - 1) / 2, (wide - side) / 2];
+  angles.forEach((angle, number) => {
+    const [cos, sin] = [Math.cos((angle * Math.PI) / 180), Math.sin((angle * Math.PI) / 180)];
+    const [across, down] = [(1 - cos - sin) * centre - margin, (1 + sin - cos) * centre - margin];
+    prepare(warped(around, [cos, sin, across, -sin, cos, down], side), input, number * side * side * 3);
   });
+  const scores = (await net(input, [angles.length, side, side, 3])).at(-1).data;
+  return angles.map((_, number) => logOdds(scores, number));
+}
+
+function logOdds(scores, index) {
+  return Math.log(Math.max(scores[2 * index + 1], 1e-12) / Math.max(scores[2 * index], 1e-12));
+}
+
+/** Return whether the points can be those of a face, like Face.plausible in Python. */
+function plausible({ box, points }, { near, least_across: leastAcross, least_down: leastDown, straight, parallel }) {
+  const [leftEye, rightEye, nose, leftMouth, rightMouth] = points;
+  const between = (first, second) => [second[0] - first[0], second[1] - first[1]];
+  const centre = (first, second) => [(first[0] + second[0]) / 2, (first[1] + second[1]) / 2];
+  const dot = (first, second) => first[0] * second[0] + first[1] * second[1];
+  const eyes = centre(leftEye, rightEye);
+  const [across, mouth] = [between(leftEye, rightEye), between(leftMouth, rightMouth)];
+  const [down, toNose] = [between(eyes, centre(leftMouth, rightMouth)), between(eyes, nose)];
+  const [wide, high, side] = [Math.hypot(...across), Math.hypot(...down), Math.max(box.width, box.height)];
+  return (
+    across[0] * down[1] - across[1] * down[0] >= straight * wide * high &&
+    dot(across, mouth) >= parallel * wide * Math.hypot(...mouth) &&
+    wide >= leastAcross * side && high >= leastDown * side && high <= side &&
+    dot(toNose, down) > 0 && dot(toNose, down) < dot(down, down) &&
+    points.every(([x, y]) =>
+      x >= box.x - near * box.width && x <= box.x + (1 + near) * box.width &&
+      y >= box.y - near * box.height && y <= box.y + (1 + near) * box.height)
+  );
 }
 
 /** Run a network on square boxes in batches; return the boxes in whole pixels, and the outputs for all of them. */
