@@ -13,6 +13,7 @@ from tests.device.exports import copy_export
 from tests.faces.test_turned_faces import COUNT, SIZE, Faces, portraits, turn
 from tests.refusals import refused
 
+from fedvisage.base.files import CACHE
 from fedvisage.data.crops import are_incompatible
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.device import Exported, Pipeline, Settings
@@ -86,7 +87,7 @@ def test_export_of_its_crops_is_not_used_with_another_detector(
 
 @pytest.fixture(scope="module")
 def detector() -> YuNet:
-    if not (yunet.CACHE / "models" / yunet.NAME / yunet.FILE).is_file():
+    if not (CACHE / "models" / yunet.NAME / yunet.FILE).is_file():
         pytest.skip("YuNet's file is not in the cache; run `fedvisage model get yunet`")
     return YuNet()
 

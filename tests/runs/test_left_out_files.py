@@ -10,7 +10,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fedvisage.cli import app
-from fedvisage.datasets.report import LeftOut, read_left_out
+from fedvisage.data.left_out import LeftOut, read_left_out
 from fedvisage.runs.evaluate import left_out_of, open_named
 
 SIDE = 32

@@ -20,6 +20,7 @@ import numpy as np
 from fedvisage.base.errors import UserError, printable
 from fedvisage.base.parallel import Progress, map_in_order
 from fedvisage.base.streams import numpy_rng
+from fedvisage.data.left_out import COPY
 from fedvisage.data.partial_set import EVERY, import_key
 from fedvisage.data.rows import OFFICIAL
 from fedvisage.data.splits import split_subjects
@@ -29,7 +30,7 @@ from fedvisage.datasets.depth_maps import directory_of_maps
 from fedvisage.datasets.frames import ItemResult, ReadSettings, read_choice, read_item
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad.scanner import Scanner
-from fedvisage.datasets.report import COPY, ImportReport, Tally
+from fedvisage.datasets.report import ImportReport, Tally
 from fedvisage.datasets.tree import walk
 from fedvisage.faces.cropping import MARGIN, MTCNN
 

@@ -102,10 +102,10 @@ def read_photograph(photograph: Photograph, alignment: Alignment) -> PhotographR
         if alignment.boxes == "dataset":
             if photograph.points is None:
                 raise BadFile("the dataset's lists have no points for it")
-            crop, points = _align_crop(image, photograph.points, alignment.size)
-            if not np.isfinite(points).all():
+            crop, placed = _align_crop(image, photograph.points, alignment.size)
+            if not np.isfinite(placed).all():
                 raise BadFile("its points in the dataset's lists coincide")
-            return PhotographResult(digest, (crop, points))
+            return PhotographResult(digest, (crop, placed))
         if photograph.box is not None and alignment.crop == "face":
             points = points_around(image, photograph.box, _detector(1, alignment.detector))
             return PhotographResult(digest, _align_crop(image, points, alignment.size))

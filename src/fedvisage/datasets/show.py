@@ -13,9 +13,10 @@ from PIL import Image, ImageDraw, ImageFont
 from fedvisage.base.errors import UserError
 from fedvisage.base.progress import format_count
 from fedvisage.base.streams import numpy_rng
+from fedvisage.data.left_out import read_left_out
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.rows import BONA_FIDE, SPLITS, Texts
-from fedvisage.datasets.report import read_left_out, shortcomings
+from fedvisage.datasets.report import shortcomings
 from fedvisage.faces.cues import NAMES, OF_A_CAMERA, cues
 
 # The shortcut meter.

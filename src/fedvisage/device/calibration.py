@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedvisage.base.errors import UserError, printable
 from fedvisage.base.files import disk_full_is_failure, replaced_when_complete, write_atomically
 from fedvisage.base.progress import Steps, discard_steps, format_count
-from fedvisage.datasets.report import LeftOut
+from fedvisage.data.left_out import LeftOut
 from fedvisage.device.exported import CARD, check_free, point_of, refuse_int8, write_export
 from fedvisage.device.fused import Fused, Model, copy_member, folder_of, open_export, write_fused
 from fedvisage.device.predict import InputPicture, InputPictures, Prediction, predict, probability

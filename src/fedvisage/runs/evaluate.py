@@ -16,11 +16,11 @@ from fedvisage.base.progress import Reporter, Say, discard
 from fedvisage.base.streams import numpy_rng
 from fedvisage.data.batches import View
 from fedvisage.data.integrity import check_bytes
+from fedvisage.data.left_out import read_left_out
 from fedvisage.data.overlap import OVERLAP, PUBLIC, SITE, TARGET, find_overlap, refuse_overlap
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.rows import BONA_FIDE
 from fedvisage.data.selection import select, split_entry, splits_of
-from fedvisage.datasets.report import read_left_out
 from fedvisage.datasets.sources import existing_set, resolve, without_part
 from fedvisage.device.exported import check_free
 from fedvisage.device.fused import Model, members_of

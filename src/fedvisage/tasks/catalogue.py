@@ -9,7 +9,7 @@ from typing import Any
 
 from fedvisage.base.processes import use_threads
 from fedvisage.base.progress import percent
-from fedvisage.datasets.report import LeftOut
+from fedvisage.data.left_out import LeftOut
 from fedvisage.federation.method import Method
 from fedvisage.federation.site_worker import Workspace
 from fedvisage.methods.models.model import load_constant
