@@ -15,7 +15,6 @@ COMMANDS = (
     "run PIPE --out out",
     "study run PIPE --out out",
     "predict PIPE photo.png",
-    "predict EXPORT PIPE",
     "predict EXPORT --paths-from PIPE",
     "watch PIPE --pad EXPORT",
     "watch photo.png --pad PIPE",
@@ -99,3 +98,13 @@ def test_pipe_as_a_file_is_refused_without_opening_it(
     assert isinstance(result.exception, UserError | RunFailed), repr(result.exception)
     assert "\n" not in str(result.exception)
     assert not (folder / "out").exists()
+
+
+def test_pipe_among_pictures_is_rejected_without_opening_it(folder: Path, pad: Path) -> None:
+    with watch_pipe(folder / "pipe") as opened:
+        result = call("predict", pad, folder / "pipe")
+    assert not opened.is_set()
+    assert (result.exit_code, result.exception) == (0, None)
+    (line,) = result.output.splitlines()[1:]
+    assert line.startswith("rejected ")
+    assert "regular file" in line
