@@ -150,7 +150,7 @@ def run_cell(plan: Plan, cell: Cell, sets: Path, work: Path) -> tuple[dict[str, 
         **plan.changes,
         **training.settings[cell.setting],
     }
-    # Each picture is its own subject, so that no site knows whom it shows: films may overlap between splits.
+    # Each picture counts as its own subject, because the people are unknown: films may overlap between splits.
     run = fv.run(RECIPE, out=out, changes=changes, resume=True, quiet=True, allow_overlap=True)
     return figures_of(run), file_digest(out / "scores.csv")
 

@@ -58,7 +58,7 @@ class Table:
 
     @property
     def complete(self) -> bool:
-        """Whether all runs of the plan have ended."""
+        """True if all runs of the plan have ended."""
         return all(self.records.get(cell) is not None for cell in self.plan.cells())
 
     def figures(self, row: str, figure: str = "auc") -> ByTarget | None:

@@ -112,8 +112,8 @@ def test_face_on_its_side_is_refused(portraits: Faces, detector: YuNet) -> None:
 
 def test_picture_upside_down_is_turned(portraits: Faces, detector: YuNet) -> None:
     find = make_upright_detector(detector="yunet")
-    found = [find(np.ascontiguousarray(image[::-1, ::-1])) for image in portraits[0]]
-    assert [(faces.turned, len(faces.faces)) for faces in found] == [(True, 1)] * COUNT
+    detections = [find(np.ascontiguousarray(image[::-1, ::-1])) for image in portraits[0]]
+    assert [(faces.turned, len(faces.faces)) for faces in detections] == [(True, 1)] * COUNT
     assert not find(portraits[0][0]).turned
 
 

@@ -1,4 +1,4 @@
-"""What a set's import left out, and why."""
+"""The files that a set's import left out, by reason."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LeftOut:
 
     @property
     def line(self) -> str:
-        """How many files count, and how many do not, with the most frequent reasons."""
+        """The numbers of files that count and that do not, with the most frequent reasons."""
         most = sorted(self.reasons.items(), key=lambda entry: (-entry[1], entry[0]))
         shown = [f"{reason} ({count:,})" for reason, count in most[:REASONS]]
         shown += [f"other reasons ({sum(count for _, count in most[REASONS:]):,})"] if len(most) > REASONS else []

@@ -446,7 +446,7 @@ class Exported:
 
     @property
     def crop_records(self) -> tuple[CropRecord, ...]:
-        """How the crops of each shape are made."""
+        """The record of the crops that the model takes, as a tuple like that of a fused model."""
         return (self.description.crop,)
 
     @property

@@ -202,7 +202,7 @@ class Fused:
 
     @property
     def crop_records(self) -> tuple[CropRecord, ...]:
-        """How the members' crops are made."""
+        """The records of the crops that the members take."""
         return tuple(record for member in self.members for record in member.crop_records)
 
     @cached_property
