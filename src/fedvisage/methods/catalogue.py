@@ -12,11 +12,16 @@ from fedvisage.base import extensions
 from fedvisage.base.errors import UserError, choice_hint
 from fedvisage.federation.method import Method
 from fedvisage.methods.algorithms.afl import afl
+from fedvisage.methods.algorithms.ditto import ditto
 from fedvisage.methods.algorithms.fedadam import fedadam, fedyogi
+from fedvisage.methods.algorithms.fedala import fedala
 from fedvisage.methods.algorithms.fedavg import fedavg
+from fedvisage.methods.algorithms.fedbabu import fedbabu
 from fedvisage.methods.algorithms.fedbn import fedbn
+from fedvisage.methods.algorithms.feddyn import feddyn
 from fedvisage.methods.algorithms.fednova import fednova
 from fedvisage.methods.algorithms.fedprox import fedprox
+from fedvisage.methods.algorithms.fedrep import fedrep
 from fedvisage.methods.algorithms.moon import moon
 from fedvisage.methods.algorithms.scaffold import scaffold
 from fedvisage.methods.models import adapters, face, minifasnet, resnet18, timm, vgg
@@ -47,6 +52,11 @@ ALGORITHMS: dict[str, Callable[[Model], Method]] = {
     "fedyogi": fedyogi,
     "scaffold": scaffold,
     "fednova": fednova,
+    "feddyn": feddyn,
+    "ditto": ditto,
+    "fedrep": fedrep,
+    "fedbabu": fedbabu,
+    "fedala": fedala,
 }
 
 MODELS: dict[str, Model] = {
@@ -65,6 +75,9 @@ MODELS: dict[str, Model] = {
 
 FOR_FACES = ("fedavg",)
 """Algorithms whose bare name means face recognition; FedAvg on FedPAD's network has the name FedPAD."""
+
+PERSONAL = ("ditto", "fedrep", "fedbabu", "fedala")
+"""Algorithms that give each site a model of its own."""
 
 
 @cache
@@ -136,8 +149,12 @@ GROUPS = {
         "Several sites have live and attack images.",
         (
             *(fedpad.METHOD, fedgpad.METHOD, fedma.METHOD),
-            *(on(name, "resnet18") for name in ALGORITHMS if name not in FOR_FACES),
+            *(on(name, "resnet18") for name in ALGORITHMS if name not in (*FOR_FACES, *PERSONAL)),
         ),
+    ),
+    "Attack detection with personal models": Group(
+        "Sites want a model of their own, too; with a face network the same methods recognise people.",
+        tuple(on(name, "resnet18") for name in PERSONAL),
     ),
     "Attack detection without training networks": Group(
         "Sites have weak machines, slow lines or few images.",
