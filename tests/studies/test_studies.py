@@ -17,8 +17,9 @@ from fedvisage.studies.study import load_study, printing_errors, quoted_figures,
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "recipes" / "studies"
 STUDIES = [path for path in sorted(FOLDER.glob("*.yaml")) if not path.stem.endswith("-size")]
-DEMO_ONLY = {"fedsis-leakage-demo", "unseen-cameras-demo", "unseen-media-demo"}
-"""Lengths of cut tokens depend on the network, and unseen media are rendered, so there are no studies at paper size."""
+DEMO_ONLY = {"fedsis-leakage-demo", "personal-demo", "unseen-cameras-demo", "unseen-media-demo"}
+"""Lengths of cut tokens depend on the network, unseen media are rendered, and no paper compares all these personal
+models, so there are no studies at paper size."""
 DEMOS = [path for path in STUDIES if path.stem.endswith("-demo") and path.stem not in DEMO_ONLY]
 RECIPES = sorted(path for folder in ("demo", "paper", "real") for path in (ROOT / "recipes" / folder).glob("*.yaml"))
 OWN_ROWS = {
@@ -47,6 +48,7 @@ OWN_ROWS = {
     *(f"block {number}" for number in range(1, 13)),
     *(f"every {rounds} rounds" for rounds in (2, 4, 6, 8, 12)),
     *(f"{name} on ResNet-18" for name in ("FedProx", "MOON", "FedBN", "AFL")),
+    *("Ditto", "FedRep", "FedBABU", "FedALA"),
     "FedGPAD, epochs",
     "FedMA, growing",
     "FedFR, raw means",

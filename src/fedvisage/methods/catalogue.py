@@ -76,9 +76,6 @@ MODELS: dict[str, Model] = {
 FOR_FACES = ("fedavg",)
 """Algorithms whose bare name means face recognition; FedAvg on FedPAD's network has the name FedPAD."""
 
-PERSONAL = ("ditto", "fedrep", "fedbabu", "fedala")
-"""Algorithms that give each site a model of its own."""
-
 
 @cache
 def on(algorithm: str, model: str) -> Method:
@@ -149,12 +146,8 @@ GROUPS = {
         "Several sites have live and attack images.",
         (
             *(fedpad.METHOD, fedgpad.METHOD, fedma.METHOD),
-            *(on(name, "resnet18") for name in ALGORITHMS if name not in (*FOR_FACES, *PERSONAL)),
+            *(on(name, "resnet18") for name in ALGORITHMS if name not in FOR_FACES),
         ),
-    ),
-    "Attack detection with personal models": Group(
-        "Sites want a model of their own, too; with a face network the same methods recognise people.",
-        tuple(on(name, "resnet18") for name in PERSONAL),
     ),
     "Attack detection without training networks": Group(
         "Sites have weak machines, slow lines or few images.",

@@ -65,6 +65,7 @@ def with_personal_model(turn: fedavg.Turn, model: Model) -> fedavg.Turn:
         model.fit(personal, with_pull(model.loss))
         keep_local(personal, *model.parts)
         site.kept.update({f"{PERSONAL}{name}": value for name, value in personal.private_state().items()})
+        load_parts(site.net, reply)  # after a call the workspace holds the common model
         return reply
 
     return train
@@ -97,7 +98,7 @@ def ditto(model: Model) -> Method:
         name="ditto",
         title="Ditto",
         paper=PAPER,
-        advice="When each site wants a model of its own beside the averaged one: pulled towards it; twice the work.",
+        advice="A personal model per site, pulled towards the averaged one.",
         wrap_turn=lambda turn: with_personal_model(turn, model),
     )
     models = {"generic": GENERIC, "own": Personal(personal_model)}

@@ -120,7 +120,7 @@ def fedala(model: Model) -> Method:
         name="fedala",
         title="FedALA",
         paper=PAPER,
-        advice="When the mean suits some sites less: each learns, weight by weight, how much of it to start from.",
+        advice="Each site learns how much of the mean to start from.",
         wrap_turn=lambda turn: with_local_start(turn, model),
         supports=fedavg.EVERYTHING - {"micro_batch"},
     )

@@ -79,7 +79,7 @@ def fedbabu(model: Model) -> Method:
         name="fedbabu",
         title="FedBABU",
         paper=PAPER,
-        advice="When sites will adapt the model anyway: trains only the body in common, then each site fine-tunes all.",
+        advice="A common body alone; then each site fine-tunes everything.",
         server=server,
         check=check,
     )

@@ -99,7 +99,7 @@ def feddyn(model: Model) -> Method:
         name="feddyn",
         title="FedDyn",
         paper=PAPER,
-        advice="When the data of sites differ: aligns their minima like scaffold, with the upload of plain averaging.",
+        advice="When sites' data differ: aligns their minima; uploads weights only.",
         loss=with_regulariser(model.loss),
         wrap_turn=with_drift,
         server=server,

@@ -93,7 +93,7 @@ def fedrep(model: Model) -> Method:
         name="fedrep",
         title="FedRep",
         paper=PAPER,
-        advice="When sites differ in decisions, not in images: a common body, and a last layer of each site's own.",
+        advice="A personal last layer per site, on a common body.",
         wrap_turn=lambda turn: with_own_head(turn, model),
         check=require_all_classes,
     )

@@ -278,7 +278,7 @@ ADVICE: dict[NetworkName, str] = {
     "iresnet50": "the medium iResNet; can start from published weights; takes adapters.",
     "iresnet100": "the largest iResNet; start from published weights and train adapters.",
     "mobilefacenet": "a small network for phones; can start from published weights.",
-    "mobilefacenet-dw": "as mobilefacenet, in the variant of the foamliu project and its weights.",
+    "mobilefacenet-dw": "mobilefacenet as in the foamliu project.",
     "timm-embedding": "any image network of timm with a head for embeddings.",
 }
 
