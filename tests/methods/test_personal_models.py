@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.methods.combining import combined
 from tests.toy import ROUNDS, SITES, NewRun, Sets, recipe_of, run_toy, tree
 from torch import Tensor
 
@@ -17,7 +18,7 @@ from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message, state_of, under
-from fedvisage.methods import METHODS
+from fedvisage.methods import METHODS, MODELS, on
 from fedvisage.methods.models import resnet18
 from fedvisage.metrics.recorded import read_metrics
 from fedvisage.nn.compute import resolve_compute
@@ -37,6 +38,28 @@ def kept_by(out: Path, site: str, prefix: str) -> Message:
     store = SiteStore(out / "sites" / site)
     store.restore(ROUNDS)
     return under(prefix, store.load())
+
+
+HEADS = {
+    "resnet18": {"model.fc.weight", "model.fc.bias"},
+    "vit-h": {"head.weight", "head.bias"},
+    "fedma-vgg": {"output.0.weight", "output.0.bias"},
+    "minifasnet": {"model.classes.weight"},
+    "timm": {"model.network.classifier.weight", "model.network.classifier.bias"},
+    "adapters": {"head.weight", "head.bias"},
+}
+"""The last layers of models for attack detection."""
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_head_of_a_model_is_its_last_layer(name: str, sets: Sets) -> None:
+    recipe, compute = recipe_of(combined(sets, "fedrep", name)), resolve_compute("cpu", "fp32")
+    net = on("fedrep", name).network(recipe).train()
+    statistics = {key: value.clone() for key, value in net.named_buffers()}
+    site = Site("A", recipe, 1, View.of(PreparedSet.open(sets["A"]), "train"), net, compute, {}, {})
+    assert MODELS[name].head(site).keys() == HEADS[name]
+    assert all(module.training for module in net.modules())
+    assert all(torch.equal(value, statistics[key]) for key, value in net.named_buffers())
 
 
 def test_personal_models_without_a_pull_are_those_of_sites_alone(ditto_alone: Path, sets: Sets, tmp_path: Path) -> None:

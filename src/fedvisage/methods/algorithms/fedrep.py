@@ -25,7 +25,7 @@ from dataclasses import replace
 from pydantic import Field
 
 from fedvisage.base.errors import UserError
-from fedvisage.federation.method import GENERIC, Method, Personal
+from fedvisage.federation.method import GENERIC, RESULT, Method, Personal
 from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message, under
 from fedvisage.methods.algorithms import fedavg
@@ -73,7 +73,7 @@ def with_own_head(turn: fedavg.Turn, model: Model) -> fedavg.Turn:
 
 def personal_model(site: Site, finished: Message) -> Message:
     """Return the averaged body with the site's own head."""
-    return finished | under(HEAD, site.kept)
+    return (under(f"{RESULT}/", finished) or finished) | under(HEAD, site.kept)
 
 
 def require_all_classes(recipe: Recipe) -> None:
