@@ -10,6 +10,7 @@ from tests.methods.combining import combined
 from tests.toy import ROUNDS, SITES, NewRun, Sets, recipe_of, run_toy, tree
 from torch import Tensor
 
+from fedvisage.base.progress import percent
 from fedvisage.base.streams import seed_global_rng
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
@@ -23,6 +24,9 @@ from fedvisage.methods.models import resnet18
 from fedvisage.metrics.recorded import read_metrics
 from fedvisage.nn.compute import resolve_compute
 from fedvisage.nn.inputs import prepare
+from fedvisage.report.content import heldout_table
+from fedvisage.studies.study import value_of
+from fedvisage.tasks.pad.task import TASK
 
 PREFIX = {"ditto": "personal/local/", "fedbabu": "local/", "fedala": "local/"}
 """The place of a personal model in a site's private state."""
@@ -95,6 +99,17 @@ def test_sites_evaluate_their_personal_model_on_their_held_out_images(ditto_alon
         assert metrics[f"sites_heldout.{site}.personal.own.auc"] == pytest.approx(rates[-1], abs=0.02)
     assert metrics["personal.auc"] == pytest.approx(np.mean(rates), abs=0.02)
     assert metrics["personal.model"] == "own"
+
+
+def test_figures_of_personal_models_are_in_summary_report_and_studies(ditto_alone: Path) -> None:
+    metrics = read_metrics(ditto_alone / "metrics.json")
+    eers = [metrics[f"sites_heldout.{site}.personal.own.eer"] for site in SITES]
+    assert value_of(metrics, "personal.eer") == pytest.approx(np.mean(eers))
+    assert any("own models" in line and percent(np.mean(eers)) in line for line in TASK.summarise(metrics))
+    table = heldout_table(metrics)
+    assert table is not None
+    column = table.columns.index("EER %, own model")
+    assert [float(row[column]) for row in table.rows] == pytest.approx([100 * eer for eer in eers], abs=0.01)
 
 
 @pytest.mark.parametrize(("name", "options"), [("fedrep", {}), ("fedala", {"method__rate": 1e6})])

@@ -14,9 +14,9 @@ The first time it learns until the loss settles, later in one pass. The server a
 the sites' personal models. With η = 0 (``rate``) all W_k stay 1, and this is FedAvg.
 
 Deviations from the paper: the layers in question are counted in tensors (``tensors``), as in the authors' code, whose
-defaults these are. The sample is drawn anew in each round without replacement. The loss of a pass is the mean over its
-batches, and the first learning ends after 100 passes at the latest. A site's class centres have no W. BatchNorm's
-statistics are the lent ones. Sites count according to ``weight``.
+defaults these are; its README gives 0.01 as the paper's threshold. The sample is drawn anew in each round without
+replacement. The loss of a pass is the mean over its batches, and the first learning ends after 100 passes at the
+latest. A site's class centres have no W. BatchNorm's statistics are the lent ones. Sites count according to ``weight``.
 """
 
 from __future__ import annotations
