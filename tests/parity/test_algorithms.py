@@ -325,11 +325,15 @@ def fedbn(given: Setting) -> State:
 # The runs.
 
 
+def make_unequal_sets(root: Path) -> Mapping[str, Path]:
+    """Write sets of sites with different numbers of images, and a target's."""
+    sites = {name: make_set(root / name, name, seed, subjects=PEOPLE[name]) for seed, name in enumerate(SITES)}
+    return sites | {"U": make_set(root / "U", "U", 9)}
+
+
 @pytest.fixture(scope="module")
 def unequal(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    root = tmp_path_factory.mktemp("unequal")
-    actual = {name: make_set(root / name, name, seed, subjects=PEOPLE[name]) for seed, name in enumerate(SITES)}
-    return actual | {"U": make_set(root / "U", "U", 9)}
+    return make_unequal_sets(tmp_path_factory.mktemp("unequal"))
 
 
 @pytest.fixture(scope="module")
@@ -486,6 +490,11 @@ def mean_of_variates(out: Path) -> State:
         ("fedadam", {}),
         ("scaffold", {"federation__participation": 0.6}),
         ("afl", {}),
+        ("feddyn", {"federation__participation": 0.6}),
+        ("ditto", {}),
+        ("fedrep", {}),
+        ("fedbabu", {}),
+        ("fedala", {}),
     ],
 )
 def test_state_of_server_and_sites_survives_a_kill_after_any_round(

@@ -12,11 +12,16 @@ from fedvisage.base import extensions
 from fedvisage.base.errors import UserError, choice_hint
 from fedvisage.federation.method import Method
 from fedvisage.methods.algorithms.afl import afl
+from fedvisage.methods.algorithms.ditto import ditto
 from fedvisage.methods.algorithms.fedadam import fedadam, fedyogi
+from fedvisage.methods.algorithms.fedala import fedala
 from fedvisage.methods.algorithms.fedavg import fedavg
+from fedvisage.methods.algorithms.fedbabu import fedbabu
 from fedvisage.methods.algorithms.fedbn import fedbn
+from fedvisage.methods.algorithms.feddyn import feddyn
 from fedvisage.methods.algorithms.fednova import fednova
 from fedvisage.methods.algorithms.fedprox import fedprox
+from fedvisage.methods.algorithms.fedrep import fedrep
 from fedvisage.methods.algorithms.moon import moon
 from fedvisage.methods.algorithms.scaffold import scaffold
 from fedvisage.methods.models import adapters, face, minifasnet, resnet18, timm, vgg
@@ -47,6 +52,11 @@ ALGORITHMS: dict[str, Callable[[Model], Method]] = {
     "fedyogi": fedyogi,
     "scaffold": scaffold,
     "fednova": fednova,
+    "feddyn": feddyn,
+    "ditto": ditto,
+    "fedrep": fedrep,
+    "fedbabu": fedbabu,
+    "fedala": fedala,
 }
 
 MODELS: dict[str, Model] = {

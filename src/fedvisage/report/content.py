@@ -214,6 +214,8 @@ def heldout_table(metrics: Metrics) -> Table | None:
     training = metrics.parts("sites_training")
     sites = training or metrics.parts("sites_heldout")
     titles = {"auc": "AUC %", "eer": "EER %", "apcer_pooled": "APCER %, pooled", "bpcer": "BPCER %"}
+    own = f"personal.{metrics.get('personal.model')}"
+    titles |= {f"{own}.auc": "AUC %, own model", f"{own}.eer": "EER %, own model"}
     titles = {key: title for key, title in titles.items() if any(row.get(key) is not None for row in sites.values())}
     rows = [{"site": name} | {key: percent(row.get(key)) for key in titles} for name, row in sites.items()]
     kind, subjects = ("training", "the training images") if training else ("held-out", "held-out subjects")

@@ -137,6 +137,27 @@ def heldout_table(histograms: Mapping[str, Histogram], thresholds: Mapping[str, 
     return table
 
 
+def add_personal(server: Server, finished: Message, table: dict[str, Any]) -> None:
+    """Request the counts of the sites' own models, and add their AUC and EER to each site's row of a table."""
+    for site, reply in call_with_model(server, heldout.PERSONAL, finished).items():
+        counts = zip(heldout.own_models(server.method), reply["own_histograms"].numpy(), strict=True)
+        table.setdefault(site, {})["personal"] = {
+            model: {"auc": auc_from_histogram(histogram), "eer": eer_from_histogram(histogram)}
+            for model, histogram in counts
+        }
+
+
+def personal_figures(method: Method, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the mean AUC and EER over the sites of the own model that the method chooses, its last."""
+    rows = [row["personal"] for _, row in sorted(table.items()) if "personal" in row]
+    if not rows:
+        return {}
+    chosen = [*heldout.own_models(method)][-1]
+    values = {name: [row[chosen][name] for row in rows if row[chosen][name] is not None] for name in ("auc", "eer")}
+    means = {name: float(np.mean(measured)) if measured else None for name, measured in values.items()}
+    return {"personal": {"model": chosen, **means}}
+
+
 def evaluate_pad(scorer: Scorer, saved: SavedModel, view: View, target: str) -> TargetEvaluation:
     """Score the target's data, after adaptation if the recipe asks for it, and compute all metrics."""
     parts, members = [], {}

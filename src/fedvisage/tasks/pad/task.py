@@ -92,6 +92,9 @@ def summarise(metrics: Metrics) -> list[str]:
     species = "  ".join(f"{name} {percent(value)}" for name, value in metrics.part("apcer").items())
     lines.append(f"  APCER {species}  BPCER {percent(metrics['bpcer'])}")
     lines += [_amount(metrics), *_threshold_at_sites(metrics)]
+    if personal := metrics.part("personal"):
+        rates = "  ".join(f"{name.upper()} {percent(personal[name])}" for name in ("eer", "auc"))
+        lines.append(f"  sites' own models on their held-out images: {rates}")
     if published := metrics.part("published"):
         rates = [f"{title} {percent(published[name])}" for name, title in RATES.items() if name in published]
         lines.append(f"  as papers calculate it: {'; '.join(rates)}")
@@ -149,10 +152,11 @@ def check(recipe: Recipe, method: Method) -> None:
 
 
 def uploads(method: Method) -> Mapping[str, tuple[Upload, ...]]:
-    """Return the fields of histograms, scatter and counts by attack type."""
-    fields = {call: (upload,) for call, upload in heldout.UPLOADS.items()}
-    single = method.members == "each" or method.pooled
-    return fields if single else {**fields, heldout.SCATTER: (*fields[heldout.SCATTER], *heldout.FOR_CURVES)}
+    """Return the fields of histograms, scatter, counts by attack type and own models."""
+    fields: dict[str, tuple[Upload, ...]] = {call: (upload,) for call, upload in heldout.UPLOADS.items()}
+    if method.members != "each" and not method.pooled:
+        fields[heldout.SCATTER] = (*fields[heldout.SCATTER], *heldout.FOR_CURVES)
+    return fields | ({heldout.PERSONAL: (heldout.personal_upload(method),)} if heldout.own_models(method) else {})
 
 
 def choose_thresholds(server: Server, finished: Message) -> TrainingResult:
@@ -169,7 +173,10 @@ def choose_thresholds(server: Server, finished: Message) -> TrainingResult:
         on_training = evaluation.choose_thresholds(server.method, ON_TRAINING, trained)
     recipe = tree_of(server.recipe)
     saved = SavedModel(recipe, finished, thresholds, scatter, "pad", on_training=on_training, curves=curves)
-    return TrainingResult(saved, server.round, evaluation.heldout_table(histograms, thresholds), histograms, kept=kept)
+    table = evaluation.heldout_table(histograms, thresholds)
+    if heldout.own_models(server.method):
+        evaluation.add_personal(server, finished, table)
+    return TrainingResult(saved, server.round, table, histograms, kept=kept)
 
 
 def evaluate(scorer: Scorer, trained: TrainingResult, data: RunData, out: Path) -> dict[str, Any]:
@@ -180,6 +187,7 @@ def evaluate(scorer: Scorer, trained: TrainingResult, data: RunData, out: Path) 
         if scorer.recipe.evaluation.features:
             write_features(out, scorer, trained.saved.finished, data)
     place = "sites_training" if scorer.recipe.evaluation.threshold == ON_TRAINING else "sites_heldout"
+    figures |= evaluation.personal_figures(scorer.method, trained.heldout)
     return figures | {place: trained.heldout} | ({"kept": trained.kept} if trained.kept else {})
 
 
