@@ -227,7 +227,13 @@ def find(section: Mapping[str, Any] | MethodOptions) -> Method:
 
 def read_method(section: Mapping[str, Any]) -> MethodOptions:
     """Validate a recipe's section ``method`` against the options of the method that it names."""
-    return read_section(find(section).options, _separate_model(section)[0], "recipe.method")
+    options, (tree, _) = find(section).options, _separate_model(section)
+    network, field = tree.get("network"), options.model_fields.get("network")
+    known = getattr(field.annotation, "model_fields", {}) if field is not None else {}
+    if isinstance(network, Mapping) and "norm" in network and "norm" not in known:
+        problem = "replaces the BatchNorm of ResNet-18 only: other networks keep theirs, on which their papers' weights"
+        raise UserError("recipe.method.network.norm", f"{problem} depend; leave it out, or use model: resnet18")
+    return read_section(options, tree, "recipe.method")
 
 
 def _separate_model(section: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:

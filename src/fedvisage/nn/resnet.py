@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import ClassVar, cast
 
 from pydantic import Field
 from torch import Tensor, nn
 
 from fedvisage.nn.inputs import CHANNELS
+from fedvisage.nn.norms import Norm, replace_batchnorm
 from fedvisage.recipe import Section
 
 
 class ResNet18(Section):
-    """The width of the first stage: 64 as in the paper; narrower networks are for CPU recipes."""
+    """The width of the first stage, 64 as in the paper, and the normalisation; narrower networks are for CPUs."""
 
+    unset: ClassVar[frozenset[str]] = frozenset({"norm"})
     width: int = Field(64, ge=8, le=64, multiple_of=8)
     """Channels of the first stage; 64 as in the papers, less for CPUs."""
+    norm: Norm | None = None
+    """``batch`` by default. ``group``: GroupNorm. ``weight-standardised``: no normalisation, standardised convolutions
+    (FedWon). Both do without statistics of the sites' images."""
+
+    @property
+    def without_batchnorm(self) -> str:
+        """Return the key and its value if the network has no BatchNorm, else nothing."""
+        return "" if self.norm in (None, "batch") else f"network.norm: {self.norm}"
 
 
 def resnet18(options: ResNet18, colour: str) -> nn.Module:
@@ -23,17 +33,15 @@ def resnet18(options: ResNet18, colour: str) -> nn.Module:
     from timm.models.resnet import BasicBlock, ResNet
 
     channels = tuple(options.width * factor for factor in (1, 2, 4, 8))
-    return cast(
-        nn.Module,
-        ResNet(
-            BasicBlock,
-            (2, 2, 2, 2),
-            num_classes=1,
-            in_chans=CHANNELS[colour],
-            channels=channels,
-            stem_width=options.width,
-        ),
+    net = ResNet(
+        BasicBlock,
+        (2, 2, 2, 2),
+        num_classes=1,
+        in_chans=CHANNELS[colour],
+        channels=channels,
+        stem_width=options.width,
     )
+    return replace_batchnorm(net, options.norm or "batch")
 
 
 def pooled_features(net: nn.Module, images: Tensor) -> Tensor:
