@@ -17,6 +17,7 @@ from fedvisage.methods.algorithms.fedavg import fedavg
 from fedvisage.methods.algorithms.fedbn import fedbn
 from fedvisage.methods.algorithms.fednova import fednova
 from fedvisage.methods.algorithms.fedprox import fedprox
+from fedvisage.methods.algorithms.ga import ga
 from fedvisage.methods.algorithms.moon import moon
 from fedvisage.methods.algorithms.scaffold import scaffold
 from fedvisage.methods.models import adapters, face, minifasnet, resnet18, timm, vgg
@@ -25,13 +26,17 @@ from fedvisage.methods.models.model import Model
 from fedvisage.methods.pad import (
     colour_texture,
     depth_only,
+    feddf,
     federated_texture,
     fedgpad,
     fedma,
     fedpad,
     fedsis,
+    fedsr,
     fedstackfpad,
     festa,
+    mixstyle,
+    ssdg,
     vit_h_is,
 )
 from fedvisage.methods.recognition import fedface, fedfr, fedfr_baselines, privacyface, privacyface_baselines
@@ -47,6 +52,7 @@ ALGORITHMS: dict[str, Callable[[Model], Method]] = {
     "fedyogi": fedyogi,
     "scaffold": scaffold,
     "fednova": fednova,
+    "ga": ga,
 }
 
 MODELS: dict[str, Model] = {
@@ -138,6 +144,10 @@ GROUPS = {
             *(fedpad.METHOD, fedgpad.METHOD, fedma.METHOD),
             *(on(name, "resnet18") for name in ALGORITHMS if name not in FOR_FACES),
         ),
+    ),
+    "Attack detection for unseen cameras": Group(
+        "The target's cameras differ from those of all sites.",
+        (mixstyle.METHOD, ssdg.METHOD, fedsr.METHOD, feddf.METHOD),
     ),
     "Attack detection without training networks": Group(
         "Sites have weak machines, slow lines or few images.",

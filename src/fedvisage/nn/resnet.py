@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar, cast
 
 from pydantic import Field
@@ -44,7 +45,15 @@ def resnet18(options: ResNet18, colour: str) -> nn.Module:
     return replace_batchnorm(net, options.norm or "batch")
 
 
-def pooled_features(net: nn.Module, images: Tensor) -> Tensor:
-    """Return the input of the last layer: the pooled features shown in the papers' t-SNE figures."""
-    forward, head = net.forward_features, net.forward_head
-    return cast(Tensor, head(forward(images), pre_logits=True))  # type: ignore[operator]
+def pooled_features(net: nn.Module, images: Tensor, change: Callable[[str, Tensor], Tensor] | None = None) -> Tensor:
+    """Return the input of the last layer: the pooled features shown in the papers' t-SNE figures.
+
+    ``change`` maps the name of a stage and its maps to the maps that the next stage receives.
+    """
+    head = net.forward_head
+    if change is None:
+        return cast(Tensor, head(net.forward_features(images), pre_logits=True))  # type: ignore[operator]
+    values = images
+    for name in ("conv1", "bn1", "act1", "maxpool", "layer1", "layer2", "layer3", "layer4"):
+        values = change(name, net.get_submodule(name)(values))
+    return cast(Tensor, head(values, pre_logits=True))  # type: ignore[operator]
