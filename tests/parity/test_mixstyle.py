@@ -72,7 +72,7 @@ def test_site_mixes_after_the_first_two_stages_with_the_draws_of_its_step(probab
         pooled = apply(model, values, "layer3", "layer4").mean((2, 3))
         logits = model.get_submodule("fc")(pooled).squeeze(1).float().numpy()
     signs = 2 * labels.numpy() - 1
-    assert float(actual) == pytest.approx(float(np.log1p(np.exp(-signs * logits)).mean()), rel=1e-5)
+    assert float(actual.detach()) == pytest.approx(float(np.log1p(np.exp(-signs * logits)).mean()), rel=1e-5)
 
 
 def apply(model: nn.Module, values: Tensor, *names: str) -> Tensor:

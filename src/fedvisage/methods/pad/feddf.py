@@ -2,12 +2,9 @@
 
 T. Lin, L. Kong, S. U. Stich, M. Jaggi, "Ensemble Distillation for Robust Model Fusion in Federated Learning", NeurIPS
 2020, Algorithm 1. After a round of FedAvg the mean of the sites' networks is the student. Its teacher is the ensemble:
-x̄, the mean of the sites' logits on unlabelled images. The student minimises, by Adam with a rate that falls along a
-cosine,
+x̄, the mean of the sites' logits on unlabelled images. With Adam and a cosine schedule, the student minimises
 
     KL(sigmoid(x̄) ‖ sigmoid(student)).
-
-With ``epochs: 0`` this is FedPAD.
 
 Deviations from the paper: no machine shares an image. Sites and server render the same faces from the recipe, live ones
 and attacks, and ignore their labels. The sites send the logits of their networks on these, and the server averages
@@ -38,9 +35,6 @@ from fedvisage.methods.models import resnet18
 from fedvisage.nn.compute import Compute
 from fedvisage.nn.inputs import prepare
 from fedvisage.recipe import Recipe
-
-BATCH = 64
-"""Rendered faces in a step of the student."""
 
 
 class Options(resnet18.Options):
@@ -112,9 +106,10 @@ def with_logits(turn: fedavg.Turn) -> fedavg.Turn:
 
 def server(s: Server) -> Iterator[None]:
     """Average networks and logits, and distil."""
+    start = fedavg.started_from(s)
     for _ in s.rounds():
         with s.quorum():
-            mean = s.reduce("train", s.lent() | fedavg.started_from(s), weight=fedavg.weight_of(s.recipe)).value
+            mean = s.reduce("train", s.lent() | start, weight=fedavg.weight_of(s.recipe)).value
             teacher = mean.pop(LOGITS.name)
             s.load(mean)
             if s.recipe.options(Options).epochs:
@@ -126,17 +121,17 @@ def distil(s: Server, images: Tensor, teacher: Tensor) -> None:
     """Train the student, the server's network, on the teacher's logits; its statistics stay."""
     options = s.recipe.options(Options)
     s.net.eval()
+    orders = [torch.randperm(len(images), generator=s.rng("distillation", epoch)) for epoch in range(options.epochs)]
+    steps = [rows for order in orders for rows in order.to(images.device).split(s.recipe.training.batch.default)]
     optimizer = torch.optim.Adam(s.net.parameters(), lr=options.rate)
-    schedule = CosineAnnealingLR(optimizer, options.epochs * -(-len(images) // BATCH))
-    for epoch in range(options.epochs):
-        order = torch.randperm(len(images), generator=s.rng("distillation", epoch)).to(images.device)
-        for rows in order.split(BATCH):
-            optimizer.zero_grad(set_to_none=True)
-            with s.autocast():
-                student = logits_of(s.net, images[rows])
-            divergence(teacher[rows], student).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            schedule.step()
+    schedule = CosineAnnealingLR(optimizer, len(steps))
+    for rows in steps:
+        optimizer.zero_grad(set_to_none=True)
+        with s.autocast():
+            student = logits_of(s.net, images[rows])
+        divergence(teacher[rows], student).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        schedule.step()
     s.net.zero_grad(set_to_none=True)
 
 
