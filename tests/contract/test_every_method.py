@@ -255,7 +255,7 @@ def trained_alone(recipe: Recipe, path: Path, name: str) -> Mapping[str, Tensor]
     return model.state_dict()
 
 
-STEP_ELSEWHERE = ("fedadam", "fedyogi", "fednova", "scaffold", "feddyn")
+STEP_ELSEWHERE = ("fedadam", "fedyogi", "fednova", "scaffold", "feddyn", "feddf")
 """Methods whose server does not adopt the upload of a single site exactly."""
 
 ONE_CALL = [

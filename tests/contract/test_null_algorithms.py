@@ -32,6 +32,7 @@ NULL: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
     ("fedprox", {"method__mu": 0.0}, {"method__mu": 1.0}),
     ("moon", {"method__mu": 0.0}, {"method__mu": 1.0}),
     ("afl", {"method__step": 0.0}, {"method__step": 1.0}),
+    ("ga", {"method__step": 0.0}, {"method__step": 1.0}),
     ("scaffold", {"method__correction": 0.0}, {}),
     ("fedadam", {}, {}),
     ("fedyogi", {}, {}),
@@ -44,10 +45,10 @@ NULL: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
 
 
 def recipe(sets: Sets, algorithm: str, model: str, **changes: Any) -> dict[str, Any]:
-    """FedAvg's sites count alike here, as AFL's do at first."""
+    """FedAvg's sites count alike here, as AFL's and GA's do at first."""
     actual = combined(sets, algorithm, model, **changes)
     actual["method"]["network"] |= ARCH.get(model, {})
-    if algorithm != "afl":
+    if algorithm not in ("afl", "ga"):
         actual["method"].setdefault("weight", "uniform")
     return actual
 
