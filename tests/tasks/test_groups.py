@@ -12,6 +12,7 @@ from tests.toy import copy_set, make_people, make_set
 
 import fedvisage as fv
 from fedvisage.data.prepared import PreparedSet
+from fedvisage.metrics.groups import Groups
 from fedvisage.metrics.scores import read_scores
 from fedvisage.runs.evaluate import evaluate
 from fedvisage.tasks.finished_model import open_model
@@ -69,8 +70,6 @@ def test_videos_are_scored_within_their_group(pad_run: Path, toned: Path, tmp_pa
     evaluate(open_model(pad_run), str(toned), tmp_path, out)
     scores = read_scores(out / "scores.csv")
     number = np.arange(len(scores)) % 2
-    from fedvisage.metrics.groups import Groups
-
     by_frame, by_video = (
         compare_attacks(scores, 0.1, level, Groups("camera", ("a", "b"), number)) for level in ("frame", "video")
     )
@@ -113,7 +112,7 @@ def test_rates_of_recognition_are_those_of_pairs_within_a_group(
 ) -> None:
     model, prepared = open_model(recognition_run), PreparedSet.open(people)
     figures = evaluate(model, str(people), tmp_path, by="group")
-    features = model.embed(np.array(prepared.images))
+    features = np.asarray(model.embed(np.array(prepared.images)))
     features = features / np.linalg.norm(features, axis=1, keepdims=True)
     assert prepared.rows.group is not None
     for group in ("group-0", "group-1"):

@@ -66,8 +66,7 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="Compare error rates between the groups of a column of the set, such as tone, gender or camera; "
-            "age=30,60 divides numbers.",
+            help="Compare error rates between the groups of a column, such as tone; age=30,60 divides numbers.",
         ),
     ] = None,
     at: At = None,

@@ -1,17 +1,14 @@
 """Error rates by group of people or images, and how far they differ between groups.
 
-ISO/IEC 19795-10:2024 is about quantifying performance variation across demographic groups. Its text is not public, so
-the names here are plain ones: the worst and the best group of a rate, their ratio, and their difference.
-
-A group is a value of a column of a set, such as a skin tone or a camera. All groups are evaluated at the model's one
-threshold. BPCER and APCER are shares of a group's bona fide items and attacks, FNMR and FMR of the pairs whose images
-are both in the group.
+A group is a value of a column of a set, such as a skin tone or a camera, and all groups have the model's one threshold.
+BPCER and APCER are shares of a group's bona fide items and attacks, FNMR and FMR of the pairs of its images. The text
+of ISO/IEC 19795-10 is not public, so *worst*, *best*, *ratio* and *difference* are not its terms.
 
 A rate needs `LEAST_PEOPLE` people, and groups without a rate are counted but not named: figures of fewer people would
-describe single persons, in a report that others may read. Intervals describe other people of the group: people are
-drawn with replacement. Draws do not vary where a rate is 0 or 1; Wilson's interval for the number of people replaces
-them there. The interval of a difference combines those of both groups (Newcombe, Statistics in Medicine 17, 1998,
-method 10), as if no person were in both.
+describe single persons, and reports leave a site. Intervals describe other people: the group's people are drawn with
+replacement. Draws do not vary where a rate is 0 or 1; Wilson's interval for the number of people replaces them there.
+The interval of a difference combines those of both groups (Newcombe, Statistics in Medicine 17, 1998, method 10), as if
+no person were in both.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ from numpy.typing import NDArray
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.streams import numpy_rng
-from fedvisage.metrics.intervals import VALUES_AT_ONCE, clusters
+from fedvisage.metrics.intervals import clusters
 from fedvisage.metrics.operating_point import wilson
 from fedvisage.metrics.presentations import Point, Presentations
 from fedvisage.metrics.scores import FloatArray, Scores, TextArray
@@ -71,7 +68,8 @@ def read_groups(by: str, columns: Mapping[str, TextArray], source: str) -> Group
     """
     column, equals, edges = by.partition("=")
     if column not in columns:
-        raise UserError(PLACE, f"{source} has no column {column[:80]!r}; it has {', '.join(columns) or 'none'}")
+        none = "none: import it again, or delete a rendered set of an earlier version from the cache"
+        raise UserError(PLACE, f"{source} has no column {column[:80]!r}; it has {', '.join(columns) or none}")
     if equals:
         names, number = _divide(column, columns[column], edges)
     else:
@@ -79,8 +77,7 @@ def read_groups(by: str, columns: Mapping[str, TextArray], source: str) -> Group
         names = values.tolist()
         if names[:1] == [""]:
             names, number = names[1:], number - 1
-    # A range may have no images.
-    present = np.unique(number[number >= 0])
+    present = np.unique(number[number >= 0])  # a range may have no images
     if len(present) < 2:
         raise UserError(PLACE, f"{source} has {len(present)} value in {column}; name a column with two or more")
     if len(present) > MOST_GROUPS:
@@ -103,9 +100,6 @@ def _divide(column: str, values: TextArray, text: str) -> tuple[list[str], Numbe
     inner = [f"{low:g} to below {high:g}" for low, high in pairwise(edges)]
     names = [f"below {edges[0]:g}", *inner, f"{edges[-1]:g} and above"]
     return names, np.where(np.isnan(numbers), -1, np.searchsorted(edges, numbers, side="right"))
-
-
-# Rates of one group.
 
 
 def estimate_share(errors: FloatArray, totals: FloatArray, rng: np.random.Generator) -> Estimate | None:
@@ -165,28 +159,21 @@ def pair_rates(faces: Faces, threshold: float, rng: np.random.Generator) -> Grou
     """
     _, person, images = np.unique(faces.identity, return_inverse=True, return_counts=True)
     people = len(images)
-    missed, matches = np.zeros(people), [(np.empty(0, np.int64), np.empty(0, np.int64))]
+    missed, matched = np.zeros(people), np.zeros((people, people), np.float32)
     for rows, columns, similarity in blocks(faces.features, faces.features):
         first, second = person[rows][:, None], person[columns][None, :]
         later = np.arange(columns.start, columns.stop)[None, :] > np.arange(rows.start, rows.stop)[:, None]
-        accepted = similarity >= threshold
-        row, _ = np.nonzero(later & (first == second) & ~accepted)
+        row, _ = np.nonzero(later & (first == second) & (similarity < threshold))
         missed += np.bincount(person[rows][row], minlength=people)
-        row, column = np.nonzero(later & (first != second) & accepted)
-        matches.append(np.unique(person[rows][row] * people + person[columns][column], return_counts=True))
+        row, column = np.nonzero(later & (first != second) & (similarity >= threshold))
+        np.add.at(matched, (person[rows][row], person[columns][column]), 1)
     rates = {"fnmr": estimate_share(missed[None], (images * (images - 1) / 2)[None], rng), "fmr": None}
     if people >= LEAST_PEOPLE:
-        # Pairs of people that match, each with its number of matches.
-        pair, repeated = (np.concatenate(parts) for parts in zip(*matches, strict=True))
-        draws, hits = _draw(people, rng), np.zeros(RESAMPLES)
-        step = max(1, VALUES_AT_ONCE // RESAMPLES)
-        for start in range(0, len(pair), step):
-            left, right = np.divmod(pair[start : start + step], people)
-            hits += (draws[:, left] * draws[:, right]) @ repeated[start : start + step]
+        draws = np.concatenate([np.ones((1, people)), _draw(people, rng)])
+        hits = ((draws.astype(np.float32) @ matched) * draws).sum(axis=1)
         totals = ((draws @ images) ** 2 - draws**2 @ images**2) / 2
-        rate = float(repeated.sum() / ((images.sum() ** 2 - (images**2).sum()) / 2))
         shares = np.divide(hits, totals, out=np.full_like(hits, np.nan), where=totals > 0)
-        rates["fmr"] = _estimate(rate, shares, people * (people - 1) / 2)
+        rates["fmr"] = _estimate(float(shares[0]), shares[1:], people * (people - 1) / 2)
     return GroupRates(people, rates)
 
 
@@ -212,36 +199,29 @@ def presentation_rates(presentations: Presentations, at: Point, rng: np.random.G
     return GroupRates(len(np.unique(person)), rates)
 
 
-# All groups together.
-
-
 def compare_groups(groups: Groups, rates_of: Callable[[Mask, np.random.Generator], GroupRates]) -> dict[str, Any]:
     """Return the groups that have a rate, the number of others, and the variation of each rate.
 
     ``rates_of`` returns the rates of the images under a mask.
     """
-    rows = {
-        name: rates_of(groups.number == number, numpy_rng(0, "groups", groups.column, name))
-        for number, name in enumerate(groups.names)
-    }
-    named = {name: row for name, row in rows.items() if any(row.rates.values())}
+    figures: dict[str, Any] = {}
+    by_rate: dict[str, dict[str, Estimate]] = {}
+    for number, name in enumerate(groups.names):
+        group = rates_of(groups.number == number, numpy_rng(0, "groups", groups.column, name))
+        known = {kind: rate for kind, rate in group.rates.items() if rate is not None}
+        for kind, rate in known.items():
+            by_rate.setdefault(kind, {})[name] = rate
+        if known:
+            rates = dict.fromkeys(group.rates) | {kind: rate.rate for kind, rate in known.items()}
+            bounds = {kind: [rate.low, rate.high] for kind, rate in known.items()}
+            figures[name] = {"people": group.people, **rates, "intervals": bounds}
     return {
         "column": groups.column,
         "least_people": LEAST_PEOPLE,
-        "groups": {
-            name: {
-                "people": row.people,
-                **{kind: None if rate is None else rate.rate for kind, rate in row.rates.items()},
-                "intervals": {kind: [rate.low, rate.high] for kind, rate in row.rates.items() if rate is not None},
-            }
-            for name, row in named.items()
-        },
-        "too_few": len(rows) - len(named),
+        "groups": figures,
+        "too_few": len(groups.names) - len(figures),
         "without_value": int((groups.number < 0).sum()),
-        "variation": {
-            kind: variation({name: rate for name, row in named.items() if (rate := row.rates[kind]) is not None})
-            for kind in next(iter(rows.values())).rates
-        },
+        "variation": {kind: variation(rates) for kind, rates in by_rate.items()},
     }
 
 
@@ -251,15 +231,11 @@ def variation(rates: Mapping[str, Estimate]) -> dict[str, Any]:
         return {}
     worst, best = (choose(rates, key=lambda name: rates[name].rate) for choose in (max, min))
     high, low = rates[worst], rates[best]
-    if high.rate == low.rate:
-        return {"worst": None, "best": None, "ratio": None, "difference": 0.0}
     difference = high.rate - low.rate
+    if not difference:
+        return {"worst": None, "best": None, "ratio": None, "difference": 0.0}
+    ratio = high.rate / low.rate if low.rate else None
     below = math.hypot(high.rate - high.low, low.high - low.rate)
     above = math.hypot(high.high - high.rate, low.rate - low.low)
-    return {
-        "worst": worst,
-        "best": best,
-        "ratio": high.rate / low.rate if low.rate else None,
-        "difference": difference,
-        "interval": [max(-1.0, difference - below), min(1.0, difference + above)],
-    }
+    interval = [max(-1.0, difference - below), min(1.0, difference + above)]
+    return {"worst": worst, "best": best, "ratio": ratio, "difference": difference, "interval": interval}

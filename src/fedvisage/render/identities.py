@@ -26,7 +26,6 @@ from fedvisage.faces.align import align
 from fedvisage.render.camera import draw_shots, expose
 from fedvisage.render.domains import AUXILIARY
 from fedvisage.render.people import (
-    APPEARANCE,
     GROUPS,
     TRAITS,
     LightRange,
@@ -118,7 +117,7 @@ def render_identities(
     albums = map_in_order(
         partial(photograph_person, size=spec.size), [photographs_of(spec, n) for n in numbers], workers
     )
-    source, further = f"synthetic {spec.digest_text}", APPEARANCE
+    source, further = f"synthetic {spec.digest_text}", ("tone", "age")
     out = Writer(destination, name=NAME, size=spec.size, source=source, points=True, identities=True, further=further)
     with out, closing(albums):
         for done, (number, (images, points)) in enumerate(zip(numbers, albums, strict=True)):

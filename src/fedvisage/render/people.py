@@ -328,8 +328,6 @@ GROUPS: tuple[dict[str, float], ...] = (
 YOUNGEST, OLDEST = -1.0, 1.6
 """The range of people's ages, in the unit of the traits' effect of age."""
 
-APPEARANCE = ("tone", "age")
-"""Columns of rendered sets."""
 TONES, TONE_EDGES = ("light", "medium", "dark"), (0.25, 0.5)
 """Skin tones, and the melanin that separates them: without a group, about a third of people has each."""
 AGES = ("young", "middle", "old")
@@ -390,7 +388,7 @@ def _draw_person(seed: int, group: int | None) -> tuple[float, list[float]]:
 
 
 def describe_person(seed: int, group: int | None = None) -> dict[str, str]:
-    """Return a person's skin tone and age as words, for the columns `APPEARANCE` of a set."""
+    """Return a person's skin tone and age as words, for the columns of a set."""
     old, row = _draw_person(seed, group)
     tone = TONES[bisect_right(TONE_EDGES, row[_COLUMN["melanin"]])]
     third = (OLDEST - YOUNGEST) / 3

@@ -26,14 +26,12 @@ def tables_by_group(by: Metrics) -> list[Table]:
         | {kind: percent(row[kind], row.get(f"intervals.{kind}")) for kind in kinds}
         for name, row in groups.items()
     ]
-    notes = ["In brackets: 95 % intervals, bootstrapped by person."]
-    if by["too_few"]:
-        left_out = format_count(by["too_few"], "group")
-        notes.append(f"Left out: {left_out} with fewer than {by['least_people']} people for any rate.")
-    if by["without_value"]:
-        notes.append(f"Without a value: {by['without_value']:,}.")
+    note = (
+        f"In brackets: 95 % intervals, bootstrapped by person. A rate needs {by['least_people']} people; "
+        f"{format_count(by['too_few'], 'group')} without a rate left out. Without a value: {by['without_value']:,}."
+    )
     titles = {"group": by["column"], "people": "people", **kinds}
-    tables = [table(f"By {by['column']} (per cent)", rows, titles, note=" ".join(notes))]
+    tables = [table(f"By {by['column']} (per cent)", rows, titles, note=note)]
     differences = [
         {
             "rate": RATES[kind],
@@ -44,7 +42,7 @@ def tables_by_group(by: Metrics) -> list[Table]:
         }
         for kind, row in variation.items()
     ]
-    columns = {"rate": "rate", "worst": "worst", "best": "best", "ratio": "ratio", "difference": "difference"}
+    columns = {name: name for name in ("rate", "worst", "best", "ratio", "difference")}
     note = (
         "Differences in percentage points, with 95 % intervals for two fixed groups of different people. The worst of "
         "several equal groups differs from the best by chance, too."
