@@ -92,7 +92,7 @@ def test_column_without_groups_is_refused_in_one_line(by: str, values: np.ndarra
         read_groups(by, {"tone": values}, "U")
 
 
-def test_set_without_further_columns_says_so() -> None:
+def test_set_without_further_columns_is_refused() -> None:
     with refused("--by", "none"):
         read_groups("tone", {}, "U")
 

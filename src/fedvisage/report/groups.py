@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fedvisage.base.progress import format_count
 from fedvisage.metrics.recorded import Metrics
 from fedvisage.report.tables import Table, percent, table
 
@@ -27,8 +26,8 @@ def tables_by_group(by: Metrics) -> list[Table]:
         for name, row in groups.items()
     ]
     note = (
-        f"In brackets: 95 % intervals, bootstrapped by person. A rate needs {by['least_people']} people; "
-        f"{format_count(by['too_few'], 'group')} without a rate left out. Without a value: {by['without_value']:,}."
+        "In brackets: 95 % intervals, bootstrapped by person, or Wilson's at 0 and 100 %. A rate needs "
+        f"{by['least_people']} people; groups without: {by['too_few']}; without a value: {by['without_value']:,}."
     )
     titles = {"group": by["column"], "people": "people", **kinds}
     tables = [table(f"By {by['column']} (per cent)", rows, titles, note=note)]
