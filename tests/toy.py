@@ -113,8 +113,15 @@ def copy_set(
     columns = {name: getattr(whole.rows, name)[chosen] for name in names}
     if depth and whole.depth is not None:
         columns["depth"] = whole.depth[chosen]
-    form = {"depth": "depth" in columns, "identities": "group" in columns, "further": tuple(further or ())}
-    with Writer(to, name=to.name, size=whole.size, source="copy", **form) as out:
+    with Writer(
+        to,
+        name=to.name,
+        size=whole.size,
+        source="copy",
+        depth="depth" in columns,
+        identities="group" in columns,
+        further=tuple(further or ()),
+    ) as out:
         out.add(**({"images": whole.images[chosen]} | columns | changes), further=further)
     return to
 

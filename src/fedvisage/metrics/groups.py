@@ -133,11 +133,11 @@ def _estimate(rate: float, spread: FloatArray, units: float) -> Estimate:
 def _share(person: Numbers, classes: Sequence[Mask], error: Mask, rng: np.random.Generator) -> Estimate | None:
     """Return the highest share of errors among classes of items, each item with the number of its person."""
     people = int(person.max(initial=-1)) + 1
-    counts = [
-        np.array([np.bincount(person[mask], minlength=people) for mask in masks], np.float64).reshape(-1, people)
-        for masks in ([mask & error for mask in classes], classes)
-    ]
-    return estimate_share(*counts, rng)
+    errors, totals = np.zeros((2, len(classes), people))
+    for row, mask in enumerate(classes):
+        errors[row] = np.bincount(person[mask & error], minlength=people)
+        totals[row] = np.bincount(person[mask], minlength=people)
+    return estimate_share(errors, totals, rng)
 
 
 def attack_rates(scores: Scores, threshold: float, rng: np.random.Generator) -> GroupRates:
