@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import os
 import subprocess
@@ -17,10 +16,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import fedvisage as fv
-from benchmarks.real.protocol import CUES, RECIPE, Cell, Plan
+from benchmarks.real.protocol import ALONE, CUES, RECIPE, Cell, Plan
+from benchmarks.real.scores import score
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import file_digest, read_json, write_json
 from fedvisage.base.streams import numpy_rng
+from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.writer import Writer
 from fedvisage.datasets.show import measure_cues
@@ -132,15 +133,25 @@ def data_digests(plan: Plan, sets: Path) -> dict[str, str]:
 def run_cell(plan: Plan, cell: Cell, sets: Path, work: Path) -> tuple[dict[str, Figures], str]:
     """Return the figures of a cell's models on its target, and the digest of their scores."""
     training, sites = plan.trainings[cell.training], plan.training_sites(cell)
-    paths = {site: sets / training.sets / site for site in (*sites, cell.target)}
+    paths = {site: sets / training.sets / site for site in (*plan.sites, cell.target)}
     if training.method == CUES:
         return run_cues([paths[site] for site in sites], paths[cell.target])
+    if training.method == ALONE:
+        return run_alone(plan, cell, paths, work)
     if training.permuted:
         paths |= {site: permute_labels(paths[site], work / f"permuted-{cell.seed}", cell.seed) for site in sites}
     out = work / "runs" / Path(cell.file).stem / f"{cell.target}-{cell.seed}"
+    run = train(plan, cell, {site: paths[site] for site in sites}, paths[cell.target], out)
+    figures = {"auc": float(run.metrics["auc"]), "eer": float(run.metrics["eer"]), "home": home_of(run)}
+    return {"": rounded(figures)}, file_digest(out / "scores.csv")
+
+
+def train(plan: Plan, cell: Cell, sites: Mapping[str, Path], target: Path, out: Path) -> fv.Run:
+    """Train at sites with the settings of a cell, or return the run of an earlier call."""
+    training = plan.trainings[cell.training]
     changes = {
-        "data.sites": {site: str(paths[site]) for site in sites},
-        "data.target": str(paths[cell.target]),
+        "data.sites": {site: str(path) for site, path in sites.items()},
+        "data.target": str(target),
         "data.target_name": "target",
         "method.name": training.method,
         "runtime.seed": cell.seed,
@@ -151,33 +162,37 @@ def run_cell(plan: Plan, cell: Cell, sets: Path, work: Path) -> tuple[dict[str, 
         **training.settings[cell.setting],
     }
     # Each picture counts as its own subject, because the people are unknown: films may overlap between splits.
-    run = fv.run(RECIPE, out=out, changes=changes, resume=True, quiet=True, allow_overlap=True)
-    return figures_of(run), file_digest(out / "scores.csv")
+    return fv.run(RECIPE, out=out, changes=changes, resume=True, quiet=True, allow_overlap=True)
 
 
-def figures_of(run: fv.Run) -> dict[str, Figures]:
-    """Return AUC, EER and the AUC at home of each model of a run, and of the models' mean score if there are several.
+def run_alone(plan: Plan, cell: Cell, paths: Mapping[str, Path], work: Path) -> tuple[dict[str, Figures], str]:
+    """Return the figures of the sites' own models and of their mean score.
 
-    A common model is at home at every site; the figure is the mean over them.
+    A site's own model depends on no other site, so all targets and all trainings with these sets share it.
     """
-    heldout = {site: float(part["auc"]) for site, part in run.metrics.parts("sites_heldout").items()}
-    at_home = float(np.mean([*heldout.values()]))
-    members = run.metrics.parts("members")
-    if not members:
-        return {"": {"auc": float(run.metrics["auc"]), "eer": float(run.metrics["eer"]), "home": at_home}}
-    figures: dict[str, Figures] = {
-        site: {"auc": float(part["auc"]), "eer": float(part["eer"]), "home": heldout[site]}
-        for site, part in members.items()
-    }
-    logits: dict[str, list[float]] = {}
-    labels: dict[str, list[int]] = {}
-    with (run.directory / "scores.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            logits.setdefault(row["model"], []).append(float(row["logit"]))
-            labels.setdefault(row["model"], []).append(int(row["label"]))
-    mean = mean_score([np.array(values) for values in logits.values()])
-    figures[FUSED] = {**error_figures(mean, np.array(next(iter(labels.values())))), "home": at_home}
-    return {site: {name: round(value, 6) for name, value in values.items()} for site, values in figures.items()}
+    training = plan.trainings[cell.training]
+    target = PreparedSet.open(paths[cell.target])
+    labels, scores, figures = target.rows.label.astype(np.int64), [], dict[str, Figures]()
+    for site in plan.training_sites(cell):
+        out = work / "runs" / f"alone-{training.sets}-{cell.setting}" / f"{site}-{cell.seed}"
+        elsewhere = next(other for other in plan.sites if other != site)
+        run = train(plan, cell, {site: paths[site]}, paths[elsewhere], out)
+        scores.append(score(run.model, View.of(target)))
+        figures[site] = {**error_figures(scores[-1], labels), "home": home_of(run)}
+    at_home = float(np.mean([values["home"] for values in figures.values()]))
+    figures[FUSED] = {**error_figures(mean_score(scores), labels), "home": at_home}
+    digest = hashlib.sha256(np.stack(scores).astype(np.float32).tobytes()).hexdigest()
+    return {site: rounded(values) for site, values in figures.items()}, digest
+
+
+def home_of(run: fv.Run) -> float:
+    """Return the mean over sites of the AUC on their own held-out pictures."""
+    return float(np.mean([float(part["auc"]) for part in run.metrics.parts("sites_heldout").values()]))
+
+
+def rounded(figures: Figures) -> Figures:
+    """Return figures with the six decimals that records keep."""
+    return {name: round(value, 6) for name, value in figures.items()}
 
 
 def error_figures(scores: NDArray[np.float64], labels: NDArray[np.int64]) -> Figures:
@@ -201,7 +216,7 @@ def run_cues(sites: list[Path], target: Path) -> tuple[dict[str, Figures], str]:
     scores = model.decision_function(measure_cues(away, away.select(None)))
     figures = error_figures(scores, away.rows.label.astype(np.int64)) | {"home": float(np.mean(home))}
     digest = hashlib.sha256(scores.astype(np.float32).tobytes()).hexdigest()
-    return {"": {name: round(value, 6) for name, value in figures.items()}}, digest
+    return {"": rounded(figures)}, digest
 
 
 def permute_labels(path: Path, out: Path, seed: int) -> Path:

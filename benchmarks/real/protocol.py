@@ -13,6 +13,9 @@ from typing import Any
 from benchmarks.real.families import MATCHED, PLAIN, SOURCES
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "real" / "texture.yaml"
+ALONE = "single"
+"""The method that trains a network at each site alone."""
+
 CUES = "cues"
 """The training that fits no network: a logistic regression on the twelve cues."""
 
@@ -116,18 +119,18 @@ PLAN = Plan(
     trainings={
         "cues": Training(CUES, NONE),
         "fedpad": Training("fedpad"),
-        "single": Training("single"),
+        "single": Training(ALONE),
         "pooled": Training("pooled"),
         "fedbn": Training("fedbn"),
         "fedprox": Training("fedprox", PROXIMAL),
         "scaffold": Training("scaffold"),
         "fedpad-permuted": Training("fedpad", RATES[1:], permuted=True),
         "fedpad-matched": Training("fedpad", sets=MATCHED),
-        "single-matched": Training("single", sets=MATCHED),
+        "single-matched": Training(ALONE, sets=MATCHED),
         "pooled-matched": Training("pooled", sets=MATCHED),
         "cues-matched": Training(CUES, NONE, sets=MATCHED),
         "fedpad-families": Training("fedpad", without_family=True),
-        "single-families": Training("single", without_family=True),
+        "single-families": Training(ALONE, without_family=True),
         "pooled-families": Training("pooled", without_family=True),
     },
     rows={

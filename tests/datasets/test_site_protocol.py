@@ -19,12 +19,13 @@ from benchmarks.real import families
 from benchmarks.real.__main__ import follow_protocol
 from benchmarks.real.cells import FUSED, Records, permute_labels, resolution_notices, run_missing
 from benchmarks.real.families import MATCHED, PLAIN, SOURCES, Source, matched_sides, split_of
-from benchmarks.real.protocol import CUES, PLAN, Cell, Plan, Row, Training
+from benchmarks.real.protocol import CUES, PLAN, RECIPE, Cell, Plan, Row, Training
 from benchmarks.real.sign_flip import detectable, fewest, holm, interval, p_value
 from benchmarks.real.sites import SIZE, Located
 from benchmarks.real.verdicts import Table, figure_of
 from tests.toy import make_set
 
+import fedvisage as fv
 from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.faces.detection import Face
@@ -218,11 +219,27 @@ def test_ended_cells_are_not_run_again(tiny_run: Path) -> None:
     )
 
 
-def test_fused_record_is_the_mean_of_the_members_probabilities(tiny_run: Path) -> None:
+def test_shared_models_of_single_sites_equal_those_of_a_run_without_the_target(tiny_run: Path, tmp_path: Path) -> None:
     record = Records(tiny_run / "records", TINY).get(Cell("single", 0, "A", 0))
     assert record is not None
     assert set(record["models"]) == {"B", "C", FUSED}
-    with (tiny_run / "work/runs/single-0/A-0/scores.csv").open(newline="") as file:
+    sets = tiny_run / "sets" / PLAIN
+    changes = {
+        "method.name": "single",
+        "data.sites": {site: str(sets / site) for site in ("B", "C")},
+        "data.target": str(sets / "A"),
+        "data.target_name": "target",
+        "runtime.seed": 0,
+        "runtime.threads": 1,
+        "evaluation.resamples": 0,
+        **TINY.changes,
+    }
+    run = fv.run(RECIPE, out=tmp_path / "run", changes=changes, quiet=True, allow_overlap=True)
+    for site, part in run.metrics.parts("members").items():
+        home = run.metrics.parts("sites_heldout")[site]["auc"]
+        expected = {"auc": part["auc"], "eer": part["eer"], "home": home}
+        assert record["models"][site] == pytest.approx(expected, abs=1e-6)
+    with (run.directory / "scores.csv").open(newline="") as file:
         rows = [*csv.DictReader(file)]
     live: dict[str, list[float]] = {}
     for row in rows:

@@ -51,6 +51,7 @@ def check_arguments(advice: str = "", **accepted: str) -> Callable[[Callable[P, 
                 if not _accepts(types[name], value):
                     kind = next((kind for kind in PLAIN if kind in _types(types[name])), object)
                     raise wrong_argument(name, accepted.get(name) or PLAIN.get(kind, "another value"), value)
+            # Messages name options of the command line; in Python, they name arguments.
             try:
                 return function(*args, **kwargs)
             except (UserError, RunFailed) as error:

@@ -249,6 +249,7 @@ class _Table:
         lines = text.removesuffix("\n").split("\n")
         if '"' in text or not "".join(lines).isprintable():
             return False
+        # Without quotes, a field cannot contain a comma, so all values split at once.
         if {line.count(",") for line in lines} != {len(self._names) - 1}:
             return False
         values = ",".join(lines).split(",")
@@ -266,6 +267,7 @@ class _Table:
                 self._blocks[name].append(array)
         except (ValueError, OverflowError):
             return False
+        # Most paths have no unusual character, so one search over all of them replaces a check of each.
         frames = self._blocks["frame"][-1]
         paths = "\n".join(["", *columns["item"], ""])
         return (

@@ -218,6 +218,7 @@ def _choose_arrays(arrays_by_path: dict[str, Any]) -> list[Any]:
     films: dict[str, list[str]] = defaultdict(list)
     for path, array in arrays_by_path.items():
         stacked = array.ndim == 4 and _channel_axis(array.shape[1:]) is not None
+        # A film is one array of frames, or a group of arrays with one frame each.
         if array.dtype == np.uint8 and (stacked or (array.ndim == 3 and _channel_axis(array.shape) is not None)):
             films[path if stacked else _group_of(path)].append(path)
     named = sorted(film for film in films if _COLOUR.search(film))

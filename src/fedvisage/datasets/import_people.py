@@ -201,6 +201,7 @@ def _write_person(
             if state.distinct and done.digest:
                 contents.setdefault(done.digest, state.seen[done.digest][0])
 
+    # With `distinct`, copies of earlier photographs are not written, so the number is known only after reading.
     left_out = 0
     if state.distinct:
         pictures = [*usable_faces()]

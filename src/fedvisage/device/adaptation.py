@@ -139,6 +139,7 @@ def _normalise(graph: Any, layer: NormLayer, number: int, source: str, out: str,
 
     shape = (1, -1, 1, 1) if channels_second else (1, -1)
     axes = np.array([0, 2, 3] if channels_second else [0], np.int64)
+    # A channel of scale 0 gives β whatever its statistics are; 1 only keeps the division finite.
     flat = np.abs(layer.scale) < _FLAT
     scale = np.where(flat, 1.0, layer.scale)
     constants: dict[str, NDArray[Any]] = {
@@ -151,6 +152,7 @@ def _normalise(graph: Any, layer: NormLayer, number: int, source: str, out: str,
     name = {key: f"statistics/{number}/{key}" for key in (*constants, "a", "t", "c", "q", "e", "d", "n", "s")}
     graph.initializer.extend(numpy_helper.from_array(value, name[key]) for key, value in constants.items())
     mean, variance = f"{MEAN}/{number}", f"{VARIANCE}/{number}"
+    # c is t less its mean, q its square, and n = c/√(variance + ε/σ²); COUNT is the number of values behind the mean.
     steps = (
         ("Sub", (source, name["shift"]), name["a"]),
         ("Mul", (name["a"], name["inverse"]), name["t"]),

@@ -329,6 +329,7 @@ def score_pictures(
     results = list[Prediction]()
     for batch in read_in_batches(inputs.pictures, find_face, steps):
         faces = [(name, CroppedFace(reason=str(face)) if isinstance(face, BadFile) else face) for name, face in batch]
+        # A fused model takes several crops of each face: one batch per shape.
         by_shape = zip(*(face.crops for _, face in faces if face.crops), strict=True)
         crops = [np.stack(shown) for shown in by_shape]
         logits = iter(score(crops).tolist() if crops else [])
@@ -339,6 +340,7 @@ def score_pictures(
             if face.crops:
                 result = _decide(replace(result, notes=(*face.notes, *notes), frames=1), next(logits), threshold)
             results.append(result)
+    # Pictures of a burst get one decision on their mean; a single picture has no burst and keeps its own.
     bursts = groupby(zip(inputs.pictures, results, strict=True), key=lambda pair: pair[0].burst)
     decided = list[Prediction]()
     for burst, pairs in bursts:

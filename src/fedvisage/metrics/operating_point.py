@@ -166,6 +166,7 @@ def average_curves(
     if "" not in curves or ALL not in curves:
         return None
     below = {name: curve.shares for name, curve in curves.items()}
+    # Keep the bins from the last before the first change to the first after the last change: no rate changes elsewhere.
     changes = np.flatnonzero(np.any([np.diff(share) != 0 for share in below.values()], axis=0))
     window = slice(int(changes[0]), int(changes[-1]) + 2)
     rates = {
@@ -286,17 +287,20 @@ def position_of(curves: ErrorCurves, point: WishedPoint) -> int:
     accepted = np.max([curve.rates for curve in curves.accepted.values()], axis=0)
     if point.measure == "eer":
         gaps = np.abs(np.array(curves.accepted[ALL].rates) - rejected)
+        # Several thresholds may have the smallest gap: take the middle one.
         closest = np.flatnonzero(gaps <= gaps.min() + 1e-12)
         return int(closest[len(closest) // 2])
     asked = {"bona fide": curves.rejected} if point.measure == "bpcer" else curves.accepted
     for name, curve in asked.items():
         if point.rate < curve.least_rate * (1 - 1e-9):
             raise UserError(PLACE, _unsupported(name, curve, point))
+    # With a rising threshold, more bona fide faces are rejected and fewer attacks accepted.
     if point.measure == "bpcer":
         position = int(np.flatnonzero(rejected <= point.rate * (1 + 1e-9))[-1])
     else:
         position = int(np.flatnonzero(accepted <= point.rate * (1 + 1e-9))[0])
     for name, curve in asked.items():
+        # Pooled counts have no differences between sites.
         difference = 0.0 if curve.differences is None else curve.differences[position]
         if difference > _coarse(point.rate):
             of = f"{point.measure.upper()}{'' if name in (ALL, 'bona fide') else f' {name}'}"

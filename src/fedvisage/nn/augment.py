@@ -203,6 +203,7 @@ def augment(
     if options.shift:
         size = images.shape[-1]
         limit = max(1, round(options.shift * size))
+        # Depth maps are smaller than their images, so their offsets shrink with them.
         offsets = torch.randint(0, 2 * limit + 1, (len(images), 2), generator=generator) - limit
         images = _translate(images, offsets)
         if depth is not None:
@@ -215,6 +216,7 @@ def augment(
     if options.saturation:
         grey = _grey(images)
         images = images.sub(grey).mul_(_factor(images, options.saturation, generator)).add_(grey)
+    # Hue is defined for valid colours only, so clamping comes before it.
     images = images.clamp(0, 1)
     if options.hue:
         turns = (2 * torch.rand(len(images), generator=generator) - 1) * options.hue

@@ -94,6 +94,7 @@ def prefetch(
         prefetcher.join(event, tensors(item))
         return item
 
+    # Hand out the oldest item only when enough later ones are in progress.
     for key in keys:
         with prefetcher.side_stream():
             item = make(key)

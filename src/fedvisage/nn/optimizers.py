@@ -56,6 +56,7 @@ def server_step(
     square, tau = delta.square(), settings.tau
     first = settings.beta1 * moments.get("first", torch.zeros_like(delta)) + (1 - settings.beta1) * delta
     second_before = moments.get("second", torch.full_like(delta, tau**2))
+    # Adam forgets v at a constant rate; Yogi moves it towards Δ² by (1 − β₂)Δ².
     if settings.name == "adam":
         second = settings.beta2 * second_before + (1 - settings.beta2) * square
     else:

@@ -68,6 +68,7 @@ def recapture_portraits(
     work = partial(render_portraits, domain=spec.domain, size=spec.size)
     with closing(map_in_order(work, sittings, workers)) as rendered:
         portraits = [portrait for person_portraits in rendered for portrait in person_portraits]
+    # All portraits are rendered first: an attack re-captures one of them.
     heldout = heldout_subjects(spec, [videos[0].subject for videos in sittings])
     plans = plan_captures(portraits, attacks, spec)
     with (

@@ -383,6 +383,7 @@ def _unpaired_note(
             f"{member.path}: data.json has no digest of the data of {name}, so its evaluations are not paired"
             for name in sorted(unknown)
         ]
+    # Digests tell whether two groups were evaluated on the same pictures.
     first_data, group_label, first_label = (
         {member.target for member in first},
         labels[group[0].settings].text,

@@ -216,6 +216,7 @@ def over_similarity(presentations: Presentations, at: Point) -> str:
     """Draw the rates of recognition and of the system over the similarity threshold."""
     assert at.recognition is not None
     compared = presentations.similarity[np.isfinite(presentations.similarity)]
+    # The axis covers all similarities and the threshold, with a margin.
     ends = (min(float(compared.min()), at.recognition) - 0.02, max(float(compared.max()), at.recognition) + 0.02)
     thresholds = np.linspace(*ends, STEPS)
     weights = np.ones((1, 1 + max(int(part.max(initial=0)) for part in presentations.clusters)))

@@ -275,6 +275,7 @@ def _sites(run: RunFiles, lines: list[Row]) -> Table:
 
 def _releases(lines: list[Row]) -> Table:
     """Return one row per round, mechanism and size of noise."""
+    # Sites with equal releases share a row, which gives their number.
     groups: dict[tuple[Any, ...], set[str]] = {}
     for line in lines:
         for release in line["cost"]["releases"]:

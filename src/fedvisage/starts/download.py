@@ -60,6 +60,7 @@ def _download_rest(file: PublishedFile, path: Path, steps: Steps, patience: floa
     request = Request(file.address, headers=headers | ({"Range": f"bytes={done}-"} if done else {}))
     try:
         with build_opener().open(request, timeout=patience) as response:
+            # A server that ignores the range sends the whole file.
             done = done if response.status == 206 else 0
             length = response.headers.get("Content-Length")
             if response.headers.get_content_type() == "text/html":
@@ -68,6 +69,7 @@ def _download_rest(file: PublishedFile, path: Path, steps: Steps, patience: floa
                 raise UserError(file.address, f"sends {length} bytes, not the {file.bytes - done:,} of the catalogue")
             with disk_full_is_failure(path), path.open("ab" if done else "wb") as out:
                 while piece := response.read(PIECE):
+                    # Proxies and login pages answer with HTML, not always with its content type.
                     if done == 0 and piece.lstrip()[:9].lower().startswith((b"<!doctype", b"<html")):
                         raise UserError(file.address, _PAGE)
                     done += len(piece)

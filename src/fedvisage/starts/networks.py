@@ -225,6 +225,7 @@ def _convert_minifasnet(
     if margin is None:
         raise UserError("--margin", f"is needed: the authors published no weights of {variant} and so no margin")
     layout = minivision([len(stage) for stage in INNER[variant.removesuffix("se")]], variant.endswith("se"))
+    # The last convolution covers its whole input, so its kernel tells the size of the pictures.
     kernel = source.tensors.get(f"{prefix_of(source.tensors, layout.rows)}conv_6_dw.conv.weight")
     size = REDUCTION * (5 if kernel is None else kernel.shape[-1])
     net = minifasnet(MiniFASNet(variant=variant), "rgb", size)

@@ -86,6 +86,7 @@ def shrink_for_smoke(study: Study, *, rendered: bool = True) -> Study:
             "benchmarks": {name: BENCHMARK if rendered else entry for name, entry in study.benchmarks.items()},
         }
     )
+    # Networks become small first, then trainings short; rows that are then equal run once.
     rows = {name: _narrow(small, name) for name in small.rows}
     local = BATCH if study.public is None else EPOCH
     small = with_changes(small.model_copy(update={"rows": rows}), [*CHANGES, local])

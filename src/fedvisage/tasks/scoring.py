@@ -258,6 +258,7 @@ def with_exact_statistics(server: Server, scorer: Scorer, finished: Message) -> 
     """
     members, sites = members_of(finished), server.present
     single = list(members) == [""]
+    # The inputs of a layer depend on the statistics of the layers before it.
     for number, layer in enumerate(layers_of(scorer)):
         request: Message = {LAYER: torch.tensor(number)}
         if single:

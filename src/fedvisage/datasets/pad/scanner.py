@@ -94,6 +94,7 @@ def scan_by_name(scanner: Scanner, tree: Tree, options: ImportOptions, notes: tu
     """
     files = read_names(scanner, tree, options, notes)
     stray = Counter(entry.reason for entry in files.left_out)
+    # Other endings are only counted; media with unknown names show that this is another dataset.
     others = {name for name in tree.files if ending_of(name) not in MEDIA_ENDINGS}
     unknown = []
     for file in files.unknown:

@@ -171,6 +171,7 @@ def _scan_identities(_: Layout, source: Path) -> PhotographList:
             str(source),
             f"{loose[0]} is not in a folder; put each person's photographs into a folder with the person's name",
         )
+    # Folders named real and fake would become two people.
     if {name.partition("/")[0].casefold() for name in files} <= {*REAL_FOLDERS, *ATTACK_FOLDERS}:
         raise UserError(
             str(source),

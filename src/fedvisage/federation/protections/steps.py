@@ -124,6 +124,7 @@ def poison(calls: Calls, recipe: Recipe, net: nn.ModuleDict) -> Calls:
         if settings.how != "label-flip":
             lent = {name: value.cpu() for name, value in message.items()}
             return scale_update(honest(site, message), lent, settings)
+        # The labels are flipped for this visit only; other calls read the site's own.
         data = site.data
         site.data = FlippedLabels(data.slices)
         try:

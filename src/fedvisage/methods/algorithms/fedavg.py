@@ -219,6 +219,7 @@ def on_model(
         model.check(recipe)
         return check(recipe)
 
+    # The term is added in every variant, and is zero unless the recipe sets training.l2sp.
     turn = wrap_turn(local_training(with_proximal_term(loss or model.loss), *model.parts, fit=model.fit))
     return Method(
         name=name,

@@ -223,6 +223,7 @@ def _add_members(directory: Path, number: int, term: Term, on: str | None, cache
         return [replace(term, directory=place)]
     if term.scale is None:
         raise UserError("--scale", f"{source} is a fused model, which has no scale of its own; give one, such as 1")
+    # The factors of nested sums multiply.
     terms = []
     for offset, (member, recorded) in enumerate(zip(opened.members, opened.config.members, strict=True)):
         place = folder_of(directory, number + offset)

@@ -56,6 +56,7 @@ def get_model(model: PublishedModel, cache: Path, *, given: Sequence[Path] = (),
     out, downloads = model.directory(cache), cache / "downloads"
     downloads.mkdir(parents=True, exist_ok=True)
     with lock_directory(downloads):
+        # Another process may have written the model while this one waited for the lock.
         if out.is_dir():
             return out
         sources = []
@@ -72,6 +73,7 @@ def get_model(model: PublishedModel, cache: Path, *, given: Sequence[Path] = (),
             else:
                 shutil.copyfile(sources[0], directory / model.files[0].name)
             _write_card(directory, model, model.title)
+        # Downloads are no longer needed; the user's files stay.
         for source in sources if not given else ():
             source.unlink()
     return out
