@@ -83,8 +83,6 @@ def evaluate(
     """
     if pairs is not None and benchmark and data is None:
         raise UserError("--pairs", "applies to the set of --data; the lists of a benchmark are in its directory")
-    if by is not None and benchmark and data is None:
-        raise UserError("--by", "applies to the set of --data; name one")
     from fedvisage.device.exported import is_export
     from fedvisage.report.groups import tables_by_group
     from fedvisage.report.tables import markdown

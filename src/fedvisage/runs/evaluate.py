@@ -244,6 +244,8 @@ def evaluate(
     """
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(str(out), "is not empty; give a new directory, so that no result is overwritten")
+    if by is not None and benchmarks and data is None:
+        raise UserError(BY, "applies to the set of --data; name one")
     task, entry = model.setup.task, data or model.recipe.data.target
     target, benchmark_sets, overlap = None, dict[str, Benchmark](), dict[str, Any]()
     # All sets are opened and checked before the first image is scored.
