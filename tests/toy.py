@@ -100,7 +100,15 @@ def make_set(
     return path
 
 
-def copy_set(source: Path, to: Path, *, chosen: Any = slice(None), depth: bool = True, **changes: Any) -> Path:
+def copy_set(
+    source: Path,
+    to: Path,
+    *,
+    chosen: Any = slice(None),
+    depth: bool = True,
+    further: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> Path:
     """Write the chosen pictures of a set to another place, with changed images or columns."""
     whole = PreparedSet.open(source)
     names = ["label", "species", "subject", "video", "frame", "split", "item"]
@@ -109,9 +117,15 @@ def copy_set(source: Path, to: Path, *, chosen: Any = slice(None), depth: bool =
     if depth and whole.depth is not None:
         columns["depth"] = whole.depth[chosen]
     with Writer(
-        to, name=to.name, size=whole.size, source="copy", depth="depth" in columns, identities="group" in columns
+        to,
+        name=to.name,
+        size=whole.size,
+        source="copy",
+        depth="depth" in columns,
+        identities="group" in columns,
+        further=tuple(further or ()),
     ) as out:
-        out.add(**({"images": whole.images[chosen]} | columns | changes))
+        out.add(**({"images": whole.images[chosen]} | columns | changes), further=further)
     return to
 
 

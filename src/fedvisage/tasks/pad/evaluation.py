@@ -20,6 +20,7 @@ from fedvisage.federation.method import Method
 from fedvisage.federation.server import Server, members_of
 from fedvisage.federation.wire.message import Message
 from fedvisage.metrics import pad
+from fedvisage.metrics.groups import Groups, attack_rates, compare_groups
 from fedvisage.metrics.intervals import intervals
 from fedvisage.metrics.operating_point import BONA_FIDE, CLASSES, ClassCounts, ErrorCurves, average_curves
 from fedvisage.metrics.scores import Scores, by_video, concatenate, from_columns
@@ -247,6 +248,12 @@ def figures_of(scores: Scores, threshold: Threshold, recipe: Recipe) -> dict[str
             for level, scored in levels.items()
         }
     return figures
+
+
+def compare_attacks(scores: Scores, threshold: float, level: str, groups: Groups) -> dict[str, Any]:
+    """Return the rates of each group of frames, at a level, and their variation."""
+    at_level = by_video if level == "video" else lambda frames: frames
+    return compare_groups(groups, lambda mask, rng: attack_rates(at_level(scores.where(mask)), threshold, rng))
 
 
 def mean_figures(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from fedvisage.federation.method import Method
 from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import Upload
+from fedvisage.metrics.groups import Groups
 from fedvisage.metrics.recorded import Metrics
 from fedvisage.metrics.scores import write_scores
 from fedvisage.metrics.threshold import ON_TRAINING, RATES, SOURCE_RULES
@@ -205,12 +206,17 @@ def check_set(prepared: PreparedSet, recipe: Recipe, entry: str) -> None:
         raise UserError("--pairs", "this model detects attacks; leave --pairs out")
 
 
-def evaluate_saved(scorer: Scorer, saved: SavedModel, view: View, name: str, out: Path | None) -> dict[str, Any]:
+def evaluate_saved(
+    scorer: Scorer, saved: SavedModel, view: View, name: str, out: Path | None, groups: Groups | None = None
+) -> dict[str, Any]:
     """Score a view, and write one line per frame."""
     result = evaluation.evaluate_pad(scorer, saved, view, name)
     if out is not None:
         write_scores(out / SCORES, result.scores)
-    return result.figures
+    if groups is None:
+        return result.figures
+    threshold, level = result.figures["threshold"], result.figures["level"]
+    return {**result.figures, "by": evaluation.compare_attacks(result.scores, threshold, level, groups)}
 
 
 def refuse_benchmarks(entries: Mapping[str, str], recipe: Recipe, cache: Path, say: Say) -> dict[str, Benchmark]:
