@@ -238,6 +238,19 @@ def kept_table(metrics: Metrics) -> Table | None:
     return table("Start and result at the sites", rows, {"site": "site"} | columns, note=note)
 
 
+def shortcuts_table(metrics: Metrics) -> Table | None:
+    """Return at how many sites each property of images alone separated the classes, if the sites were asked."""
+    sites, asked = metrics.get("shortcuts.sites"), metrics.get("shortcuts.asked")
+    rows: list[Row] = [
+        {"property": name, "sites": f"{count} of {sites}"}
+        for name, count in metrics.part("shortcuts.separates").items()
+    ]
+    note = "Asked before training, on training images, in a secure sum. A network can learn such a property instead of "
+    note += f"the presentation. {format_count(asked, 'site')} had been asked." if rows else ""
+    columns = {"property": "property", "sites": "separates the classes at"}
+    return table("Shortcuts in the sites' data", rows, columns, note=note) if rows else None
+
+
 def uploads_table(uploads: Uploads) -> Table | None:
     """Return the fields that left the sites, one row per declared field."""
     groups: dict[tuple[str, ...], list[list[int]]] = {}

@@ -100,6 +100,7 @@ def context(run: RunFiles) -> dict[str, Any]:
             content.adaptation_table(metrics),
             content.heldout_table(metrics),
             content.kept_table(metrics),
+            content.shortcuts_table(metrics),
         ),
         "figures": [
             (title, meaning, apply_theme(drawing, title) if drawing else "") for title, meaning, drawing in drawings
