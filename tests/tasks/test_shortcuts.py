@@ -296,7 +296,7 @@ def worker(many: Sets, tmp_path: Path) -> SiteWorker:
 
 
 def test_site_answers_before_training_only_and_once(worker: SiteWorker) -> None:
-    for call, number in ((CALL, 1), ("train", 0), ("heldout", 0)):
+    for call, number in ((CALL, 1), (KEYS, 1), ("train", 0), ("heldout", 0)):
         with failed(RefusedMessage, "order", f"round {number}"):
             worker.execute(Order(call, number, {}, 1))
     worker.execute(Order(KEYS, 0, {}, 1))
@@ -304,7 +304,9 @@ def test_site_answers_before_training_only_and_once(worker: SiteWorker) -> None:
         worker.execute(Order(KEYS, 0, {}, 2))
     worker.restore(0)
     worker.execute(Order(KEYS, 0, {}, 1))
-    worker.restore(1)
+    accepted = worker.workspace.accepted["train"].tensors
+    lent = {name: torch.zeros(expected.shape, dtype=expected.dtype) for name, expected in accepted.items()}
+    worker.execute(Order("train", 1, lent, 1))
     with failed(RefusedMessage, "round 1", "over"):
         worker.execute(Order(KEYS, 0, {}, 1))
 

@@ -240,14 +240,10 @@ def kept_table(metrics: Metrics) -> Table | None:
 
 def shortcuts_table(metrics: Metrics) -> Table | None:
     """Return at how many sites each property of images alone separated the classes, if the sites were asked."""
-    sites, asked = metrics.get("shortcuts.sites"), metrics.get("shortcuts.asked")
-    rows: list[Row] = [
-        {"property": name, "sites": f"{count} of {sites}"}
-        for name, count in metrics.part("shortcuts.separates").items()
-    ]
-    note = "Asked before training, on training images, in a secure sum. A network can learn such a property instead of "
-    note += f"the presentation. {format_count(asked, 'site')} had been asked." if rows else ""
+    counts, sites = metrics.part("shortcuts.separates"), metrics.get("shortcuts.sites")
+    rows: list[Row] = [{"property": name, "sites": f"{count} of {sites}"} for name, count in counts.items()]
     columns = {"property": "property", "sites": "separates the classes at"}
+    note = "The sites were asked before training. A network can learn such a property instead of the presentation."
     return table("Shortcuts in the sites' data", rows, columns, note=note) if rows else None
 
 

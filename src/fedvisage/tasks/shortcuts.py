@@ -1,10 +1,8 @@
 """A look at the sites' data before training (``evaluation.shortcuts``): which image properties separate the classes.
 
-A property, such as sharpness or noise, that alone separates bona fide images from attacks is a shortcut: a network can
-learn it instead of the presentation. Each site measures its training images by the rule of ``data show --shortcuts``
-and answers yes or no per property. A site with few people does not answer. Secure aggregation sums the answers, also in
-runs that train without it, so that the server learns how many sites said yes, but not which ones.
-docs/decisions/0050-look-at-data.md gives the reasons.
+Each site measures its training images by the rule of ``data show --shortcuts`` and answers yes or no per property. A
+site with few people does not answer. Secure aggregation sums the answers, also in runs that train without it, so that
+the server learns how many sites said yes, but not which ones. docs/decisions/0050-look-at-data.md gives the reasons.
 """
 
 from __future__ import annotations
@@ -135,10 +133,10 @@ def figures_of(server: Server) -> dict[str, Any]:
 
 def lines(figures: dict[str, Any]) -> list[str]:
     """Return a line per property that separates the classes at a site, the most frequent first."""
-    asked, sites, counts = figures["asked"], figures["sites"], figures.get(SEPARATES.name, {})
+    asked, sites = figures.get("asked", 0), figures.get("sites", 0)
     if not sites:
         return []
-    found = sorted((-count, name) for name, count in counts.items() if count)
+    found = sorted((-count, name) for name, count in figures[SEPARATES.name].items() if count)
     shown = [f"{name} separates the classes at {-count} of {sites} sites" for count, name in found]
     shown = shown or [f"no property separates the classes at any of {sites} sites"]
     return shown + [f"{format_count(asked - sites, 'site')} did not answer"] * (asked > sites)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -78,7 +79,8 @@ def with_secure_sum(calls: Mapping[str, Call], schema: Schema, recipe: Recipe, s
     """Return calls with secure aggregation of the summed one, whose plain upload has this ``schema``."""
     plain, derived = calls[summed], settings_of(recipe).entropy == "derived"
     promise = "in a sum only" + (", but masks follow from the run's seed" if derived else "")
-    first = plain.first_round
+    last_round = plain.last_round if recipe.federation.secure is None else None
+    step = partial(Call, first_round=plain.first_round, last_round=last_round)
     most = protocol.MOST_SITES
     # The fields of keys, shares and lists in both directions.
     public = Upload("public", "key", shape=(3, KEY), dtype="uint8")
@@ -95,17 +97,16 @@ def with_secure_sum(calls: Mapping[str, Call], schema: Schema, recipe: Recipe, s
     hidden = Upload("masked", "masked", shape=size, dtype="int64", guarantee=promise)
     return {
         **calls,
-        KEYS: Call(_keys, (public, signature), first_round=first),
-        SHARES: Call(_shares, (sealed,), takes=lambda _: (members, roster, signatures), first_round=first),
-        summed: Call(
+        KEYS: step(_keys, (public, signature)),
+        SHARES: step(_shares, (sealed,), takes=lambda _: (members, roster, signatures)),
+        summed: step(
             lambda site, message: _mask_upload(site, message, plain, schema),
             (hidden,),
             takes=lambda recipe: (*plain.takes(recipe), present, sealed),
-            first_round=first,
             last_round=plain.last_round,
         ),
-        CONSISTENCY: Call(_agree, (signature,), takes=lambda _: (survivors,), first_round=first),
-        UNMASK: Call(_unmask, (shares,), takes=lambda _: (survivors, signers, signatures), first_round=first),
+        CONSISTENCY: step(_agree, (signature,), takes=lambda _: (survivors,)),
+        UNMASK: step(_unmask, (shares,), takes=lambda _: (survivors, signers, signatures)),
     }
 
 
