@@ -129,6 +129,7 @@ def test_only_a_drawn_part_of_many_images_is_measured_and_it_is_always_the_same(
     assert (len(set(drawn)), labels.count(1), labels.count(0)) == (10, 5, 5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["fedsis", "fused"])
 def test_methods_without_secure_sums_have_the_look_too(method: str, many: Sets, tmp_path: Path) -> None:
     run_toy(content_of(many, method=method), tmp_path / "run")
@@ -170,9 +171,9 @@ def test_the_look_changes_nothing_else(asked: Path, many: Sets, tmp_path: Path) 
     assert any(row["round"] == 0 for row in rows)
 
 
-@pytest.mark.parametrize("workers", [pytest.param(2, marks=pytest.mark.long)])
-def test_workers_give_the_same_bytes(workers: int, asked: Path, many: Sets, tmp_path: Path) -> None:
-    content = content_of(many, federation__secure=DERIVED, training__rounds=2, runtime__workers=workers)
+@pytest.mark.long
+def test_workers_give_the_same_bytes(asked: Path, many: Sets, tmp_path: Path) -> None:
+    content = content_of(many, federation__secure=DERIVED, training__rounds=2, runtime__workers=2)
     run_toy(content, tmp_path / "run")
     assert deterministic_files(tmp_path / "run") == deterministic_files(asked)
 
@@ -187,6 +188,7 @@ def test_resumed_run_keeps_the_sums_and_does_not_ask_again(asked: Path, many: Se
     assert not [row for row in rows if row["round"] == 0 and row.get("repeated")]
 
 
+@pytest.mark.long
 def test_run_that_died_during_the_look_asks_again(asked: Path, many: Sets, tmp_path: Path) -> None:
     class Dying(LocalTransport):
         def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
@@ -201,6 +203,7 @@ def test_run_that_died_during_the_look_asks_again(asked: Path, many: Sets, tmp_p
     assert deterministic_files(tmp_path / "run") == deterministic_files(asked)
 
 
+@pytest.mark.long
 def test_adopted_members_come_with_a_look_of_their_own(many: Sets, tmp_path: Path) -> None:
     without = content_of(many, method="single")
     del without["evaluation"]["shortcuts"]
@@ -247,6 +250,7 @@ def test_without_enough_answers_there_is_no_sum_and_the_run_goes_on(many: Sets, 
     assert not any("separates" in line for line in reporter.lines)
 
 
+@pytest.mark.long
 def test_two_colluding_sites_are_too_few_even_where_the_recipe_sums_two(many: Sets, tmp_path: Path) -> None:
     """Without colluders, secure sums of training need two of three sites; the look needs three."""
     secure = {**DERIVED, "colluders": 0}
@@ -254,6 +258,7 @@ def test_two_colluding_sites_are_too_few_even_where_the_recipe_sums_two(many: Se
     assert read_metrics(tmp_path / "run" / "metrics.json")["shortcuts.sites"] == 0
 
 
+@pytest.mark.long
 def test_numbers_other_than_answers_give_no_sum(many: Sets, tmp_path: Path) -> None:
     def add(order: Order, message: Message) -> Message:
         wrong = message["masked"] + (torch.arange(len(NAMES) + 2) == 0) * (5 << 8) if order.call == CALL else None
