@@ -36,7 +36,7 @@ def step_down(loss: Tensor, parameters: Sequence[Tensor]) -> None:
                 parameter -= RATE * gradient
 
 
-def copied(value: Tensor) -> Tensor:
+def clone_leaf(value: Tensor) -> Tensor:
     return value.detach().clone().requires_grad_()
 
 
@@ -57,9 +57,9 @@ def test_fedfrs_round_at_a_site_is_sgd_down_eq_7(sets: Sets, tmp_path: Path) -> 
     )
     model, fedfr_options = twin.net["model"], twin.recipe.options(fedfr.Options)
     view = fedfr.with_hard_negatives(twin)
-    own = copied(face.mean_features(twin))
-    branches, public = copied(own), copied(twin.net["centres"].get_parameter("weight"))
-    transformation, bias = copied(torch.eye(own.shape[1])), copied(torch.zeros(PEOPLE))
+    own = clone_leaf(face.mean_features(twin))
+    branches, public = clone_leaf(own), clone_leaf(twin.net["centres"].get_parameter("weight"))
+    transformation, bias = clone_leaf(torch.eye(own.shape[1])), clone_leaf(torch.zeros(PEOPLE))
     everything = [*model.parameters(), own, branches, public, transformation, bias]
     assert (fedfr_options.customisation.weight, fedfr_options.cosface) == (10.0, 1.0)
     for batch in twin.batches_of(view):
@@ -114,7 +114,7 @@ def test_privacyfaces_round_at_a_site_trains_on_its_people_and_then_on_the_first
     site, twin = (site_of(sets, tmp_path / name, name="privacyface", **changes) for name in ("site", "twin"))
     model, rho = twin.net["model"], 1.3
     cluster = torch.randn(1, 16, generator=torch.Generator().manual_seed(0))
-    own = copied(face.mean_features(twin))
+    own = clone_leaf(face.mean_features(twin))
     for batch in twin.batches_of(twin.data):
         assert batch.identities is not None
         features = normalize(model(batch.images))
@@ -128,7 +128,7 @@ def test_privacyfaces_round_at_a_site_trains_on_its_people_and_then_on_the_first
     assert len(people) == 4
     view = twin.public.subset(np.flatnonzero(np.isin(twin.public.subjects, people[:2])).astype(np.int64))
     features = normalize(twin.embed(model, view))
-    public = copied(normalize(torch.stack([features[view.subjects == who].mean(dim=0) for who in people[:2]])))
+    public = clone_leaf(normalize(torch.stack([features[view.subjects == who].mean(dim=0) for who in people[:2]])))
     for batch in twin.batches_of(view, epochs=1, purpose="public"):
         assert batch.identities is not None
         labels = batch.identities - PEOPLE

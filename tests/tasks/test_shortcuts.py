@@ -88,9 +88,9 @@ class OrderedReporter(LineReporter):
 
 
 @pytest.fixture(scope="module")
-def asked(many: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_with_look(many: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with the look and secure sums, whose masks repeat."""
-    out = tmp_path_factory.mktemp("asked") / "run"
+    out = tmp_path_factory.mktemp("look") / "run"
     run_toy(content_of(many, federation__secure=DERIVED, training__rounds=2), out)
     return out
 
@@ -159,37 +159,37 @@ def test_fields_before_training_are_declared_and_masked(many: Sets, tmp_path: Pa
     assert all(int(numbers.abs().min()) > 2**32 for numbers in masked), "numbers without masks are small"
 
 
-def test_the_look_changes_nothing_else(asked: Path, many: Sets, tmp_path: Path) -> None:
+def test_the_look_changes_nothing_else(run_with_look: Path, many: Sets, tmp_path: Path) -> None:
     without = content_of(many, federation__secure=DERIVED, training__rounds=2)
     del without["evaluation"]["shortcuts"]
     run_toy(without, tmp_path / "run")
     assert "shortcuts" not in (tmp_path / "run" / "recipe.yaml").read_text()
     assert "shortcuts" not in (tmp_path / "run" / "metrics.json").read_text()
-    assert weights(tmp_path / "run") == weights(asked)
-    rows = read_lines(asked / "ledger.jsonl")
+    assert weights(tmp_path / "run") == weights(run_with_look)
+    rows = read_lines(run_with_look / "ledger.jsonl")
     assert read_lines(tmp_path / "run" / "ledger.jsonl") == [row for row in rows if row["round"]]
     assert any(row["round"] == 0 for row in rows)
 
 
 @pytest.mark.long
-def test_workers_give_the_same_bytes(asked: Path, many: Sets, tmp_path: Path) -> None:
+def test_workers_give_the_same_bytes(run_with_look: Path, many: Sets, tmp_path: Path) -> None:
     content = content_of(many, federation__secure=DERIVED, training__rounds=2, runtime__workers=2)
     run_toy(content, tmp_path / "run")
-    assert deterministic_files(tmp_path / "run") == deterministic_files(asked)
+    assert deterministic_files(tmp_path / "run") == deterministic_files(run_with_look)
 
 
-def test_resumed_run_keeps_the_sums_and_does_not_ask_again(asked: Path, many: Sets, tmp_path: Path) -> None:
+def test_resumed_run_keeps_the_sums_and_does_not_ask_again(run_with_look: Path, many: Sets, tmp_path: Path) -> None:
     content, method = content_of(many, federation__secure=DERIVED, training__rounds=2), METHODS["fedpad"]
     with pytest.raises(Interrupted):
         run_toy(content, tmp_path / "run", method=stop_after(method, 1))
     run_toy(content, tmp_path / "run", resume=True, method=method)
-    assert deterministic_files(tmp_path / "run") == deterministic_files(asked)
+    assert deterministic_files(tmp_path / "run") == deterministic_files(run_with_look)
     rows = read_lines(tmp_path / "run" / "ledger.jsonl")
     assert not [row for row in rows if row["round"] == 0 and row.get("repeated")]
 
 
 @pytest.mark.long
-def test_run_that_died_during_the_look_asks_again(asked: Path, many: Sets, tmp_path: Path) -> None:
+def test_run_that_died_during_the_look_repeats_it(run_with_look: Path, many: Sets, tmp_path: Path) -> None:
     class Dying(LocalTransport):
         def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
             if any(order.round == 0 and order.call == UNMASK for order in orders.values()):
@@ -200,7 +200,7 @@ def test_run_that_died_during_the_look_asks_again(asked: Path, many: Sets, tmp_p
     with pytest.raises(KeyboardInterrupt):
         run_toy(content, tmp_path / "run", wire=Dying)
     run_toy(content, tmp_path / "run", resume=True)
-    assert deterministic_files(tmp_path / "run") == deterministic_files(asked)
+    assert deterministic_files(tmp_path / "run") == deterministic_files(run_with_look)
 
 
 @pytest.mark.long
@@ -217,8 +217,8 @@ def test_adopted_members_come_with_a_look_of_their_own(many: Sets, tmp_path: Pat
     assert weights(tmp_path / "adopted") == weights(tmp_path / "trained")
 
 
-def test_report_has_the_sums(asked: Path) -> None:
-    page = write_report(asked).read_text(encoding="utf-8")
+def test_report_has_the_sums(run_with_look: Path) -> None:
+    page = write_report(run_with_look).read_text(encoding="utf-8")
     assert "Shortcuts in the sites&#39; data" in page or "Shortcuts in the sites' data" in page
     assert "2 of 3" in page
 
