@@ -240,6 +240,15 @@ def kept_table(metrics: Metrics) -> Table | None:
     return table("Start and result at the sites", rows, {"site": "site"} | columns, note=note)
 
 
+def shortcuts_table(metrics: Metrics) -> Table | None:
+    """Return at how many sites each property of images alone separated the classes, if the sites were asked."""
+    counts, sites = metrics.part("shortcuts.separates"), metrics.get("shortcuts.sites")
+    rows: list[Row] = [{"property": name, "sites": f"{count} of {sites}"} for name, count in counts.items()]
+    columns = {"property": "property", "sites": "separates the classes at"}
+    note = "The sites were asked before training. A network can learn such a property instead of the presentation."
+    return table("Shortcuts in the sites' data", rows, columns, note=note) if rows else None
+
+
 def uploads_table(uploads: Uploads) -> Table | None:
     """Return the fields that left the sites, one row per declared field."""
     groups: dict[tuple[str, ...], list[list[int]]] = {}

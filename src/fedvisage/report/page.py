@@ -102,6 +102,7 @@ def context(run: RunFiles) -> dict[str, Any]:
             content.heldout_table(metrics),
             content.kept_table(metrics),
             *tables_by_group(metrics.part("by")),
+            content.shortcuts_table(metrics),
         ),
         "figures": [
             (title, meaning, apply_theme(drawing, title) if drawing else "") for title, meaning, drawing in drawings

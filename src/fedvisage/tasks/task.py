@@ -42,6 +42,8 @@ class TrainingResult:
     """Recognition: metrics of the sites' own models on their people, by model and site."""
     kept: dict[str, Any] = field(default_factory=dict)
     """With ``training.keep``: what was kept, and the held-out metrics of start and result by site."""
+    shortcuts: dict[str, Any] = field(default_factory=dict)
+    """With ``evaluation.shortcuts``: at how many sites each property of images alone separates the classes."""
     ended: dict[str, str] = field(default_factory=dict)
     """Cause and reason of an early end of training; empty if all rounds of the recipe took place."""
 
