@@ -75,8 +75,8 @@ def test_resnet18_encoder_computes_fedpads_features_and_three_of_its_maps() -> N
     with torch.inference_mode():
         features, maps = net(images)
         torch.testing.assert_close(features, pooled_features(net.get_submodule("trunk"), images))
-    assert [tuple(one.shape[1:]) for one in maps] == [(64, 32, 32), (8, 16, 16), (16, 8, 8)]
-    assert all(float(one.min()) >= 0 for one in maps)
+    assert [tuple(values.shape[1:]) for values in maps] == [(64, 32, 32), (8, 16, 16), (16, 8, 8)]
+    assert all(float(values.min()) >= 0 for values in maps)
 
 
 def test_unshuffled_stem_is_a_strided_convolution() -> None:

@@ -34,4 +34,4 @@ def test_weights_are_those_of_the_equation(gaps: list[float], step: float) -> No
     deviations = [gap - sum(gaps) / 3 for gap in gaps]
     largest = max(map(abs, deviations)) or 1.0
     moved = [min(1, max(0, a + step * g / largest)) for a, g in zip(WEIGHTS.values(), deviations, strict=True)]
-    np.testing.assert_allclose(list(actual.values()), [one / sum(moved) for one in moved], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(list(actual.values()), [weight / sum(moved) for weight in moved], rtol=1e-9, atol=1e-12)

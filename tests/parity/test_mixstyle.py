@@ -24,7 +24,7 @@ def style_of(maps: Array) -> tuple[Array, Array]:
     return mean, spread
 
 
-def mixed(maps: Array, shares: Array, partners: Array) -> Array:
+def mix_maps(maps: Array, shares: Array, partners: Array) -> Array:
     mean, spread = style_of(maps)
     result = np.zeros_like(maps)
     for image, (share, partner) in enumerate(zip(shares, partners, strict=True)):
@@ -38,7 +38,7 @@ def mixed(maps: Array, shares: Array, partners: Array) -> Array:
 def test_styles_are_mixed_by_equation_6_and_carry_no_gradient() -> None:
     maps = torch.tensor(MAPS, requires_grad=True)
     actual = mixstyle.mix_styles(maps, torch.tensor(SHARES), torch.tensor(PARTNERS))
-    np.testing.assert_allclose(actual.detach().numpy(), mixed(MAPS, SHARES, PARTNERS), rtol=1e-10)
+    np.testing.assert_allclose(actual.detach().numpy(), mix_maps(MAPS, SHARES, PARTNERS), rtol=1e-10)
     _, (gradient,) = value_and_gradients((actual * torch.tensor(SLOPES)).sum(), maps)
     spread = style_of(MAPS)[1]
     scale = SHARES[:, None] * spread + (1 - SHARES[:, None]) * spread[PARTNERS]

@@ -61,7 +61,7 @@ def kept_by(out: Path, site: str, prefix: str) -> State:
     return {name.removeprefix(prefix): value.double() for name, value in state.items() if name.startswith(prefix)}
 
 
-def feddyn(given: Setting, alpha: float) -> tuple[State, dict[str, State]]:
+def feddyn(setting: Setting, alpha: float) -> tuple[State, dict[str, State]]:
     """Algorithm 1 with the gradients and h as the paper has them, and the result with the sites' last gradients."""
     state = first_state()
     zeros = {name: torch.zeros_like(state[name]) for name in trained_names(state)}
@@ -75,15 +75,15 @@ def feddyn(given: Setting, alpha: float) -> tuple[State, dict[str, State]]:
 
         return term
 
-    for number, names in enumerate(given.asked, start=1):
+    for number, names in enumerate(setting.asked, start=1):
         states = {}
         for site in names:
             term = regulariser(state, gradients[site])
-            states[site] = local(given.data[site], number, state, RATE, term=term).state
+            states[site] = local(setting.data[site], number, state, RATE, term=term).state
             gradients[site] = {
                 name: gradients[site][name] - alpha * (states[site][name] - state[name]) for name in zeros
             }
-        shares = [given.share(site) for site in names]
+        shares = [setting.share(site) for site in names]
         mean = mean_of(list(states.values()), shares)
         # With equal weights this is the sum over the sites of the round, divided by the number of all sites.
         h = {name: h[name] - alpha * len(names) / len(SITES) * (mean[name] - state[name]) for name in zeros}
@@ -98,11 +98,11 @@ def test_feddyn_aligns_sites_by_its_regulariser(
     changes: dict[str, Any] = {"federation__participation": 0.6} if few else {}
     content = recipe(unequal, "feddyn", method__alpha=0.5, method__weight=weight, **changes)
     actual = run_to_state(content, tmp_path / "run")
-    given = Setting(data, asked(tmp_path / "run"), weight=weight)
-    assert (sorted(map(len, given.asked)) == [3, 3, 3]) is not few
-    expected, gradients = feddyn(given, 0.5)
-    check(actual, expected, fedavg(given))
-    for site in {name for names in given.asked for name in names}:
+    setting = Setting(data, asked(tmp_path / "run"), weight=weight)
+    assert (sorted(map(len, setting.asked)) == [3, 3, 3]) is not few
+    expected, gradients = feddyn(setting, 0.5)
+    check(actual, expected, fedavg(setting))
+    for site in {name for names in setting.asked for name in names}:
         drift = kept_by(tmp_path / "run", site, "drift/")
         assert apart(drift, {name: value / -0.5 for name, value in gradients[site].items()}) < 1e-5
 
@@ -179,7 +179,7 @@ def test_fedbabu_trains_bodies_and_then_fine_tunes_all(
         check(kept_by(tmp_path / "run", site, "local/"), local(data[site], ROUNDS, state, RATE).state, state)
 
 
-def fedala(given: Setting, rate: float, share: float, threshold: float) -> tuple[State, dict[str, State], list[int]]:
+def fedala(setting: Setting, rate: float, share: float, threshold: float) -> tuple[State, dict[str, State], list[int]]:
     """Algorithm 1 for the last two tensors: the result, the sites' weights W, and the passes of the first learning."""
     state, local_models, mixing = first_state(), dict[str, State](), dict[str, State]()
     passes = []
@@ -189,24 +189,24 @@ def fedala(given: Setting, rate: float, share: float, threshold: float) -> tuple
             start = dict(state)
             if site in local_models:
                 drawn = numpy_rng(0, site, number, "mixing")
-                count = len(given.data[site].labels)
+                count = len(setting.data[site].labels)
                 chosen = np.sort(drawn.choice(count, size=int(share * count), replace=False))
-                sample = Data(site, given.data[site].inputs[chosen], given.data[site].labels[chosen])
+                sample = Data(site, setting.data[site].inputs[chosen], setting.data[site].labels[chosen])
                 w = mixing.get(site, {name: torch.ones_like(state[name]) for name in HEAD})
                 old, losses = local_models[site], list[float]()
-                while not losses or (site not in mixing and not settled(losses, threshold)):
+                while not losses or (site not in mixing and not has_settled(losses, threshold)):
                     w, loss = learn_mixing(sample, number, state, old, w, rate)
                     losses.append(loss)
                 passes += [len(losses)] * (site not in mixing)
                 mixing[site] = w
                 start |= {name: old[name] + (state[name] - old[name]) * w[name] for name in HEAD}
-            turns[site] = local(given.data[site], number, start, RATE).state
+            turns[site] = local(setting.data[site], number, start, RATE).state
         local_models = turns
-        state = mean_of(list(turns.values()), [given.share(site) for site in SITES])
+        state = mean_of(list(turns.values()), [setting.share(site) for site in SITES])
     return state, mixing, passes
 
 
-def settled(losses: list[float], threshold: float) -> bool:
+def has_settled(losses: list[float], threshold: float) -> bool:
     return len(losses) == 100 or (len(losses) > 10 and bool(np.std(losses[-10:]) < threshold))
 
 

@@ -22,9 +22,9 @@ SUBJECTS = 14
 
 
 @pytest.fixture(scope="module")
-def toned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def set_with_tones(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A set of 14 people: six dark, six light, one of a tone of their own, and one without a tone."""
-    place = tmp_path_factory.mktemp("toned")
+    place = tmp_path_factory.mktemp("set_with_tones")
     whole = PreparedSet.open(make_set(place / "whole", "T", 5, subjects=SUBJECTS))
     number = np.array([int(name.rpartition("T")[2]) for name in whole.rows.subject.tolist()])
     tones = np.array(["dark"] * 6 + ["light"] * 6 + ["secret-tone", ""])[number]
@@ -37,10 +37,12 @@ def people(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_people(tmp_path_factory.mktemp("people") / "X", "X", 8, identities=12)
 
 
-def test_rates_by_group_are_those_of_the_scores_of_its_people(pad_run: Path, toned: Path, tmp_path: Path) -> None:
+def test_rates_by_group_are_those_of_the_scores_of_its_people(
+    pad_run: Path, set_with_tones: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
-    figures = evaluate(open_model(pad_run), str(toned), tmp_path, out, by="tone")
-    scores, rows = read_scores(out / "scores.csv"), PreparedSet.open(toned).rows
+    figures = evaluate(open_model(pad_run), str(set_with_tones), tmp_path, out, by="tone")
+    scores, rows = read_scores(out / "scores.csv"), PreparedSet.open(set_with_tones).rows
     tone = dict(zip(rows.item.tolist(), rows.further["tone"].tolist(), strict=True))
     live: dict[tuple[str, str], list[bool]] = {}
     for item, species, logit in zip(scores.item.tolist(), scores.species.tolist(), scores.live.tolist(), strict=True):
@@ -58,16 +60,16 @@ def test_rates_by_group_are_those_of_the_scores_of_its_people(pad_run: Path, ton
     assert "secret" not in (out / "metrics.json").read_text()
 
 
-def test_groups_change_no_other_figure(pad_run: Path, toned: Path, tmp_path: Path) -> None:
-    plain = evaluate(open_model(pad_run), str(toned), tmp_path)
-    grouped = evaluate(open_model(pad_run), str(toned), tmp_path, by="tone")
+def test_groups_change_no_other_figure(pad_run: Path, set_with_tones: Path, tmp_path: Path) -> None:
+    plain = evaluate(open_model(pad_run), str(set_with_tones), tmp_path)
+    grouped = evaluate(open_model(pad_run), str(set_with_tones), tmp_path, by="tone")
     assert {name: value for name, value in grouped.items() if not name.startswith("by.")} == plain
 
 
-def test_videos_are_scored_within_their_group(pad_run: Path, toned: Path, tmp_path: Path) -> None:
+def test_videos_are_scored_within_their_group(pad_run: Path, set_with_tones: Path, tmp_path: Path) -> None:
     """A camera that changes within each video splits it into two videos of one frame."""
     out = tmp_path / "out"
-    evaluate(open_model(pad_run), str(toned), tmp_path, out)
+    evaluate(open_model(pad_run), str(set_with_tones), tmp_path, out)
     scores = read_scores(out / "scores.csv")
     number = np.arange(len(scores)) % 2
     by_frame, by_video = (
@@ -78,9 +80,9 @@ def test_videos_are_scored_within_their_group(pad_run: Path, toned: Path, tmp_pa
 
 
 def test_command_prints_tables_and_report_contains_them(
-    pad_run: Path, toned: Path, tmp_path: Path, command: Command
+    pad_run: Path, set_with_tones: Path, tmp_path: Path, command: Command
 ) -> None:
-    words = ("evaluate", pad_run, "--data", toned, "--by", "tone", "--quiet")
+    words = ("evaluate", pad_run, "--data", set_with_tones, "--by", "tone", "--quiet")
     status, text, _ = command(*words, "--out", tmp_path / "out")
     assert status == 0
     assert "| tone | people | BPCER |" in text
@@ -94,16 +96,16 @@ def test_command_prints_tables_and_report_contains_them(
     assert "secret-tone" not in text + page
 
 
-def test_export_has_the_groups_of_its_run(pad_run: Path, pad: Path, toned: Path) -> None:
-    of_run, of_export = (fv.evaluate(model, toned, by="tone") for model in (pad_run, pad))
+def test_export_has_the_groups_of_its_run(pad_run: Path, pad: Path, set_with_tones: Path) -> None:
+    of_run, of_export = (fv.evaluate(model, set_with_tones, by="tone") for model in (pad_run, pad))
     named = [name for name in of_run if name.startswith("by.groups")]
     assert named
     for name in named:
         assert of_export[name] == pytest.approx(of_run[name], abs=1e-6), name
 
 
-def test_numbers_are_divided_at_edges(pad_run: Path, toned: Path) -> None:
-    figures = fv.evaluate(pad_run, toned, by="years=42")
+def test_numbers_are_divided_at_edges(pad_run: Path, set_with_tones: Path) -> None:
+    figures = fv.evaluate(pad_run, set_with_tones, by="years=42")
     assert (figures["by.groups.below 42.people"], figures["by.groups.42 and above.people"]) == (6, 8)
 
 
@@ -132,24 +134,24 @@ def test_rates_of_recognition_are_those_of_pairs_within_a_group(
     [("skin", ("skin", "tone", "camera", "years")), ("camera", ("camera", "1")), ("subject", ("subject",))],
 )
 def test_column_that_makes_no_groups_is_refused(
-    pad_run: Path, toned: Path, by: str, keywords: tuple[str, ...], tmp_path: Path
+    pad_run: Path, set_with_tones: Path, by: str, keywords: tuple[str, ...], tmp_path: Path
 ) -> None:
     with refused("--by", *keywords):
-        evaluate(open_model(pad_run), str(toned), tmp_path, tmp_path / "out", by=by)
+        evaluate(open_model(pad_run), str(set_with_tones), tmp_path, tmp_path / "out", by=by)
     assert not (tmp_path / "out").exists()
 
 
-def test_benchmarks_alone_have_no_column(pad_run: Path, toned: Path, command: Command) -> None:
-    status, _, errors = command("evaluate", pad_run, "--benchmark", toned, "--by", "tone")
+def test_benchmarks_alone_have_no_column(pad_run: Path, set_with_tones: Path, command: Command) -> None:
+    status, _, errors = command("evaluate", pad_run, "--benchmark", set_with_tones, "--by", "tone")
     assert status == 2
     check_output(errors, "--by", "--data")
 
 
-def test_several_models_are_refused(pad_run: Path, toned: Path, tmp_path: Path) -> None:
+def test_several_models_are_refused(pad_run: Path, set_with_tones: Path, tmp_path: Path) -> None:
     model = open_model(pad_run)
     several = replace(model, setup=replace(model.setup, method=replace(model.setup.method, members="each")))
     with refused("--by", "one per site"):
-        evaluate(several, str(toned), tmp_path, by="tone")
+        evaluate(several, str(set_with_tones), tmp_path, by="tone")
 
 
 def test_recognition_without_a_threshold_is_refused(recognition_run: Path, people: Path, tmp_path: Path) -> None:
