@@ -64,7 +64,7 @@ def live(bright: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def run(bright: Path, live: Path, out: Path, at: str = "bpcer=2%") -> CalibrationResult:
+def run(bright: Path, live: Path, out: Path, at: str | None = "bpcer=2%") -> CalibrationResult:
     return calibrate(Exported.open(bright), list_input_pictures([live]), at, out, crop="none")
 
 
@@ -82,6 +82,27 @@ def test_calibrated_export_has_a_new_threshold_and_the_same_scores(bright: Path,
     assert expected.weight == 8 / (8 + K)
     assert (logits_of(tmp_path / "door", live) == logits).all()
     assert (tmp_path / "door" / WEIGHTS).read_bytes() == (bright / WEIGHTS).read_bytes()
+
+
+def test_threshold_stays_unless_it_rejects_too_many_genuine_pictures(bright: Path, live: Path, tmp_path: Path) -> None:
+    logits = logits_of(bright, live)
+    # Student's quantile at 80 % with 7 degrees of freedom, from a printed table.
+    fifth = logits.mean() - 0.896 * logits.std(ddof=1) * (1 + 1 / 8) ** 0.5
+    for name, own, expected in (
+        ("low", fifth - 0.5, fifth - 0.5),
+        ("high", fifth + 0.5, 0.8 * fifth + 0.2 * (fifth + 0.5)),
+    ):
+        model = tmp_path / name
+        shutil.copytree(bright, model)
+        config = read_config(model)
+        threshold = config.float32.description.threshold.model_copy(update={"value": float(own)})
+        write_export(
+            model, config.float32.description.model_copy(update={"threshold": threshold}), curves=config.curves
+        )
+        result = run(model, live, tmp_path / f"{name}-door", None)
+        assert result.threshold.value == pytest.approx(expected, abs=2e-3)
+        assert ("as before" in result.lines()[0]) is (name == "low")
+        assert "at most 20%" in result.threshold.rule
 
 
 def test_results_state_unknown_apcer_and_the_number_of_pictures(bright: Path, live: Path, tmp_path: Path) -> None:

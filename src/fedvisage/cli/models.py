@@ -356,8 +356,14 @@ def calibrate_model(
     live: Annotated[Path, typer.Option(help="Folder with five or more genuine pictures of one camera.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="New directory for the calibrated export.")],
     at: Annotated[
-        str, typer.Option("--at", metavar="POINT", help="Share of genuine pictures to reject: bpcer=2%.")
-    ] = "bpcer=2%",
+        str | None,
+        typer.Option(
+            "--at",
+            metavar="POINT",
+            help="Share of genuine pictures to reject, such as bpcer=2%. By default, the threshold is lowered if it "
+            "rejects more than 20 %.",
+        ),
+    ] = None,
     crop: Crop = "face",
     as_json: AsJson = False,
     *,

@@ -21,6 +21,7 @@ from fedvisage.device.predict import InputPicture, InputPictures, Prediction, pr
 from fedvisage.faces.align import Image
 from fedvisage.metrics.calibration import (
     LEAST,
+    MOST_REJECTED,
     CameraThreshold,
     expected_bpcer,
     find_outliers,
@@ -67,12 +68,13 @@ class CalibrationResult:
 
     def lines(self) -> list[str]:
         """Return the result as lines, for people."""
-        moved = f"{probability(self.threshold.value):.4f} instead of {probability(self.before):.4f}"
-        lines = [
-            f"{self.directory}: threshold score {moved}, from {format_count(self.camera.pictures, 'picture')} with a "
-            f"weight of {self.camera.weight:.0%}",
-            self.threshold.operating_point,
-        ]
+        count, score = format_count(self.camera.pictures, "picture"), f"{probability(self.threshold.value):.4f}"
+        if self.camera.weight:
+            before = f"{probability(self.before):.4f}"
+            change = f"{score} instead of {before}, from {count} with a weight of {self.camera.weight:.0%}"
+        else:
+            change = f"{score}, as before: it rejects no more than {MOST_REJECTED:.0%} by the estimate from {count}"
+        lines = [f"{self.directory}: threshold score {change}", self.threshold.operating_point]
         rates = ", ".join(f"{name} {rate:.1%}" for name, rate in self.at_sites.items())
         at_sites = f"; at the sites, this threshold has {rates}" if rates else ""
         lines.append(f"unknown: APCER on this camera, because no attack was shown to it{at_sites}")
@@ -87,13 +89,16 @@ class CalibrationResult:
 
 
 def calibrate(
-    model: Model, inputs: InputPictures, at: str, out: Path, *, crop: str = "face", steps: Steps = discard_steps
+    model: Model, inputs: InputPictures, at: str | None, out: Path, *, crop: str = "face", steps: Steps = discard_steps
 ) -> CalibrationResult:
-    """Write an export with a threshold for the camera that took these genuine pictures."""
+    """Write an export with a threshold for the camera that took these genuine pictures.
+
+    Without an operating point, the model's threshold is only lowered, if it rejects too many of them.
+    """
     check_free(out)
     refuse_int8(model.arithmetic)
-    wish = parse_point(at)
-    if wish.measure != "bpcer":
+    wish = None if at is None else parse_point(at)
+    if wish is not None and wish.measure != "bpcer":
         raise UserError("--at", f"{wish.measure} cannot be known from genuine pictures; give bpcer=2%")
     if model.task != "pad" or model.threshold is None:
         raise UserError(str(model.directory), "has no threshold of attack detection; calibrate an export that has one")
@@ -120,10 +125,11 @@ def calibrate(
         )
     logits = np.array([image.logit for image in distinct], np.float64)
     outliers = tuple(printable(distinct[number].path) for number in find_outliers(logits))
-    camera = threshold_for_camera(logits, own, wish.rate)
+    camera = threshold_for_camera(logits, own, None if wish is None else wish.rate)
     below = float((logits < camera.value).mean())
     pictures_used = format_count(camera.pictures, "genuine picture")
-    rule = f"{wish.text}, estimated from {pictures_used} of one camera; APCER unknown"
+    text = f"bpcer of at most {MOST_REJECTED:.0%}" if wish is None else wish.text
+    rule = f"{text}, estimated from {pictures_used} of one camera; APCER unknown"
     further = expected_bpcer(logits, camera.value)
     estimates = {OF_PICTURES: Estimate(below, *wilson(below, camera.pictures)), OF_FURTHER: further}
     threshold = Threshold(camera.value, rule, None, below, estimates)

@@ -1,10 +1,11 @@
-"""A threshold for one camera from genuine pictures of it, shrunk towards the model's threshold.
+"""A threshold for one camera from genuine pictures of it.
 
 The log-odds of one camera's genuine pictures are taken as normal. A further picture then lies below
 ``mean − t · s · √(1 + 1/n)`` with the wished probability, where t is Student's quantile at n − 1 degrees of freedom.
-With few pictures this is lower, because s may be too small. This value has the weight n / (n + K). The
-model's own threshold, usually the sites' equal-error threshold, has the rest. Genuine pictures show nothing about
-attacks, so APCER stays unknown.
+With few pictures this is lower, because s may be too small. This value has the weight n / (n + K). The model's own
+threshold, usually the sites' equal-error threshold, has the rest. Without a wish, the share is MOST_REJECTED, and the
+threshold is only lowered (docs/decisions/0052-calibration.md). Genuine pictures show nothing about attacks, so APCER
+stays unknown.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ LEAST = 5
 K = 2.0
 """The number of pictures that weigh as much as the model's threshold, chosen on real sites, each left out."""
 
+MOST_REJECTED = 0.2
+"""The share of genuine pictures above which the model's threshold is lowered, chosen on real sites."""
+
 FAR = 4.0
 """An outlier lies this many robust standard deviations below the median; attacks among the pictures do."""
 
@@ -46,14 +50,18 @@ class CameraThreshold:
     pictures: int
 
 
-def threshold_for_camera(logits: FloatArray, own: float, bpcer: float) -> CameraThreshold:
-    """Return the threshold at which about a share ``bpcer`` of a camera's genuine pictures is rejected."""
+def threshold_for_camera(logits: FloatArray, own: float, bpcer: float | None) -> CameraThreshold:
+    """Return the threshold at which about a share ``bpcer`` of a camera's genuine pictures is rejected.
+
+    Without a share, it is the model's own threshold, unless that rejects more than about MOST_REJECTED of them.
+    """
     count = len(logits)
     if count < LEAST:
         raise ValueError(f"needs at least {LEAST} pictures, got {count}")
     spread = float(np.std(logits, ddof=1)) * math.sqrt(1 + 1 / count)
-    of_pictures = float(np.mean(logits)) - student_quantile(1 - bpcer, count - 1) * spread
-    weight = count / (count + K)
+    share = MOST_REJECTED if bpcer is None else bpcer
+    of_pictures = float(np.mean(logits)) - student_quantile(1 - share, count - 1) * spread
+    weight = 0.0 if bpcer is None and of_pictures >= own else count / (count + K)
     return CameraThreshold(weight * of_pictures + (1 - weight) * own, of_pictures, weight, count)
 
 
