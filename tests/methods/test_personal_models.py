@@ -66,6 +66,7 @@ def test_head_of_a_model_is_its_last_layer(name: str, sets: Sets) -> None:
     assert all(torch.equal(value, statistics[key]) for key, value in net.named_buffers())
 
 
+@pytest.mark.long
 def test_personal_models_without_a_pull_are_those_of_sites_alone(ditto_alone: Path, sets: Sets, tmp_path: Path) -> None:
     run_toy(tree(sets, "single"), tmp_path / "single")
     alone = load_file(tmp_path / "single" / "model.safetensors")

@@ -188,7 +188,7 @@ def test_printed_mean_is_independent_of_the_order_of_targets() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", DEMOS, ids=stem_of)
+@pytest.mark.parametrize("path", [*DEMOS, FOLDER / "personal-demo.yaml"], ids=stem_of)
 def test_study_runs_end_to_end_at_smoke_size(path: Path, tmp_path: Path) -> None:
     cache = tmp_path.parent / "smoke-sets"
     table = run_study(path, tmp_path / "out", cache, discard, smoke=True)

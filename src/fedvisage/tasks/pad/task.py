@@ -94,8 +94,8 @@ def summarise(metrics: Metrics) -> list[str]:
     lines.append(f"  APCER {species}  BPCER {percent(metrics['bpcer'])}")
     lines += [_amount(metrics), *_threshold_at_sites(metrics)]
     if personal := metrics.part("personal"):
-        rates = "  ".join(f"{name.upper()} {percent(personal[name])}" for name in ("eer", "auc"))
-        lines.append(f"  sites' own models on their held-out images: {rates}")
+        figures = "  ".join(f"{name.upper()} {percent(personal[name])}" for name in ("eer", "auc"))
+        lines.append(f"  sites' own models on their held-out images: {figures}")
     if published := metrics.part("published"):
         rates = [f"{title} {percent(published[name])}" for name, title in RATES.items() if name in published]
         lines.append(f"  as papers calculate it: {'; '.join(rates)}")
