@@ -19,12 +19,13 @@ SHARES, PARTNERS = np.array([0.25, 1.0, 0.6]), np.array([2, 1, 0])
 
 
 def style_of(maps: Array) -> tuple[Array, Array]:
-    mean = maps.sum((2, 3)) / 20
-    spread = np.sqrt(((maps - mean[:, :, None, None]) ** 2).sum((2, 3)) / 20 + 1e-6)
+    pixels = maps.shape[2] * maps.shape[3]
+    mean = maps.sum((2, 3)) / pixels
+    spread = np.sqrt(((maps - mean[:, :, None, None]) ** 2).sum((2, 3)) / pixels + 1e-6)
     return mean, spread
 
 
-def mix_maps(maps: Array, shares: Array, partners: Array) -> Array:
+def expected_maps(maps: Array, shares: Array, partners: Array) -> Array:
     mean, spread = style_of(maps)
     result = np.zeros_like(maps)
     for image, (share, partner) in enumerate(zip(shares, partners, strict=True)):
@@ -38,7 +39,7 @@ def mix_maps(maps: Array, shares: Array, partners: Array) -> Array:
 def test_styles_are_mixed_by_equation_6_and_carry_no_gradient() -> None:
     maps = torch.tensor(MAPS, requires_grad=True)
     actual = mixstyle.mix_styles(maps, torch.tensor(SHARES), torch.tensor(PARTNERS))
-    np.testing.assert_allclose(actual.detach().numpy(), mix_maps(MAPS, SHARES, PARTNERS), rtol=1e-10)
+    np.testing.assert_allclose(actual.detach().numpy(), expected_maps(MAPS, SHARES, PARTNERS), rtol=1e-10)
     _, (gradient,) = value_and_gradients((actual * torch.tensor(SLOPES)).sum(), maps)
     spread = style_of(MAPS)[1]
     scale = SHARES[:, None] * spread + (1 - SHARES[:, None]) * spread[PARTNERS]
@@ -68,7 +69,7 @@ def test_site_mixes_after_the_first_two_stages_with_the_draws_of_its_step(probab
             values = apply(model, values, stage)
             if rng.random() < probability:
                 shares = rng.beta(0.4, 0.4, 4).astype(np.float32).astype(np.float64)
-                values = torch.from_numpy(mixed_by_hand(values.numpy(), shares, rng.permutation(4)))
+                values = torch.from_numpy(expected_maps(values.numpy(), shares, rng.permutation(4)))
         pooled = apply(model, values, "layer3", "layer4").mean((2, 3))
         logits = model.get_submodule("fc")(pooled).squeeze(1).float().numpy()
     signs = 2 * labels.numpy() - 1
@@ -79,10 +80,3 @@ def apply(model: nn.Module, values: Tensor, *names: str) -> Tensor:
     for name in names:
         values = model.get_submodule(name)(values)
     return values
-
-
-def mixed_by_hand(maps: Array, shares: Array, partners: Array) -> Array:
-    mean, spread = maps.mean((2, 3), keepdims=True), np.sqrt(maps.var((2, 3), keepdims=True) + 1e-6)
-    share = shares[:, None, None, None]
-    scale = share * spread + (1 - share) * spread[partners]
-    return np.asarray((maps - mean) / spread * scale + share * mean + (1 - share) * mean[partners])

@@ -15,7 +15,7 @@ WEIGHT, SHARES = (np.random.default_rng(seed).normal(0.3, 0.7, (4, 3, 2, 2)) for
 MAPS = np.random.default_rng(2).normal(1, 3, (2, 24, 4, 5))
 
 
-def standardise_weight(weight: Array) -> Array:
+def expected_weights(weight: Array) -> Array:
     result = np.zeros_like(weight)
     for channel, values in enumerate(weight):
         mean, spread = values.sum() / 12, np.sqrt(((values - values.sum() / 12) ** 2).sum() / 12)
@@ -24,12 +24,12 @@ def standardise_weight(weight: Array) -> Array:
 
 
 def weighted_sum(weight: Array, shares: Array) -> float:
-    return float((standardise_weight(weight) * shares).sum())
+    return float((expected_weights(weight) * shares).sum())
 
 
 def test_standardised_weights_and_their_gradient_are_those_of_the_equation() -> None:
     weight = torch.tensor(WEIGHT, requires_grad=True)
-    np.testing.assert_allclose(standardise(weight).detach().numpy(), standardise_weight(WEIGHT), rtol=1e-12)
+    np.testing.assert_allclose(standardise(weight).detach().numpy(), expected_weights(WEIGHT), rtol=1e-12)
     value, (gradient,) = value_and_gradients((standardise(weight) * torch.tensor(SHARES)).sum(), weight)
     assert value == pytest.approx(weighted_sum(WEIGHT, SHARES), rel=1e-10)
     expected = gradient_by_differences(partial(weighted_sum, shares=SHARES), WEIGHT)
@@ -47,7 +47,7 @@ def test_convolution_uses_the_standardised_weights() -> None:
     assert isinstance(net[0], StandardisedConv2d)
     net[0].weight.data = torch.tensor(WEIGHT)
     images = np.random.default_rng(3).normal(size=(1, 3, 2, 2))
-    expected = [(standardise_weight(WEIGHT)[channel] * images[0]).sum() for channel in range(4)]
+    expected = [(expected_weights(WEIGHT)[channel] * images[0]).sum() for channel in range(4)]
     np.testing.assert_allclose(net(torch.tensor(images)).detach().numpy().ravel(), expected, rtol=1e-12)
 
 
