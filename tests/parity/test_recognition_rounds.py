@@ -22,7 +22,7 @@ from fedvisage.methods.models import face
 from fedvisage.methods.recognition import fedfr, privacyface, privacyface_loss
 
 RATE = 0.01
-SGD = {"training__optimizer": {"name": "sgd", "lr": RATE}, "training__local": {"batches": 3}}
+SGD: dict[str, Any] = {"training__optimizer": {"name": "sgd", "lr": RATE}, "training__local": {"batches": 3}}
 PEOPLE = 3
 """Number of people at the site; public people have the numbers after theirs."""
 

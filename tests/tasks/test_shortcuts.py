@@ -15,6 +15,7 @@ from tests.methods.interrupting import Interrupted, stop_after
 from tests.refusals import failed, refused
 from tests.toy import Sets, deterministic_files, make_set, open_run_data, recipe_of, run_toy, tree, weights
 
+from fedvisage.base.streams import numpy_rng
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.faces.cues import NAMES, cues
@@ -57,22 +58,28 @@ def content_of(sets: Sets, sites: str = "ABC", method: str = "fedpad", **changes
     return tree(sets, method, **{"data__sites": own, **settings, **changes})
 
 
-def answers_pair_by_pair(path: Path) -> list[bool]:
-    """Compare each bona fide training image of a set with each attack: does one class mostly have more of a cue?"""
-    prepared = PreparedSet.open(path)
-    rows = [index for index, split in enumerate(prepared.rows.split) if split == "train"]
-    measured = {index: cues(np.ascontiguousarray(prepared.images[index])) for index in rows}
-    live, attacks = ([measured[i] for i in rows if prepared.rows.label[i] == label] for label in (1, 0))
+def training_rows(path: Path) -> tuple[list[int], list[int]]:
+    """Return the rows of a set's bona fide training images, and of its attacks."""
+    columns = PreparedSet.open(path).rows
+    trains = [index for index, split in enumerate(columns.split) if split == "train"]
+    live = [index for index in trains if columns.label[index] == 1]
+    return live, sorted({*trains} - {*live})
+
+
+def answers_pair_by_pair(path: Path, live: list[int], attacks: list[int]) -> list[bool]:
+    """Compare each bona fide image with each attack: does one class mostly have more of a cue?"""
+    images = PreparedSet.open(path).images
+    measured = {index: cues(np.ascontiguousarray(images[index])) for index in (*live, *attacks)}
     answers = []
     for name in NAMES:
-        wins = [float(a[name] > b[name]) + 0.5 * (a[name] == b[name]) for a in live for b in attacks]
-        share = sum(wins) / len(wins)
+        pairs = [(measured[a][name], measured[b][name]) for a in live for b in attacks]
+        share = sum((a > b) + 0.5 * (a == b) for a, b in pairs) / len(pairs)
         answers.append(share >= 0.75 or share <= 0.25)
     return answers
 
 
 def expected_sums(sets: Sets, sites: str) -> dict[str, int]:
-    answers = [answers_pair_by_pair(sets[name]) for name in sites]
+    answers = [answers_pair_by_pair(sets[name], *training_rows(sets[name])) for name in sites]
     return {name: sum(column) for name, column in zip(NAMES, zip(*answers, strict=True), strict=True)}
 
 
@@ -109,24 +116,18 @@ def test_sums_are_those_of_the_sites_training_images_and_precede_training(many: 
     assert reporter.lines.index(spoken[-1]) < reporter.lines.index("round 1")
 
 
-def test_only_a_drawn_part_of_many_images_is_measured_and_it_is_always_the_same(
-    many: Sets, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    view, measured = View.of(PreparedSet.open(many["A"]), "train"), list[list[int]]()
-
-    def note(prepared: PreparedSet, indices: np.ndarray) -> np.ndarray:
-        measured.append(indices.tolist())
-        return np.arange(len(indices) * len(NAMES), dtype=float).reshape(len(indices), len(NAMES))
-
-    monkeypatch.setattr("fedvisage.tasks.shortcuts.MOST", 5)
-    monkeypatch.setattr("fedvisage.tasks.shortcuts.measure_cues", note)
-    for _ in range(2):
-        separating_properties(view)
-    half = len(measured) // 2
-    assert measured[:half] == measured[half:]
-    drawn = [index for part in measured[:half] for index in part]
-    labels = view.slices[0].set.rows.label[drawn].tolist()
-    assert (len(set(drawn)), labels.count(1), labels.count(0)) == (10, 5, 5)
+def test_answer_comes_from_a_fixed_draw_of_many_images(many: Sets, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedvisage.tasks.shortcuts.MOST", 3)
+    answers = []
+    for name in "ABC":
+        view, drawn = View.of(PreparedSet.open(many[name]), "train"), dict[int, list[int]]()
+        for label in (1, 0):
+            rows = view.slices[0].indices[view.labels == label]
+            drawn[label] = rows[numpy_rng(0, "shortcuts", label).permutation(len(rows))[:3]].tolist()
+        expected = answers_pair_by_pair(many[name], drawn[1], drawn[0])
+        assert separating_properties(view).tolist() == expected
+        answers.append(expected != answers_pair_by_pair(many[name], *training_rows(many[name])))
+    assert any(answers), "else the draw decides nothing here"
 
 
 @pytest.mark.long
@@ -229,7 +230,7 @@ def test_report_has_the_sums(run_with_look: Path) -> None:
 def test_site_with_few_people_is_not_counted(many: Sets, tmp_path: Path) -> None:
     reporter = LineReporter()
     run_toy(content_of(many, "ABCD"), tmp_path / "run", reporter=reporter)
-    assert answers_pair_by_pair(many["D"])[NAMES.index("brightness")], "its answer would have counted"
+    assert expected_sums(many, "D")["brightness"] == 1, "its answer would have counted"
     metrics = read_metrics(tmp_path / "run" / "metrics.json")
     assert (metrics["shortcuts.asked"], metrics["shortcuts.sites"]) == (4, 3)
     assert sums_of(tmp_path / "run") == expected_sums(many, "ABC")
