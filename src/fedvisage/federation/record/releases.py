@@ -55,7 +55,7 @@ def stated_cost(message: Message, noise: str) -> StatedCost | None:
     so_far = f"so far ε {total.epsilon:.4g}, δ {total.delta:.3g} by their sum, ε {total.tight_epsilon:.4g} tightly"
     simulated = ["noise from the run's seed, which protects nobody"] if noise == "derived" else []
     text = "; ".join([*(charge.guarantee() for charge in charges), so_far, *simulated])
-    return StatedCost(text, {"releases": [*map(asdict, charges)], "total": asdict(total), "noise": noise})
+    return StatedCost(text, {"releases": [charge.row() for charge in charges], "total": asdict(total), "noise": noise})
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Releases:
                 raise RunFailed(f"{self._path(name)}: was released before but is missing; start a new run")
             # Durable before the draw.
             file.seek(0, os.SEEK_END)
-            file.write("".join(json_line(asdict(charge)) for charge in fresh).encode())
+            file.write("".join(json_line(charge.row()) for charge in fresh).encode())
             file.flush()
             os.fsync(file.fileno())
             sync_directory(self.directory)

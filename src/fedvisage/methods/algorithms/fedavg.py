@@ -25,12 +25,14 @@ the mean features of each identity under the model of the site's first round, as
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import ClassVar
 
 from pydantic import create_model
 from torch import Tensor, nn
 
-from fedvisage.federation.method import EXAMPLES, LOSS, Call, Capability, Home, Method, Upload, accept_any
+from fedvisage.federation.method import EXAMPLES, LOSS, PEOPLE, Call, Capability, Home, Method, Upload, accept_any
+from fedvisage.federation.protections.dpsgd import adds_noise, trains_on_people
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
 from fedvisage.federation.wire.message import Message, under
@@ -51,7 +53,7 @@ STARTED = "start/"
 MOMENTS = "server optimizer/"
 """Prefix of the server optimizer's moments in the server's private state."""
 
-EVERYTHING: frozenset[Capability] = frozenset({"one_mean", "l2sp", "micro_batch", "server_optimizer"})
+EVERYTHING: frozenset[Capability] = frozenset({"one_mean", "l2sp", "micro_batch", "server_optimizer", PEOPLE})
 """The options of recipes that averaging supports with this file's local work and server program."""
 
 
@@ -99,8 +101,12 @@ def training_call(loss: Loss, *parts: str) -> Call:
 
 
 def uploads_of(*parts: str) -> tuple[Upload, ...]:
-    """Return the uploads of an averaging method: weights, their number of images, and the mean loss."""
-    return Upload("weights", "weights", parts=parts), EXAMPLES, LOSS
+    """Return the uploads of an averaging method: weights, their number of images, and the mean loss.
+
+    With privacy of people the weights are a release with noise, and the other two stay at the site.
+    """
+    counts = (replace(upload, left_out=trains_on_people) for upload in (EXAMPLES, LOSS))
+    return Upload("weights", "weights", parts=parts, noised=adds_noise), *counts
 
 
 # The server's step towards the mean, with ``training.server_optimizer``.
@@ -234,7 +240,7 @@ def on_model(
         prediction=model.prediction,
         server=server,
         begin=model.begin,
-        supports=supports,
+        supports=supports if model.fit is train_batches else supports - {PEOPLE},
         check=check_both,
         least_identities=model.least_identities,
     )

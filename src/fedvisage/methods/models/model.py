@@ -18,6 +18,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from fedvisage.base.errors import UserError
 from fedvisage.federation.method import Member, Prediction, TaskName, accept_any, keep_initial_model, one_identity
+from fedvisage.federation.protections.dpsgd import train_on_people, trains_on_people
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
 from fedvisage.federation.wire.message import Message
@@ -34,7 +35,10 @@ Layer = Callable[[nn.ModuleDict, Tensor], Tensor]
 
 
 def train_batches(site: Site, loss: Loss) -> None:
-    """Minimise a loss over one round's local batches, and train the whole network."""
+    """Minimise a loss over one round's local batches, or over people with privacy, and train the whole network."""
+    if trains_on_people(site.recipe):
+        train_on_people(site, loss)
+        return
     optimizer = site.optimizer(*site.net)
 
     def value(batch: Batch) -> Tensor:
