@@ -32,6 +32,7 @@ from pydantic import create_model
 from torch import Tensor, nn
 
 from fedvisage.federation.method import EXAMPLES, LOSS, PEOPLE, Call, Capability, Home, Method, Upload, accept_any
+from fedvisage.federation.privacy.accountant import BudgetSpent
 from fedvisage.federation.protections.dpsgd import adds_noise, trains_on_people
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
@@ -70,9 +71,15 @@ def server(s: Server, *lent: str, default_optimizer: ServerOptimizer | None = No
     settings = s.recipe.training.server_optimizer or default_optimizer
     start = started_from(s)
     for _ in s.rounds():
-        with s.quorum():
-            mean = s.reduce("train", s.tensors(*lent) | start, weight=weight_of(s.recipe)).value
-            s.load(mean if settings is None else apply_server_step(s, mean, settings))
+        try:
+            with s.quorum():
+                mean = s.reduce("train", s.tensors(*lent) | start, weight=weight_of(s.recipe)).value
+                s.load(mean if settings is None else apply_server_step(s, mean, settings))
+        except BudgetSpent as spent:  # too few sites may release another round to people's cost
+            if s.round == 1:
+                raise
+            s.end_before_this_round(str(spent))
+            return
         yield
 
 
