@@ -44,6 +44,8 @@ from fedvisage.nn.batchnorm import batchnorms
 from fedvisage.recipe import Recipe
 
 PLACE = "recipe.training.privacy"
+LEAST_EPSILON = 1e-9
+"""Least ε of a budget; people who are hardly ever drawn cost nothing at some δ."""
 DRAWS = "draws of people and noise"
 """Key of the source of random numbers among the values that a visit holds."""
 
@@ -70,7 +72,7 @@ class StepNoise:
     def allowance(self) -> Allowance:
         """Return the budget of the site's log: the cost of all visits."""
         epsilon = tight_epsilon([self.charge("all visits", self.visits)], self.delta)
-        return Allowance(Budget(epsilon, self.delta), "tight")
+        return Allowance(Budget(max(epsilon, LEAST_EPSILON), self.delta), "tight")
 
 
 def step_noise(recipe: Recipe) -> StepNoise | None:
@@ -109,7 +111,7 @@ def train_on_people(site: Site, loss: Callable[[Site, Batch], Tensor]) -> None:
     draws = site.held.get(DRAWS) or DerivedDraws(site.rng("people"))
     optimizer = site.optimizer(*site.net)
     weights = [weight for weight in site.net.parameters() if weight.requires_grad]
-    names, persons = site.data.coded("subject")
+    names, persons = np.unique(site.data.subjects, return_inverse=True)
 
     def value(batch: Batch) -> Tensor:
         with site.autocast():
