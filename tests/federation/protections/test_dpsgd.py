@@ -15,6 +15,7 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
 from safetensors.torch import load_file
 from scipy.stats import norm
+from tests.federation.kit_sites import provision_kits
 from tests.methods.interrupting import Interrupted, stop_after
 from tests.refusals import failed, refused
 from tests.toy import SITES, NewRun, Sets, copy_set, deterministic_files, open_run_data, recipe_of, run_toy, tree
@@ -45,6 +46,11 @@ from fedvisage.methods.models import vit
 from fedvisage.metrics.recorded import read_metrics
 from fedvisage.nn.compute import resolve_compute
 from fedvisage.nn.inputs import prepare
+from fedvisage.nvflare.commands import start_site
+from fedvisage.nvflare.kits import open_kit, own_settings
+from fedvisage.nvflare.node import prepare_site
+from fedvisage.nvflare.terminal import Terminal
+from fedvisage.nvflare.trust import PERSON_BUDGET
 from fedvisage.recipe import tree_of
 from fedvisage.report.privacy import promises
 
@@ -256,7 +262,7 @@ def test_noise_for_a_budget_agrees_with_another_accountant(
     assert math.fsum(charge.delta for charge in total) == pytest.approx(1e-5)
 
 
-def test_everyone_in_every_step_costs_what_a_gaussian_release_costs() -> None:
+def test_cost_without_sampling_is_that_of_gaussian_releases() -> None:
     one = standard_deviation(Budget(3.0, 1e-5), 1.0)
     assert tight_epsilon(steps_of(one * math.sqrt(16), 1.0, 16), 1e-5) == pytest.approx(3.0, rel=2e-3)
 
@@ -336,6 +342,20 @@ def test_a_run_ends_before_the_round_that_a_site_cannot_pay(sets: Sets, tmp_path
     assert [charge["release"] for charge in charges] == ["round 1, weights"]
 
 
+@pytest.mark.parametrize("limit", [0.0, -1.0, math.inf])
+def test_a_limit_of_a_site_must_be_a_finite_number_above_zero(limit: float) -> None:
+    with refused("--person-epsilon", "finite"):
+        start_site(Path("kit"), Path("set"), None, None, Terminal(print, print), verbose=False, person_epsilon=limit)
+
+
+def test_a_site_has_its_limit_until_the_next_start(sets: Sets, tmp_path: Path) -> None:
+    kit = open_kit(provision_kits(tmp_path / "kits") / "sites" / "A", "site")
+    prepare_site(kit, str(sets["A"]), person_epsilon=16.0)
+    assert own_settings(kit.path)[PERSON_BUDGET] == "16.0"
+    prepare_site(kit, str(sets["A"]))
+    assert own_settings(kit.path)[PERSON_BUDGET] == ""
+
+
 # A run.
 
 
@@ -357,7 +377,7 @@ def test_a_site_sends_weights_and_cost_but_no_count_and_no_loss(private_run: Pat
     assert all(row["loss"] == {} for row in read_lines(private_run / "rounds.jsonl"))
 
 
-def test_the_report_names_what_is_not_covered(sets: Sets, private_run: Path) -> None:
+def test_report_lists_uncovered_people(sets: Sets, private_run: Path) -> None:
     recipe = recipe_of(content(sets))
     text = " ".join(promises(read_metrics(private_run / "metrics.json"), tree_of(recipe)))
     assert "all images of one person at one site, added or removed" in text
@@ -407,7 +427,7 @@ def test_a_repeated_visit_sends_the_stored_weights_again(sets: Sets, tmp_path: P
         ({"method__name": "moon"}, "recipe.training.privacy", "moon"),
     ],
 )
-def test_settings_that_protect_nobody_are_refused_before_the_run(
+def test_settings_without_protection_are_refused_before_the_run(
     changes: dict[str, Any], place: str, keyword: str, sets: Sets, tmp_path: Path
 ) -> None:
     recipe = content(sets, **{key: value for key, value in changes.items() if not key.startswith("method")})
