@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -42,6 +43,7 @@ from fedvisage.federation.wire.schema import SUMMED
 from fedvisage.nn import optimizers
 from fedvisage.nn.batchnorm import batchnorms
 from fedvisage.recipe import Recipe
+from fedvisage.recipe.training import PersonPrivacy
 
 PLACE = "recipe.training.privacy"
 LEAST_EPSILON = 1e-9
@@ -117,24 +119,41 @@ def train_on_people(site: Site, loss: Callable[[Site, Batch], Tensor]) -> None:
         with site.autocast():
             return loss(site, batch)
 
+    def gradient_of(number: int, person: int) -> list[Tensor | None]:
+        """Return the gradient of a person's mean loss in a step, which depends on no other person."""
+        stream = (site.name, "person", number, str(names[person]))
+        images = np.flatnonzero(persons == person).astype(np.int64)
+        if len(images) > settings.images:
+            images = np.sort(numpy_rng(recipe.runtime.seed, *stream).choice(images, settings.images, replace=False))
+        optimizer.zero_grad(set_to_none=True)
+        with seed_global_rng(recipe.runtime.seed, *stream, "library draws", device=site.compute.device):
+            backpropagate_parts(value, site.images_at(images, *stream[1:]).parts(limit))
+        return [weight.grad for weight in weights]
+
     for step in range(site.batches_per_round):
         site.on_batch(site.name, step, site.batches_per_round)
-        number = (site.round - 1) * site.batches_per_round + step
-        total = [torch.zeros_like(weight, dtype=torch.float64) for weight in weights]
-        for person in np.flatnonzero((draws.uniform(len(names)) < settings.rate).numpy()):
-            stream = (site.name, "person", number, str(names[person]))
-            images = np.flatnonzero(persons == person).astype(np.int64)
-            if len(images) > settings.images:
-                images = np.sort(numpy_rng(recipe.runtime.seed, *stream).choice(images, settings.images, replace=False))
-            optimizer.zero_grad(set_to_none=True)
-            with seed_global_rng(recipe.runtime.seed, *stream, "library draws", device=site.compute.device):
-                backpropagate_parts(value, site.images_at(images, *stream[1:]).parts(limit))
-            add_clipped(total, [weight.grad for weight in weights], settings.clip)
+        gradients = partial(gradient_of, (site.round - 1) * site.batches_per_round + step)
+        total = noisy_sum(weights, len(names), gradients, settings, sigma, draws)
         for weight, summed in zip(weights, total, strict=True):
-            if sigma:
-                summed += noise(tuple(summed.shape), sigma, draws).to(summed.device)
             weight.grad = (summed / settings.people).to(weight.dtype)
         optimizers.step(optimizer, recipe.training.optimizer.clip_norm)
+
+
+def noisy_sum(
+    weights: Sequence[Tensor],
+    people: int,
+    gradients: Callable[[int], Sequence[Tensor | None]],
+    settings: PersonPrivacy,
+    sigma: float,
+    draws: Draws,
+) -> list[Tensor]:
+    """Return the noisy sum of the clipped gradients of the people drawn for one step, in float64."""
+    total = [torch.zeros_like(weight, dtype=torch.float64) for weight in weights]
+    for person in np.flatnonzero((draws.uniform(people) < settings.rate).numpy()):
+        add_clipped(total, gradients(int(person)), settings.clip)
+    for summed in total if sigma else ():
+        summed += noise(tuple(summed.shape), sigma, draws).to(summed.device)
+    return total
 
 
 def add_clipped(total: Sequence[Tensor], gradients: Sequence[Tensor | None], bound: float) -> None:
