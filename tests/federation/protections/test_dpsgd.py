@@ -55,7 +55,7 @@ from fedvisage.recipe import tree_of
 from fedvisage.report.privacy import promises
 
 PRIVACY = {"clip": 1.0, "epsilon": 8.0, "delta": 1e-3, "rate": 0.5, "people": 2}
-PLAIN_STEP = {"name": "sgd", "lr": 0.5}
+PLAIN_STEP: dict[str, Any] = {"name": "sgd", "lr": 0.5}
 EVERYONE = {"clip": 1e9, "noise": 0.0, "rate": 1.0, "people": 4, "images": 100}
 """All four people of a site in every step, without noise or an effective bound."""
 
@@ -435,6 +435,11 @@ def test_settings_without_protection_are_refused_before_the_run(
     with refused(place, keyword):
         run_toy(recipe, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_methods_whose_sites_keep_state_or_send_other_values_are_left_out() -> None:
+    expected = {"fedpad", "pooled", "fedprox", "fedadam", "fedyogi", "fedavg-vit-h", "fedprox-vit-h", "vit", "vit-h"}
+    assert {name for name, method in METHODS.items() if "people" in method.supports} == expected
 
 
 def test_recognition_is_refused(sets: Sets, tmp_path: Path) -> None:

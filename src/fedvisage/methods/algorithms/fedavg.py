@@ -54,8 +54,11 @@ STARTED = "start/"
 MOMENTS = "server optimizer/"
 """Prefix of the server optimizer's moments in the server's private state."""
 
-EVERYTHING: frozenset[Capability] = frozenset({"one_mean", "l2sp", "micro_batch", "server_optimizer", PEOPLE})
+EVERYTHING: frozenset[Capability] = frozenset({"one_mean", "l2sp", "micro_batch", "server_optimizer"})
 """The options of recipes that averaging supports with this file's local work and server program."""
+
+WITHOUT_STATE: frozenset[Capability] = EVERYTHING | {PEOPLE}
+"""The same for algorithms whose sites keep nothing from visit to visit, so that privacy of people applies, too."""
 
 
 # The server's loop.
@@ -262,4 +265,5 @@ def fedavg(model: Model) -> Method:
         title="FedAvg",
         paper=PAPER,
         advice="Plain averaging of locally trained weights: the first choice, and the baseline of the others.",
+        supports=WITHOUT_STATE,
     )

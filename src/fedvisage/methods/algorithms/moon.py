@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedvisage.federation.method import PEOPLE, Method
+from fedvisage.federation.method import Method
 from fedvisage.federation.site import Batch, Site
 from fedvisage.federation.wire.message import Message, under
 from fedvisage.methods.algorithms import fedavg
@@ -88,5 +88,4 @@ def moon(model: Model) -> Method:
         advice="When sites drift apart: a contrastive term draws features to the common model's; more work per step.",
         loss=with_contrast(model),
         wrap_turn=lambda turn: with_frozen_models(turn, *model.parts),
-        supports=fedavg.EVERYTHING - {PEOPLE},
     )
