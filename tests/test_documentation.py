@@ -439,6 +439,12 @@ def test_messages_of_the_page_on_troubleshooting_are_in_the_code() -> None:
         assert fragment in joined, fragment
 
 
+@pytest.mark.parametrize("page", sorted(page.name for page in PAGES if page.parent.name == "results"))
+def test_page_of_results_names_commits_and_date(page: str) -> None:
+    text = " ".join(read_page(f"docs/results/{page}").split())
+    assert re.search(r"Recorded 2\d{3}-\d\d-\d\d( to \d\d)? in commits? [0-9a-f]{8}\b", text)
+
+
 def test_documentation_has_no_placeholder() -> None:
     for page in PAGES:
         assert "@@" not in page.read_text(), page.name

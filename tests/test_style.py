@@ -22,9 +22,10 @@ CONSTRUCTIONS = (
     r"\bjudg(e|es|ed|ing|ement)\b",  # evaluate
     r"\bthe user('s)?\b(?!.*\b(command|terminal|keyboard)\b)",  # the target
 )
-MOST_WORDS = 53_500
-MOST_WORDS_WITHOUT_RESULTS = 40_000
+MOST_WORDS = 55_000
+MOST_WORDS_WITHOUT_MEASUREMENTS = 40_000
 MOST_WORDS_OF_A_PAGE = 2_500
+MEASUREMENTS = ("docs/results", "docs/benchmarks.md")
 GENERATED_PAGES = {"method-keys.md", "reference.md"}
 GENERATED_TABLE = re.compile(
     r"<!-- keys: .*?<!-- end of keys -->|<!-- below: written by .*?(<!-- above: written by [^>]*-->|\Z)", re.DOTALL
@@ -86,11 +87,11 @@ def words_by_page() -> dict[str, int]:
 
 def test_the_documentation_stays_short() -> None:
     words = words_by_page()
-    guides = {page: number for page, number in words.items() if not page.startswith("docs/results")}
+    guides = {page: number for page, number in words.items() if not page.startswith(MEASUREMENTS)}
     assert len(guides) > 30
     assert {page: number for page, number in words.items() if number > MOST_WORDS_OF_A_PAGE} == {}
     assert sum(words.values()) <= MOST_WORDS
-    assert sum(guides.values()) <= MOST_WORDS_WITHOUT_RESULTS
+    assert sum(guides.values()) <= MOST_WORDS_WITHOUT_MEASUREMENTS
 
 
 def test_words_of_generated_tables_do_not_count() -> None:

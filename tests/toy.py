@@ -46,6 +46,9 @@ FACES = {"name": "sphere20", "embedding": 16}
 FEW_PEOPLE = {"minimum": 2, "delta": 0.01}
 """Options of PrivacyFace's methods for sites with three people."""
 
+FEW_FACES = {"faces": "M subjects=2 videos=1 frames=1"}
+"""Options of FedDF for a short rendering."""
+
 ARCHITECTURES = {"fedstackfpad": "test_vit"}
 """For methods with a network of timm's, one that timm has for tests."""
 
@@ -97,7 +100,15 @@ def make_set(
     return path
 
 
-def copy_set(source: Path, to: Path, *, chosen: Any = slice(None), depth: bool = True, **changes: Any) -> Path:
+def copy_set(
+    source: Path,
+    to: Path,
+    *,
+    chosen: Any = slice(None),
+    depth: bool = True,
+    further: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> Path:
     """Write the chosen pictures of a set to another place, with changed images or columns."""
     whole = PreparedSet.open(source)
     names = ["label", "species", "subject", "video", "frame", "split", "item"]
@@ -106,9 +117,15 @@ def copy_set(source: Path, to: Path, *, chosen: Any = slice(None), depth: bool =
     if depth and whole.depth is not None:
         columns["depth"] = whole.depth[chosen]
     with Writer(
-        to, name=to.name, size=whole.size, source="copy", depth="depth" in columns, identities="group" in columns
+        to,
+        name=to.name,
+        size=whole.size,
+        source="copy",
+        depth="depth" in columns,
+        identities="group" in columns,
+        further=tuple(further or ()),
     ) as out:
-        out.add(**({"images": whole.images[chosen]} | columns | changes))
+        out.add(**({"images": whole.images[chosen]} | columns | changes), further=further)
     return to
 
 
@@ -187,7 +204,7 @@ def tree(sets: Mapping[str, Path], method: str | Method = "fedpad", **changes: A
     recipe["training"]["optimizer"] |= NEEDS.get(recipe["method"]["name"], {})
     if method_named(method).releases:
         recipe["privacy"] = {"epsilon": 1000.0, "delta": 0.5, "noise": "derived"}
-    recipe["method"] |= {key: value for key, value in FEW_PEOPLE.items() if key in fields}
+    recipe["method"] |= {key: value for key, value in (FEW_PEOPLE | FEW_FACES).items() if key in fields}
     if is_recognition(method):
         recipe["data"] |= {"public": str(set_of_task(sets["U"].with_name("P"), method)), "public_identities": 4}
         recipe["input"]["colour"] = "rgb"

@@ -1,4 +1,4 @@
-"""The result of a soak: the tables of ``docs/reliability.md``, and the problems that make the soak fail."""
+"""The result of a soak: the tables of ``docs/results/reliability.md``, and the problems that make the soak fail."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from campaigns.soak.machines import NO_RESTART
 from campaigns.soak.runs import Run
 from campaigns.soak.sampling import Sample, growth, hours, settled_samples
 
-REPORT = Path(__file__).parents[2] / "docs" / "reliability.md"
+REPORT = Path(__file__).parents[2] / "docs" / "results" / "reliability.md"
 BEGIN, END = "<!-- below: written by `make soak` -->", "<!-- above: written by `make soak` -->"
 
 ROLES = ("server", "site", "server's job", "site's job")

@@ -246,6 +246,7 @@ def open(directory: Run | str | Path, *, method: Method | None = None, at: str |
     adapt=f"one of the texts {', '.join(ADAPTATIONS)}",
     pairs="the path of a list of pairs",
     benchmarks="a mapping from names to sets, such as {'lfw': 'sets/lfw'}",
+    by="a column of the set, such as 'tone', or with edges, such as 'age=30,60'",
     out=A_PATH,
     cache=A_PATH,
 )
@@ -256,6 +257,7 @@ def evaluate(
     adapt: str | None = None,
     pairs: str | Path | None = None,
     benchmarks: Mapping[str, DatasetSource] | None = None,
+    by: str | None = None,
     out: str | Path | None = None,
     cache: str | Path = CACHE,
     allow_mixed_crops: bool = False,
@@ -265,6 +267,7 @@ def evaluate(
     """Evaluate a finished model on a dataset or ``synth:`` line, by default the run's target.
 
     ``adapt`` first adapts the model to the images, without their labels. ``pairs`` is a list of pairs for recognition.
+    ``by`` is a column of the set, such as ``tone``, whose groups are compared.
     ``benchmarks`` maps names to further sets; each is evaluated with the lists in its directory. With benchmarks, the
     function evaluates another set only if ``data`` names one.
     ``allow_mixed_crops`` accepts a set whose crops differ from those of the training data. Images from the training
@@ -280,14 +283,14 @@ def evaluate(
             raise UserError("adapt", "and pairs and benchmarks apply to a run; leave them out, or name the run")
         if entry is None:
             raise UserError("data", "is missing; an export has no target, so name a prepared set")
-        return evaluate_export(exported, entry, Path(cache), out_directory, checks=checks, say=_warn)
+        return evaluate_export(exported, entry, Path(cache), out_directory, by=by, checks=checks, say=_warn)
     method = model.setup.method if isinstance(model, FinishedModel) else None
     method = model.method if isinstance(model, Run) else method
     opened = _warn_of_crops(open_model(directory, adapt, None if pairs is None else Path(pairs), method))
     if isinstance(model, FinishedModel):  # its thresholds may be those of an operating point
         opened = replace(opened, saved=replace(opened.saved, thresholds=model.thresholds))
     sets = {name: _entry(dataset, f"benchmarks.{name}") for name, dataset in (benchmarks or {}).items()}
-    return evaluate_model(opened, entry, Path(cache), out_directory, benchmarks=sets, checks=checks, say=_warn)
+    return evaluate_model(opened, entry, Path(cache), out_directory, benchmarks=sets, by=by, checks=checks, say=_warn)
 
 
 def _warn_of_crops(model: FinishedModel) -> FinishedModel:

@@ -101,6 +101,10 @@ def test_a_small_run_ends_in_finite_weights_and_figures(method: Method, recorded
     assert metrics["rounds"] == ROUNDS
 
 
+FIXED = {"fedbabu": ("model.fc.weight", "model.fc.bias")}
+"""Delivered tensors that a method never trains."""
+
+
 def test_training_moves_every_delivered_part(method: Method, recorded: Recorded, sets: Sets) -> None:
     recipe = recipe_of(contract(sets, method), method)
     with seed_global_rng(recipe.runtime.seed, "initial weights"):
@@ -109,7 +113,8 @@ def test_training_moves_every_delivered_part(method: Method, recorded: Recorded,
     for part in method.finished:
         for name, before in first[part].named_parameters():
             after = next(value for key, value in actual.items() if key.endswith(f"{part}.{name}"))
-            assert not torch.equal(before, after), f"{part}.{name} is unchanged"
+            fixed = f"{part}.{name}" in FIXED.get(method.name, ())
+            assert torch.equal(before, after) is fixed, f"{part}.{name}"
 
 
 @pytest.mark.long
@@ -250,7 +255,7 @@ def trained_alone(recipe: Recipe, path: Path, name: str) -> Mapping[str, Tensor]
     return model.state_dict()
 
 
-STEP_ELSEWHERE = ("fedadam", "fedyogi", "fednova", "scaffold")
+STEP_ELSEWHERE = ("fedadam", "fedyogi", "fednova", "scaffold", "feddyn", "feddf")
 """Methods whose server does not adopt the upload of a single site exactly."""
 
 ONE_CALL = [

@@ -32,18 +32,23 @@ NULL: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
     ("fedprox", {"method__mu": 0.0}, {"method__mu": 1.0}),
     ("moon", {"method__mu": 0.0}, {"method__mu": 1.0}),
     ("afl", {"method__step": 0.0}, {"method__step": 1.0}),
+    ("ga", {"method__step": 0.0}, {"method__step": 1.0}),
     ("scaffold", {"method__correction": 0.0}, {}),
     ("fedadam", {}, {}),
     ("fedyogi", {}, {}),
+    ("feddyn", {}, {}),
+    ("fedrep", {}, {}),
+    ("fedbabu", {}, {}),
+    ("fedala", {"method__rate": 0.0}, {"method__tensors": 4}),
 )
-"""Each with what switches it off, and with what leaves it on; the adaptive steps cannot be switched off."""
+"""Each with what switches it off, and with what leaves it on; some cannot be switched off."""
 
 
 def recipe(sets: Sets, algorithm: str, model: str, **changes: Any) -> dict[str, Any]:
-    """FedAvg's sites count alike here, as AFL's do at first."""
+    """FedAvg's sites count alike here, as AFL's and GA's do at first."""
     actual = combined(sets, algorithm, model, **changes)
     actual["method"]["network"] |= ARCH.get(model, {})
-    if algorithm != "afl":
+    if algorithm not in ("afl", "ga"):
         actual["method"].setdefault("weight", "uniform")
     return actual
 
@@ -72,6 +77,19 @@ def test_algorithm_without_its_own_term_is_fedavg(
     if off:
         run_toy(recipe(sets, algorithm, model, **off), tmp_path / "off")
         assert weights(tmp_path / "off") == fedavg
+
+
+@pytest.mark.long
+def test_common_model_of_ditto_is_fedavgs(model: str, fedavg: bytes, sets: Sets, tmp_path: Path) -> None:
+    run_toy(recipe(sets, "ditto", model), tmp_path / "ditto")
+    assert weights(tmp_path / "ditto") == fedavg
+
+
+@pytest.mark.long
+def test_fedrep_that_never_trains_its_heads_is_fedbabu(model: str, sets: Sets, tmp_path: Path) -> None:
+    run_toy(recipe(sets, "fedrep", model, method__head_passes=0), tmp_path / "fedrep")
+    run_toy(recipe(sets, "fedbabu", model), tmp_path / "fedbabu")
+    assert weights(tmp_path / "fedrep") == weights(tmp_path / "fedbabu")
 
 
 @pytest.mark.long

@@ -42,6 +42,21 @@ def test_fused_members_are_those_of_single(sets: Sets, tmp_path: Path) -> None:
     assert single == fused
 
 
+@pytest.mark.parametrize(
+    ("name", "off"), [("mixstyle", {"probability": 0.0}), ("ssdg", {"triplet": 0.0}), ("feddf", {"epochs": 0})]
+)
+def test_method_for_unseen_cameras_without_its_own_part_is_fedpad(
+    name: str, off: dict[str, float], sets: Sets, tmp_path: Path
+) -> None:
+    content = tree(sets, name, training__rounds=2)
+    run_toy(content, tmp_path / "on")
+    content["method"] |= off
+    run_toy(content, tmp_path / "off")
+    run_toy(tree(sets, "fedpad", training__rounds=2), tmp_path / "fedpad")
+    assert weights(tmp_path / "off") == weights(tmp_path / "fedpad")
+    assert weights(tmp_path / "on") != weights(tmp_path / "fedpad")
+
+
 @pytest.mark.parametrize("weight", ["uniform", "examples"])
 def test_fedma_without_matching_is_fedavg_on_its_network(weight: str, sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, "fedma", training__rounds=2, training__optimizer={"lr": 0.01, "state": "kept"})

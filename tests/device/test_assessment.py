@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from tests.commands import call, output_of, refusal_of
 from tests.device.exports import with_threshold
+from tests.metrics.test_presentations import draw_presentations
+from tests.refusals import refused
 from tests.report.test_page_in_browser import CHROMIUM, measure
 
 from fedvisage.base.errors import RunFailed
@@ -18,6 +20,9 @@ from fedvisage.datasets.catalogue import SCANNERS
 from fedvisage.datasets.small_copies import write_copy
 from fedvisage.device import Pipeline
 from fedvisage.faces.pictures import sample_video
+from fedvisage.metrics.groups import Groups, compare_groups, presentation_rates
+from fedvisage.metrics.presentations import Point
+from fedvisage.report import iso30107
 from fedvisage.runs.assess_pipeline import Assessment, assess, presentations_in
 
 pytestmark = pytest.mark.long
@@ -125,6 +130,29 @@ def test_unreadable_input_has_no_report(copy: Path, pad: Path) -> None:
     probes = tuple(replace(trial, items=(replace(trial.items[0], path=broken),)) for trial in trials.probes)
     with pytest.raises(RunFailed, match="cannot be read"):
         assess(Pipeline(pad), replace(trials, probes=probes), frames=1, resamples=0)
+
+
+def test_groups_of_too_few_people_have_no_figures(copy: Path, pad: Path) -> None:
+    pipeline, trials = Pipeline(with_threshold(pad, -50.0)), presentations_in(copy)
+    by = assess(pipeline, trials, frames=1, by="support", resamples=0).values["by"]
+    assert (by["column"], by["groups"], by["too_few"]) == ("support", {}, 2)
+    with refused("--by", "lens", "support"):
+        assess(pipeline, trials, frames=1, by="lens")
+
+
+def test_page_and_lines_have_the_rates_by_group(assessment: Assessment) -> None:
+    sample, at = draw_presentations(count=240, people=9), Point(0.0, 0.5)
+    groups = Groups("device", ("laptop", "phone"), np.arange(len(sample)) % 2)
+    by = compare_groups(groups, lambda mask, rng: presentation_rates(sample.where(mask), at, rng))
+    values = {**assessment.values, "by": by}
+    page = iso30107.page(values, assessment.presentations, assessment.at)
+    text = "\n".join(iso30107.lines(values))
+    assert "Variation over device" in page
+    for name in ("laptop", "phone"):
+        row = by["groups"][name]
+        for rate in ("bpcer", "apcer_worst", "fnmr", "fmr"):
+            assert f"{100 * row[rate]:.2f} [{100 * row['intervals'][rate][0]:.2f}" in page
+        assert f"| {name} | {row['people']} | {100 * row['bpcer']:.2f} [" in text
 
 
 def test_command_writes_report_and_table(copy: Path, pad: Path, recognition: Path, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Faults between machines, caused in real processes, and their effect on a run.
 
-``python -m tests.distributed.faults`` causes all faults and writes the table of ``docs/reliability.md``
+``python -m tests.distributed.faults`` causes all faults and writes the table of ``docs/results/reliability.md``
 (``make faults``).
 """
 
@@ -33,7 +33,7 @@ STRIKE = 2
 LASTING = 3
 """Rounds until the repair."""
 
-REPORT = Path(__file__).parents[2] / "docs" / "reliability.md"
+REPORT = Path(__file__).parents[2] / "docs" / "results" / "reliability.md"
 MARK = "<!-- below: written by `make faults` -->"
 
 

@@ -313,6 +313,22 @@ def test_plain_runs_do_not_bind_each_other(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.json"))) == 1
 
 
+def test_sums_before_training_of_plain_runs_keep_members_and_images(tmp_path: Path) -> None:
+    """The difference of two such sums would be the answers of the members that changed."""
+    look: dict[str, Any] = {"secure": None, "evaluation__shortcuts": True}
+    open_memory(tmp_path, **look).remember_survivors(0, SITES)
+    open_memory(tmp_path, "second", **look).remember_survivors(0, SITES)
+    with failed(RefusedMessage, "run 'first'", "round 0", "without C", "--allow-roster A,B"):
+        open_memory(tmp_path, "third", sites="AB", **look).remember_survivors(0, "AB")
+    for images in ((1, 2, 3, 4), (7, 8)):
+        other = open_memory(tmp_path, "fourth", images, **look)
+        with failed(RefusedMessage, "run 'first'", "other images", "evaluation.shortcuts", "--allow-roster plain"):
+            other.check_use()
+        other.remember_use()  # plain training of the same run is allowed
+    with failed(RefusedMessage, "without federation.secure"):
+        open_memory(tmp_path, "fifth").check_use()
+
+
 def test_memory_of_an_earlier_version_binds_its_data(tmp_path: Path) -> None:
     images = np.array([1, 2, 3], "<u8").tobytes()
     name = hashlib.sha256(b'["A", "B", "C"]' + images).hexdigest()[:32]

@@ -19,7 +19,7 @@ Make = Callable[..., Site]
 @pytest.fixture
 def site(sets: Sets, tmp_path: Path) -> Make:
     def make(number: int = 1, name: str = "A", **changes: Any) -> Site:
-        content = tree(sets, training__augment={}, **changes)
+        content = tree(sets, **{"training__augment": {}, **changes})
         data = open_run_data(content, tmp_path).sites[name].train
         return Site(name, recipe_of(content), number, data, nn.ModuleDict(), resolve_compute("cpu", "fp32"), {}, {})
 
@@ -49,6 +49,15 @@ def test_single_batches_are_those_of_the_round(site: Make) -> None:
     whole, single = site(2), site(2)
     for batch in whole.batches():
         assert torch.equal(batch.images, single.next_batch().images)
+
+
+def test_plain_batches_are_the_stored_images_in_order_without_augmentation(site: Make) -> None:
+    augmented = site(2, training__augment={"flip": 1.0, "brightness": 0.5}, evaluation__batch=10, input__colour="rgb")
+    batches = list(augmented.plain_batches(augmented.data))
+    stored = augmented.data.batch(np.arange(24))
+    assert [len(batch.labels) for batch in batches] == [10, 10, 4]
+    torch.testing.assert_close(join_images(batches), stored.images.float() / 255)
+    assert torch.equal(torch.cat([batch.labels for batch in batches]), stored.labels)
 
 
 def test_shuffling_differs_by_site_epoch_and_seed(site: Make) -> None:

@@ -41,7 +41,10 @@ TWICE = [
 ]
 
 
-SELDOM = [("adapters", name) for name in ("fedprox", "afl", "fedadam", "fedyogi", "fednova")]
+SELDOM = [
+    ("adapters", name)
+    for name in ("fedprox", "afl", "fedadam", "fedyogi", "fednova", "feddyn", "ditto", "fedbabu", "fedala")
+]
 """Models with algorithms that treat them like the algorithms in the quick tier."""
 
 
@@ -103,17 +106,25 @@ HEAVY = {"name": "sgd", "lr": 0.01, "momentum": 0.9}
         ("fedyogi", "timm", {"training__server_optimizer": {"name": "adam"}}, "training.server_optimizer.name"),
         *(
             (name, "resnet18", {"training__server_optimizer": {"name": "sgd"}}, "training.server_optimizer")
-            for name in ("fedbn", "afl", "scaffold", "fednova")
+            for name in ("fedbn", "afl", "scaffold", "fednova", "feddyn")
         ),
         *(
             (name, "resnet18", {"federation__combine": {"rule": "median"}}, "federation.combine")
-            for name in ("afl", "scaffold", "fednova")
+            for name in ("afl", "scaffold", "fednova", "feddyn")
         ),
-        *((name, "resnet18", {"federation__secure": {}}, "federation.secure") for name in ("scaffold", "fednova")),
+        *(
+            (name, "resnet18", {"federation__secure": {}}, "federation.secure")
+            for name in ("scaffold", "fednova", "feddyn")
+        ),
         *(
             (name, "resnet18", {"federation__dp": {"clip": 1.0, "noise": 1.0, "delta": 0.1}}, "federation.dp")
-            for name in ("afl", "scaffold", "fednova")
+            for name in ("afl", "scaffold", "fednova", "feddyn")
         ),
+        ("fedala", "resnet18", {"training__micro_batch": 2}, "training.micro_batch"),
+        ("feddyn", "resnet18", {"method__alpha": 0}, "method.alpha"),
+        ("fedrep", "sphere20", {"method__sampled_classes": 4}, "method.sampled_classes"),
+        ("fedbabu", "sphere20", {"method__sampled_classes": 4}, "method.sampled_classes"),
+        ("fedbabu", "resnet18", {"training__early_stop": {"patience": 2}}, "training.early_stop"),
         ("fedbn", "resnet18", {"training__start": "somewhere"}, "training.start"),
         ("fedbn", "iresnet18", {"training__pretrain": {"epochs": 1}}, "training.pretrain"),
         ("fedbn", "timm", {"method__network__weights": "some.safetensors"}, "method.network.weights"),
@@ -163,7 +174,7 @@ def test_weights_and_variates_in_bf16_are_finite_and_half_as_large(algorithm: st
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("algorithm", ["fedadam", "fedyogi", "moon", "fedprox"])
+@pytest.mark.parametrize("algorithm", ["fedadam", "fedyogi", "moon", "fedprox", "ditto", "fedrep", "fedbabu", "fedala"])
 @pytest.mark.parametrize("protection", [{"federation__combine": {"rule": "median"}}, {"federation__secure": {}}])
 def test_algorithms_with_a_single_mean_accept_robust_rules_and_secure_sums(
     algorithm: str, protection: dict[str, Any], sets: Sets, tmp_path: Path

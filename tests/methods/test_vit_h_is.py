@@ -9,8 +9,12 @@ from tests.refusals import refused
 from tests.toy import NETWORK, Sets, recipe_of, run_toy, tree
 from torch import Generator, Tensor, nn
 
+from fedvisage.data.batches import View
+from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.method import Member
+from fedvisage.federation.site import Batch, Site
 from fedvisage.methods.pad import fedsis, vit_h_is
+from fedvisage.nn.compute import resolve_compute
 from fedvisage.recipe import Recipe
 
 DEPTH = 4
@@ -80,6 +84,23 @@ def test_draws_are_uniform_over_the_range(sets: Sets) -> None:
     counts = torch.bincount(drawn, minlength=DEPTH + 1)
     assert counts[:2].tolist() == [0, 0]
     assert (counts[2:] - 3000).abs().max() < 5 * (9000 * 2 / 9) ** 0.5
+
+
+def test_training_draws_another_block_for_each_batch(sets: Sets) -> None:
+    """Each loss is the cross-entropy after one block of the range, and 40 losses show all four."""
+    settings = recipe(sets)
+    actual = member(settings, count=8)
+    labels = torch.arange(8) % 2
+    view = View.of(PreparedSet.open(sets["A"]), "train")
+    site = Site("A", settings, 1, view, actual.net, resolve_compute("cpu", "fp32"), kept={}, scratch={})
+    batch = Batch(actual.images, labels.float(), None, view.species[:8])
+    with torch.inference_mode():
+        live = torch.stack([live_at(actual, depth) for depth in range(1, DEPTH + 1)])
+        by_depth = -torch.where(labels == 1, live, 1 - live).log().mean(dim=1)
+        losses = torch.stack([vit_h_is.loss(site, batch) for _ in range(40)])
+    nearest = (losses[:, None] - by_depth).abs().min(dim=1)
+    assert float(nearest.values.max()) < 1e-4
+    assert set(nearest.indices.tolist()) == set(range(DEPTH))
 
 
 @pytest.mark.parametrize("depth", range(1, DEPTH + 1))

@@ -15,6 +15,7 @@ from fedvisage.nn.fedgpad import (
     encoder,
     initialise,
 )
+from fedvisage.nn.resnet import pooled_features
 
 
 def parameters(net: nn.Module) -> int:
@@ -65,6 +66,17 @@ def test_every_pixel_and_every_weight_has_a_gradient(options: TableII) -> None:
     of_images, *of_weights = torch.autograd.grad(loss, [images, *parts.parameters()])
     assert (of_images.abs().sum(dim=(0, 1)) > 0).all()
     assert all(gradient.any() for gradient in of_weights)
+
+
+def test_resnet18_encoder_computes_fedpads_features_and_three_of_its_maps() -> None:
+    """The features are those of timm's own forward pass; maps at a half, a quarter and an eighth have no negatives."""
+    net = encoder(TableII(width=8, encoder="resnet18"), "rgb+hsv").eval()
+    images = torch.randn(2, 6, 64, 64, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        features, maps = net(images)
+        torch.testing.assert_close(features, pooled_features(net.get_submodule("trunk"), images))
+    assert [tuple(values.shape[1:]) for values in maps] == [(64, 32, 32), (8, 16, 16), (16, 8, 8)]
+    assert all(float(values.min()) >= 0 for values in maps)
 
 
 def test_unshuffled_stem_is_a_strided_convolution() -> None:

@@ -244,6 +244,31 @@ def afl(given: Setting, step: float) -> State:
     return state
 
 
+def ga(given: Setting, step: float) -> State:
+    """A site's gap is what it loses by averaging; the weights move by it in the next round."""
+    state, weights, own = first_state(), np.full(len(SITES), 1 / len(SITES)), np.zeros(len(SITES))
+
+    def losses(states: list[State]) -> np.ndarray:
+        values = []
+        for name, one in zip(SITES, states, strict=True):
+            inputs, labels = given.data[name].inputs, given.data[name].labels
+            seen = hidden(one, inputs, one["norm.running_mean"], one["norm.running_var"])
+            values.append(entropy(one, seen, labels).item())
+        return np.array(values)
+
+    for number, rate in enumerate(given.rates, start=1):
+        gaps = losses([state] * len(SITES)) - own if number > 1 else own
+        turns = [local(given.data[name], number, state, rate) for name in SITES]
+        own = losses([turn.state for turn in turns])
+        deviations = gaps - gaps.mean()
+        if number > 1:
+            pace = step / len(SITES) * (1 - (number - 1) / ROUNDS)
+            weights = np.clip(weights + pace * deviations / np.abs(deviations).max(), 0, 1)
+        state = mean_of([turn.state for turn in turns], list(weights / weights.sum()))
+        weights = weights / weights.sum()
+    return state
+
+
 def fedopt(given: Setting, kind: str, lr: float, momentum: float = 0.0) -> State:
     """Algorithm 2 of Reddi et al., a coordinate at a time; statistics are averaged."""
     state, tau, first, second = first_state(), 1e-3, dict[str, np.ndarray](), dict[str, np.ndarray]()
@@ -325,11 +350,15 @@ def fedbn(given: Setting) -> State:
 # The runs.
 
 
+def make_unequal_sets(root: Path) -> Mapping[str, Path]:
+    """Write sets of sites with different numbers of images, and a target's."""
+    sites = {name: make_set(root / name, name, seed, subjects=PEOPLE[name]) for seed, name in enumerate(SITES)}
+    return sites | {"U": make_set(root / "U", "U", 9)}
+
+
 @pytest.fixture(scope="module")
 def unequal(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    root = tmp_path_factory.mktemp("unequal")
-    actual = {name: make_set(root / name, name, seed, subjects=PEOPLE[name]) for seed, name in enumerate(SITES)}
-    return actual | {"U": make_set(root / "U", "U", 9)}
+    return make_unequal_sets(tmp_path_factory.mktemp("unequal"))
 
 
 @pytest.fixture(scope="module")
@@ -390,9 +419,10 @@ def test_fedavg_averages_weights_and_statistics(
         ("fedprox", {"mu": 0.7}, partial(fedprox, mu=0.7)),
         ("moon", {"mu": 5.0, "temperature": 0.5}, partial(moon, mu=5.0, temperature=0.5)),
         ("afl", {"step": 2.0}, partial(afl, step=2.0)),
+        ("ga", {"step": 2.0}, partial(ga, step=2.0)),
         ("fedbn", {}, fedbn),
     ],
-    ids=["fedprox", "moon", "afl", "fedbn"],
+    ids=["fedprox", "moon", "afl", "ga", "fedbn"],
 )
 def test_algorithm_trains_by_its_equations(
     algorithm: str,
@@ -486,6 +516,12 @@ def mean_of_variates(out: Path) -> State:
         ("fedadam", {}),
         ("scaffold", {"federation__participation": 0.6}),
         ("afl", {}),
+        ("feddyn", {"federation__participation": 0.6}),
+        ("ditto", {}),
+        ("fedrep", {}),
+        ("fedbabu", {}),
+        ("fedala", {}),
+        ("ga", {"federation__participation": 0.6}),
     ],
 )
 def test_state_of_server_and_sites_survives_a_kill_after_any_round(

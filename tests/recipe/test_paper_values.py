@@ -27,6 +27,7 @@ PRINTED: dict[str, dict[str, Any]] = {
     "fedfr": {  # "Implementation Details"
         "input.size": 112, "training.rounds": 30, "training.local.epochs": 4, "training.optimizer.name": "sgd",
         "training.optimizer.lr": 1e-3, "training.optimizer.weight_decay": 5e-4, "method.scale": 30.0,
+        "method.weight": "examples",
         "method.margin": 0.4, "method.hard_negatives": 0.4, "method.cosface": 1.0, "method.contrast.weight": 5.0,
         "method.contrast.temperature": 0.5, "method.customisation.weight": 10.0, "method.customisation.balance": 0.7,
         "method.customisation.exponent": 3.0, "method.network.name": "sphere64", "method.network.embedding": 512,

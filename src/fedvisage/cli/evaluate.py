@@ -62,6 +62,13 @@ def evaluate(
             "these are evaluated.",
         ),
     ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Compare error rates between the groups of a column, such as tone; age=30,60 divides numbers.",
+        ),
+    ] = None,
     at: At = None,
     out: Out = None,
     cache: Cache = CACHE,
@@ -77,6 +84,8 @@ def evaluate(
     if pairs is not None and benchmark and data is None:
         raise UserError("--pairs", "applies to the set of --data; the lists of a benchmark are in its directory")
     from fedvisage.device.exported import is_export
+    from fedvisage.report.groups import tables_by_group
+    from fedvisage.report.tables import markdown
     from fedvisage.runs.evaluate import evaluate as evaluate_model
     from fedvisage.runs.evaluate import evaluate_export
     from fedvisage.starts.published import locate_detector
@@ -93,16 +102,18 @@ def evaluate(
             raise UserError("--data", "is missing; an export has no target, so name a prepared set")
         exported = open_noted(run)
         exported = exported if at is None else exported.at(at)
-        figures = evaluate_export(exported, data, cache, out, checks=checks, say=note)
+        figures = evaluate_export(exported, data, cache, out, by=by, checks=checks, say=note)
     else:
         model = open_model(run, adapt, pairs, at=at)
         note(*model.notices)
         sets = named_benchmarks(benchmark or [])
-        figures = evaluate_model(model, data, cache, out, benchmarks=sets, checks=checks, say=note, course=reporter)
+        figures = evaluate_model(
+            model, data, cache, out, benchmarks=sets, by=by, checks=checks, say=note, course=reporter
+        )
     if as_json:
         print_json(figures)
     else:
-        say(*summary(figures))
+        say(*summary(figures), *map(markdown, tables_by_group(figures.part("by"))))
 
 
 @dataclass(frozen=True)
@@ -123,6 +134,8 @@ class PipelineOptions:
     """Frames of each presentation."""
     enlarge: bool = False
     """Also evaluate faces that are smaller than the model's crops."""
+    by: str | None = None
+    """Compare error rates between the groups of an attribute in file names, such as device."""
     iso30107: bool = False
     """With --out: write a report as defined by ISO/IEC 30107-3."""
     int8: Int8 = False

@@ -79,8 +79,8 @@ class Exchange:
         self.record = RoundRecord(number, asked=self.present)
         self._visits = self._tickets = 0
 
-    def close_training(self, number: int) -> None:
-        """Address every site again after the last round, for thresholds; the ledger files this under the last round."""
+    def address_all_sites(self, number: int) -> None:
+        """Address every site, before training or for thresholds after it; the ledger files this under a round."""
         self.present, self._offline = self.transport.names, frozenset()
         self.record = RoundRecord(number, asked=self.present)
 
@@ -103,7 +103,7 @@ class Exchange:
         message = self._travelling(call, message)
         names = self.present if to is None else [name for name in to if name in self.present]
         # The guarantee of the weights covers the previous rounds; that of a finished model covers this one, too.
-        promise = self.promise(self.record.round - (not self.schemas[call].exact))
+        promise = self.promise(max(0, self.record.round - (not self.schemas[call].exact)))
         orders, common = {}, self._lines(message, promise)
         for name in names:
             if name in self._offline:

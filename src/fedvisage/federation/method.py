@@ -70,6 +70,10 @@ def _no_weights_beside(recipe: Recipe) -> tuple[Upload, ...]:
     return ()
 
 
+BEFORE_TRAINING = 0
+"""The round of calls before training."""
+
+
 @dataclass(frozen=True)
 class Call:
     """A computation that the server can order from a site, with all fields of its reply."""
@@ -88,6 +92,10 @@ class Call:
     """Number of visits per round in which a site answers the call."""
     repeats: bool = False
     """The call is repeated within a visit, once per batch."""
+    first_round: int = 1
+    """The first round in which a site answers the call; ``BEFORE_TRAINING`` precedes them all."""
+    last_round: int | None = None
+    """The last round in which a site answers the call; by default the recipe's last one."""
     questions: int = 2
     """Number of finished models per run about which a site answers the call."""
     release_costs: Callable[[Recipe, int], tuple[Charge, ...]] | None = None

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from fedvisage.base.errors import plain_line
-from fedvisage.federation.method import RESULT, START, Call
+from fedvisage.federation.method import BEFORE_TRAINING, RESULT, START, Call
 from fedvisage.federation.wire.message import LastMessage, Message, Order, is_plain
 from fedvisage.federation.wire.precision import wide_type
 from fedvisage.federation.wire.schema import ExpectedTensor, MessageLimits, RefusedMessage, Upload, limits_of, schema_of
@@ -111,13 +111,14 @@ class Orders:
         """Raise an error for an order that the recipe does not provide for, and remember the others."""
         if order.call not in self.calls:
             raise RefusedMessage("order", f"requests {order.call[:QUOTED]!r}, which this method does not have")
-        if not 1 <= order.round <= self.rounds:
+        call = self.calls[order.call]
+        last_round = self.rounds if call.last_round is None else call.last_round
+        if not call.first_round <= order.round <= last_round:
             raise RefusedMessage("order", f"is for round {str(order.round)[:QUOTED]}, but the recipe has {self.rounds}")
         self.accepted[order.call].check(order.message)
         if order.call in self.about_finished:
             return
-        call = self.calls[order.call]
-        if order.round <= self.after or order.round < self.round:
+        if order.round < max(self.after, self.round) or BEFORE_TRAINING < order.round <= self.after:
             last = max(self.after, self.round)
             raise RefusedMessage("order", f"is for round {order.round}, but round {last} is over")
         if order.round > self.round:

@@ -39,7 +39,7 @@ from fedvisage.nn.augment import augment, degrade, draw_mirrored_only
 from fedvisage.nn.batchnorm import hold_statistics
 from fedvisage.nn.compute import Compute, compilation_failure, prefetch
 from fedvisage.nn.inputs import as_float, network_input, prepare
-from fedvisage.recipe import Local, Recipe
+from fedvisage.recipe import Augment, Local, Recipe
 
 HOST = torch.device("cpu")
 OWNED = "own/"
@@ -248,10 +248,17 @@ class Site:
         """Return training images at these positions, for local work without batches; the stream augments them."""
         return self._read(self.data, positions, *stream)
 
-    def _read(self, view: View, positions: Positions, *stream: str | int) -> Batch:
-        """Read and augment images of a view, and convert them to the networks' input."""
+    def plain_batches(self, view: View) -> Iterator[Batch]:
+        """Iterate once over all images of a view, in order and without augmentation, to evaluate a loss."""
+        size = self.recipe.evaluation.batch
+        for start in range(0, len(view), size):
+            yield self._read(view, np.arange(start, min(start + size, len(view))), changes=Augment())
+
+    def _read(self, view: View, positions: Positions, *stream: str | int, changes: Augment | None = None) -> Batch:
+        """Read images of a view, augment them as the recipe or ``changes`` tell, and convert them to network inputs."""
         stored, compute, recipe = view.batch(positions), self.compute, self.recipe
-        options, seed, purpose = recipe.training.augment, recipe.runtime.seed, (self.name, "augment", *stream)
+        options = recipe.training.augment if changes is None else changes
+        seed, purpose = recipe.runtime.seed, (self.name, "augment", *stream)
         # Changes of capture work on single images on the CPU; a recipe with such changes augments there.
         augmenting = replace(compute, device=HOST) if options.changes else compute
         # Augmentation and the mirror mask use two streams of the same purpose, so the mask matches the draws.

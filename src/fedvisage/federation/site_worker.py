@@ -20,7 +20,7 @@ from torch import nn
 from fedvisage.base.progress import OnBatch, discard_batches
 from fedvisage.base.streams import seed_global_rng, torch_rng
 from fedvisage.data.batches import View
-from fedvisage.federation.method import Call, Home, Method
+from fedvisage.federation.method import BEFORE_TRAINING, Call, Home, Method
 from fedvisage.federation.orders import AcceptedTensors, Orders, accepted_tensors
 from fedvisage.federation.privacy.accountant import BudgetSpent
 from fedvisage.federation.protections.steps import protect_calls
@@ -61,6 +61,8 @@ class Workspace:
     compute: Compute
     about_finished: Mapping[str, Call] = field(default_factory=dict)
     """The calls about a finished model, which every site answers for every method."""
+    before_training: Mapping[str, Call] = field(default_factory=dict)
+    """The calls before training, which need no network."""
     net: nn.ModuleDict = field(init=False)
     calls: Mapping[str, Call] = field(init=False)
     schemas: Mapping[str, Schema] = field(init=False)
@@ -83,7 +85,8 @@ class Workspace:
         self._modules, self._parameters = list(self.net.modules()), list(self.net.parameters())
         lent = (value for part in self.method.parts_at(Home.LENT) for value in self.net[part].state_dict().values())
         self._lent = [value for value in lent if value.is_floating_point()]
-        self.calls = {**self.about_finished, **protect_calls(self.method.calls, self.recipe, self.net)}
+        protected = protect_calls(self.method.calls, self.recipe, self.net)
+        self.calls = {**self.about_finished, **protected, **self.before_training}
         self.schemas = {
             name: schema_of(call.uploads, self.recipe, self.net, exact=call.exact) for name, call in self.calls.items()
         }
@@ -151,9 +154,9 @@ class SiteWorker:
         # Calls about a finished model and the key exchange of secure sums need no visit.
         if order.call in self.workspace.about_finished:
             return self._evaluate(order)
-        if self.workspace.recipe.federation.secure is None:
+        if self.workspace.recipe.federation.secure is None and order.round != BEFORE_TRAINING:
             self.trust.remember_use()  # the calls of a secure sum do so themselves
-        if order.call in WITHOUT_NETWORK:
+        if order.call in WITHOUT_NETWORK or order.round == BEFORE_TRAINING:
             return self._reply(order, self._make_site(order.round, self.train, {}), 0)
         if self._site is None or self._visit != (order.round, order.visit):
             self._site = self._enter(order.round)

@@ -12,11 +12,17 @@ from fedvisage.base import extensions
 from fedvisage.base.errors import UserError, choice_hint
 from fedvisage.federation.method import Method
 from fedvisage.methods.algorithms.afl import afl
+from fedvisage.methods.algorithms.ditto import ditto
 from fedvisage.methods.algorithms.fedadam import fedadam, fedyogi
+from fedvisage.methods.algorithms.fedala import fedala
 from fedvisage.methods.algorithms.fedavg import fedavg
+from fedvisage.methods.algorithms.fedbabu import fedbabu
 from fedvisage.methods.algorithms.fedbn import fedbn
+from fedvisage.methods.algorithms.feddyn import feddyn
 from fedvisage.methods.algorithms.fednova import fednova
 from fedvisage.methods.algorithms.fedprox import fedprox
+from fedvisage.methods.algorithms.fedrep import fedrep
+from fedvisage.methods.algorithms.ga import ga
 from fedvisage.methods.algorithms.moon import moon
 from fedvisage.methods.algorithms.scaffold import scaffold
 from fedvisage.methods.models import adapters, face, minifasnet, resnet18, timm, vgg
@@ -25,13 +31,17 @@ from fedvisage.methods.models.model import Model
 from fedvisage.methods.pad import (
     colour_texture,
     depth_only,
+    feddf,
     federated_texture,
     fedgpad,
     fedma,
     fedpad,
     fedsis,
+    fedsr,
     fedstackfpad,
     festa,
+    mixstyle,
+    ssdg,
     vit_h_is,
 )
 from fedvisage.methods.recognition import fedface, fedfr, fedfr_baselines, privacyface, privacyface_baselines
@@ -47,6 +57,12 @@ ALGORITHMS: dict[str, Callable[[Model], Method]] = {
     "fedyogi": fedyogi,
     "scaffold": scaffold,
     "fednova": fednova,
+    "feddyn": feddyn,
+    "ditto": ditto,
+    "fedrep": fedrep,
+    "fedbabu": fedbabu,
+    "fedala": fedala,
+    "ga": ga,
 }
 
 MODELS: dict[str, Model] = {
@@ -139,6 +155,10 @@ GROUPS = {
             *(on(name, "resnet18") for name in ALGORITHMS if name not in FOR_FACES),
         ),
     ),
+    "Attack detection for unseen cameras": Group(
+        "The target's cameras differ from those of all sites.",
+        (mixstyle.METHOD, ssdg.METHOD, fedsr.METHOD, feddf.METHOD),
+    ),
     "Attack detection without training networks": Group(
         "Sites have weak machines, slow lines or few images.",
         (federated_texture.METHOD, fedstackfpad.METHOD),
@@ -227,7 +247,13 @@ def find(section: Mapping[str, Any] | MethodOptions) -> Method:
 
 def read_method(section: Mapping[str, Any]) -> MethodOptions:
     """Validate a recipe's section ``method`` against the options of the method that it names."""
-    return read_section(find(section).options, _separate_model(section)[0], "recipe.method")
+    options, (tree, _) = find(section).options, _separate_model(section)
+    network, field = tree.get("network"), options.model_fields.get("network")
+    known = getattr(field.annotation, "model_fields", {}) if field is not None else {}
+    if isinstance(network, Mapping) and "norm" in network and "norm" not in known:
+        problem = "replaces the BatchNorm of ResNet-18 only: other networks keep theirs, on which their papers' weights"
+        raise UserError("recipe.method.network.norm", f"{problem} depend; leave it out, or use model: resnet18")
+    return read_section(options, tree, "recipe.method")
 
 
 def _separate_model(section: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:

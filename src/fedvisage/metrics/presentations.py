@@ -21,7 +21,7 @@ of two people counts as often as both were drawn together.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -65,6 +65,11 @@ class Presentations:
     def __len__(self) -> int:
         """Return the number of presentations."""
         return len(self.item)
+
+    def where(self, mask: BoolArray) -> Presentations:
+        """Return the presentations where `mask` is true."""
+        names = ("item", "subject", "species", "live", "similarity")
+        return replace(self, **{name: getattr(self, name)[mask] for name in names})
 
     @property
     def bona_fide(self) -> BoolArray:

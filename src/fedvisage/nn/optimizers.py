@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -34,6 +34,19 @@ def sum_gradients(weights: Mapping[str, nn.Parameter]) -> Iterator[Mapping[str, 
 
 def _add(total: Tensor, gradient: Tensor) -> None:
     total.add_(gradient)
+
+
+@contextmanager
+def hold(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Leave parameters unchanged by optimizer steps inside the context, which skip those without a gradient."""
+    held = [value for value in parameters if value.requires_grad]
+    for value in held:
+        value.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for value in held:
+            value.requires_grad_(True)
 
 
 def server_step(

@@ -48,7 +48,7 @@ from fedvisage.nvflare.outcome import dead_sites, fetch_result, has_finished, re
 from fedvisage.nvflare.server_program import PROGRESS
 from fedvisage.recipe import Recipe
 from fedvisage.runs.directory import NAME
-from fedvisage.tasks import saved_model
+from fedvisage.tasks import saved_model, shortcuts
 from fedvisage.tasks.task import TrainingResult
 
 # Following a job: completed rounds, reasons for waiting, lost jobs, and sites that come back.
@@ -378,6 +378,8 @@ def train_in_federation(
     with reporter.course(recipe.method.name, 0, recipe.training.rounds):
         _run_until_finished(course, kit, out, wait)
     trained = read_trained(out)
+    for line in shortcuts.lines(trained.shortcuts):
+        reporter.say(line)
     # The server knows the travelling recipe only; the run directory gets the operator's own.
     saved = replace(trained.saved, recipe=recipes.tree_of(recipe))
     saved_model.save(out, saved)

@@ -127,6 +127,7 @@ def write_trained(run: Path, trained: TrainingResult) -> None:
         "personal": personal,
         "kept": trained.kept,
         "ended": trained.ended,
+        **({"shortcuts": trained.shortcuts} if trained.shortcuts else {}),
     }
     write_json(run / TRAINED, note)
 
@@ -145,6 +146,7 @@ def read_trained(run: Path) -> TrainingResult:
         personal=personal,
         kept=dict(note.get("kept", {})),
         ended=dict(note.get("ended", {})),
+        shortcuts=dict(note.get("shortcuts", {})),
     )
 
 

@@ -85,7 +85,7 @@ class Recognition(Section):
 class Evaluation(Section):
     """Evaluation of the finished model; only options that say so in their name may depend on the target's labels."""
 
-    unset: ClassVar[frozenset[str]] = frozenset({"recognition", "published", "snapshots"})
+    unset: ClassVar[frozenset[str]] = frozenset({"recognition", "published", "snapshots", "shortcuts"})
 
     threshold: Literal[
         "source-eer",
@@ -117,6 +117,10 @@ class Evaluation(Section):
     accepts the files."""
     published: bool | None = None
     """Attack detection: add the figures as the papers calculate them; nothing else changes."""
+    shortcuts: bool | None = None
+    """Attack detection: before training, the sites report by secure aggregation at how many of them sharpness, noise or
+    another property of images alone separates the classes, as ``data show --shortcuts`` measures it. Needs three sites
+    with ten people per class."""
     adapt: Adapt | None = None
     """Test-time adaptation at the target: ``gated``, ``paper``, ``online``, ``episodic``, or a section."""
     recognition: Recognition | None = None

@@ -25,7 +25,15 @@ from fedvisage.data.writer import Writer
 from fedvisage.faces.align import align
 from fedvisage.render.camera import draw_shots, expose
 from fedvisage.render.domains import AUXILIARY
-from fedvisage.render.people import GROUPS, TRAITS, LightRange, PersonBatch, draw_conditions, draw_people
+from fedvisage.render.people import (
+    GROUPS,
+    TRAITS,
+    LightRange,
+    PersonBatch,
+    describe_person,
+    draw_conditions,
+    draw_people,
+)
 from fedvisage.render.scene import render
 from fedvisage.render.sets import BATCH, MOST_OF_ONE, MOST_SUBJECTS, check, check_images, read_settings
 
@@ -109,13 +117,14 @@ def render_identities(
     albums = map_in_order(
         partial(photograph_person, size=spec.size), [photographs_of(spec, n) for n in numbers], workers
     )
-    source = f"synthetic {spec.digest_text}"
-    out = Writer(destination, name=NAME, size=spec.size, source=source, points=True, identities=True)
+    source, further = f"synthetic {spec.digest_text}", ("tone", "age")
+    out = Writer(destination, name=NAME, size=spec.size, source=source, points=True, identities=True, further=further)
     with out, closing(albums):
         for done, (number, (images, points)) in enumerate(zip(numbers, albums, strict=True)):
             name, group = f"person-{number:06d}", f"group-{_group(spec, number)}"
             splits = ["heldout"] * spec.images if number in heldout else _splits(spec)
             names = [f"{name}/{turn:03d}" for turn in range(spec.images)]
+            appearance = describe_person(derive(spec.seed, "identity", number), _group(spec, number))
             out.add(
                 images,
                 points=points,
@@ -127,6 +136,7 @@ def render_identities(
                 species=["bonafide"] * len(names),
                 frame=[0] * len(names),
                 group=[group] * len(names),
+                further={column: [text] * len(names) for column, text in appearance.items()},
             )
             if progress:
                 progress(done + 1, spec.identities)

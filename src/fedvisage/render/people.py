@@ -8,6 +8,7 @@ Conditions describe one presentation: pose, expression, light, surroundings. A v
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
@@ -324,6 +325,14 @@ GROUPS: tuple[dict[str, float], ...] = (
     },
 )
 
+YOUNGEST, OLDEST = -1.0, 1.6
+"""The range of people's ages, in the unit of the traits' effect of age."""
+
+TONES, TONE_EDGES = ("light", "medium", "dark"), (0.25, 0.5)
+"""Skin tones, and the melanin that separates them: without a group, about a third of people has each."""
+AGES = ("young", "middle", "old")
+"""Thirds of the range of ages."""
+
 _NAMES = tuple(TRAITS)
 _COLUMN = {name: column for column, name in enumerate(_NAMES)}
 
@@ -360,19 +369,30 @@ def draw_people(seeds: Sequence[int], group: int | Sequence[int] | None = None) 
     ``group`` is the person's population, 0 to 3 (one for all, or one per person), or None.
     """
     groups: Sequence[int | None] = [group] * len(seeds) if group is None or isinstance(group, int) else group
-    rows = []
-    for seed, number in zip(seeds, groups, strict=True):
-        rng = numpy_rng(seed, "person")
-        masculine = rng.choice([-1.0, 1.0]) + rng.normal(0.0, 0.35)
-        old = rng.uniform(-1.0, 1.6)
-        leaning = {} if number is None else GROUPS[number]
-        row = []
-        for name, trait in TRAITS.items():
-            mean = trait.mean + trait.masculine * masculine + trait.old * old + leaning.get(name, 0.0)
-            value = mean + trait.spread * rng.standard_normal()
-            row.append(min(max(value, trait.low), trait.high))
-        rows.append(row)
+    rows = [_draw_person(seed, number)[1] for seed, number in zip(seeds, groups, strict=True)]
     return PersonBatch(torch.tensor(rows, dtype=torch.float32).reshape(len(seeds), len(_NAMES)), tuple(seeds))
+
+
+def _draw_person(seed: int, group: int | None) -> tuple[float, list[float]]:
+    """Return the age of a person, and one value per trait."""
+    rng = numpy_rng(seed, "person")
+    masculine = rng.choice([-1.0, 1.0]) + rng.normal(0.0, 0.35)
+    old = rng.uniform(YOUNGEST, OLDEST)
+    leaning = {} if group is None else GROUPS[group]
+    row = []
+    for name, trait in TRAITS.items():
+        mean = trait.mean + trait.masculine * masculine + trait.old * old + leaning.get(name, 0.0)
+        value = mean + trait.spread * rng.standard_normal()
+        row.append(min(max(value, trait.low), trait.high))
+    return old, row
+
+
+def describe_person(seed: int, group: int | None = None) -> dict[str, str]:
+    """Return a person's skin tone and age as words, for the columns of a set."""
+    old, row = _draw_person(seed, group)
+    tone = TONES[bisect_right(TONE_EDGES, row[_COLUMN["melanin"]])]
+    third = (OLDEST - YOUNGEST) / 3
+    return {"tone": tone, "age": AGES[bisect_right((YOUNGEST + third, OLDEST - third), old)]}
 
 
 def average_person() -> PersonBatch:

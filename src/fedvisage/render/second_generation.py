@@ -31,6 +31,7 @@ from fedvisage.render.filming import (
     photograph_attack,
     photograph_living,
 )
+from fedvisage.render.people import describe_person
 from fedvisage.render.sets import Synthesis, attacks_per_photograph, film_subject, heldout_subjects, medium_of, word
 
 FRAMING = 0.9  # shows portraits slightly enlarged to hide their edges: crops have no wider framing
@@ -42,6 +43,7 @@ class Portrait:
 
     name: str
     subject: str
+    person: int  # seed of the person
     image: NDArray[np.uint8]
     points: NDArray[np.float32]
     depth: NDArray[np.uint8]
@@ -77,7 +79,7 @@ def recapture_portraits(
             source=f"synthetic {spec.digest_text}",
             depth=True,
             points=True,
-            further=("camera", "medium"),
+            further=("camera", "medium", "tone", "age"),
         ) as out,
         closing(map_in_order(capture, plans, workers)) as films,
     ):
@@ -116,7 +118,7 @@ def render_portraits(videos: Sequence[Video], domain: str, size: int) -> list[Po
     soft = camera_soft(rendered / 255, [video.seed for video in videos]) * 255
     images = np.ascontiguousarray(soft.round().byte().permute(0, 2, 3, 1).numpy())
     rows = zip(videos, images, filmed.points, filmed.depth, strict=True)
-    return [Portrait(video.name, video.subject, image, points, depth) for video, image, points, depth in rows]
+    return [Portrait(video.name, video.subject, video.person, *arrays) for video, *arrays in rows]
 
 
 def plan_captures(portraits: Sequence[Portrait], attacks: Sequence[Attack], spec: Synthesis) -> list[CapturePlan]:
@@ -176,7 +178,8 @@ def _write_frames(
         for turn, (attack, camera) in turns
     ]
     rows = [(*take, frame) for take in takes for frame in range(plan.frames)]
-    flat = np.zeros_like(plan.portrait.depth)
+    flat, cameras = np.zeros_like(plan.portrait.depth), [word(camera.name) for _, _, camera, *_ in rows]
+    appearance = {name: [text] * len(rows) for name, text in describe_person(plan.portrait.person).items()}
     out.add(
         images,
         label=[int(species == "bonafide") for _, species, *_ in rows],
@@ -188,5 +191,5 @@ def _write_frames(
         item=[f"{video}/{frame:03d}" for video, *_, frame in rows],
         depth=np.stack([plan.portrait.depth if species == "bonafide" else flat for _, species, *_ in rows]),
         points=points,
-        further={"camera": [word(camera.name) for _, _, camera, *_ in rows], "medium": [row[3] for row in rows]},
+        further={"camera": cameras, "medium": [row[3] for row in rows], **appearance},
     )

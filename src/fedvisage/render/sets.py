@@ -18,6 +18,7 @@ from fedvisage.data.writer import Writer
 from fedvisage.render.capture import CAMERAS, CAPTURE_VERSION
 from fedvisage.render.domains import SPECIES, Attack, Domain, find_domain
 from fedvisage.render.filming import Frames, Video, media_of, render_videos
+from fedvisage.render.people import describe_person
 
 # Specifications, of ``fedvisage data synth`` and of the ``synth:`` lines of recipes.
 
@@ -251,12 +252,14 @@ def synthesise(spec: Synthesis, destination: Path, *, workers: int = 1, progress
             source=f"synthetic {spec.digest_text}",
             depth=True,
             points=True,
+            further=("tone", "age"),
         ) as out,
         closing(map_in_order(work, plan, workers)) as films,
     ):
         for videos, filmed in zip(plan, films, strict=True):
             split = "heldout" if videos[0].subject in heldout else "train"
             rows = [(video, frame) for video in videos for frame in range(video.frames)]
+            appearance = describe_person(videos[0].person)
             out.add(
                 filmed.images,
                 label=[int(video.attack is None) for video, _ in rows],
@@ -268,6 +271,7 @@ def synthesise(spec: Synthesis, destination: Path, *, workers: int = 1, progress
                 item=[f"{video.subject}/{video.name}/{frame:03d}" for video, frame in rows],
                 depth=filmed.depth,
                 points=filmed.points,
+                further={name: [text] * len(rows) for name, text in appearance.items()},
             )
             done += len(filmed.images)
             if progress:

@@ -214,6 +214,8 @@ def heldout_table(metrics: Metrics) -> Table | None:
     training = metrics.parts("sites_training")
     sites = training or metrics.parts("sites_heldout")
     titles = {"auc": "AUC %", "eer": "EER %", "apcer_pooled": "APCER %, pooled", "bpcer": "BPCER %"}
+    own = f"personal.{metrics.get('personal.model')}"
+    titles |= {f"{own}.auc": "AUC %, own model", f"{own}.eer": "EER %, own model"}
     titles = {key: title for key, title in titles.items() if any(row.get(key) is not None for row in sites.values())}
     rows = [{"site": name} | {key: percent(row.get(key)) for key in titles} for name, row in sites.items()]
     kind, subjects = ("training", "the training images") if training else ("held-out", "held-out subjects")
@@ -236,6 +238,15 @@ def kept_table(metrics: Metrics) -> Table | None:
         rows.append({"site": site} | {column: percent(kept.get(name)) for column, name in names.items()})
     note = f"From histograms of held-out scores. The run kept {KEPT_NOTES[kept['model']]}."
     return table("Start and result at the sites", rows, {"site": "site"} | columns, note=note)
+
+
+def shortcuts_table(metrics: Metrics) -> Table | None:
+    """Return at how many sites each property of images alone separated the classes, if the sites were asked."""
+    counts, sites = metrics.part("shortcuts.separates"), metrics.get("shortcuts.sites")
+    rows: list[Row] = [{"property": name, "sites": f"{count} of {sites}"} for name, count in counts.items()]
+    columns = {"property": "property", "sites": "separates the classes at"}
+    note = "The sites were asked before training. A network can learn such a property instead of the presentation."
+    return table("Shortcuts in the sites' data", rows, columns, note=note) if rows else None
 
 
 def uploads_table(uploads: Uploads) -> Table | None:

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from fedvisage.metrics.presentations import Point, Presentations, figures
+from fedvisage.metrics.recorded import Metrics
 from fedvisage.metrics.scores import Scores, from_columns
 from fedvisage.report.curves import canvas, colour, curve_of_scores, dash, det, figure_style, key, mark_threshold, svg
+from fedvisage.report.groups import tables_by_group
 from fedvisage.report.page import apply_theme, colours, environment
 from fedvisage.report.run_files import Row
-from fedvisage.report.tables import MISSING, Table, table
+from fedvisage.report.tables import MISSING, Table, markdown, table
 
 STEPS = 120
 TARGETS = {"10pct": "10 %", "5pct": "5 %", "1pct": "1 %"}
@@ -51,7 +53,7 @@ def lines(values: Row) -> list[str]:
             row = values[part]
             worst = f"; IAPAR at worst {rate(row.get('iapar_max'))}, RIAPAR {rate(row.get('riapar_max'))}"
             report.append(f"{title}: {NAMES[missed]} {rate(row[missed])}, {NAMES[false]} {rate(row[false])}{worst}")
-    return report
+    return [*report, *map(markdown, tables_by_group(Metrics.of(values.get("by", {}))))]
 
 
 def page(values: Row, presentations: Presentations, at: Point) -> str:
@@ -71,7 +73,8 @@ def page(values: Row, presentations: Presentations, at: Point) -> str:
                 "cards": list(_cards(values)),
                 "tables": [
                     part for part in (_bona_fide(values), _species(values), _targets(values), *_people(values)) if part
-                ],
+                ]
+                + tables_by_group(Metrics.of(values.get("by", {}))),
                 "figures": drawings,
                 "conditions": [
                     (name, ", ".join(f"{value} ({count})" for value, count in counts.items()))

@@ -26,6 +26,7 @@ from fedvisage.metrics.recorded import Metrics
 from fedvisage.metrics.scores import Scores
 from fedvisage.report import content, figures, privacy, recognition
 from fedvisage.report.curves import COLOURS, INK, ON_DARK, QUIET
+from fedvisage.report.groups import tables_by_group
 from fedvisage.report.privacy import promises
 from fedvisage.report.run_files import Row, RunFiles, damaged_files_are_errors, read_run
 from fedvisage.report.tables import Table, html, size
@@ -100,6 +101,8 @@ def context(run: RunFiles) -> dict[str, Any]:
             content.adaptation_table(metrics),
             content.heldout_table(metrics),
             content.kept_table(metrics),
+            *tables_by_group(metrics.part("by")),
+            content.shortcuts_table(metrics),
         ),
         "figures": [
             (title, meaning, apply_theme(drawing, title) if drawing else "") for title, meaning, drawing in drawings

@@ -36,6 +36,7 @@ from fedvisage.device.pipeline import ATTACK, BONA_FIDE, NO_DECISION, Embedding,
 from fedvisage.faces.cropping import Image
 from fedvisage.faces.pictures import equidistant
 from fedvisage.faces.quality import Settings
+from fedvisage.metrics.groups import compare_groups, presentation_rates, read_groups
 from fedvisage.metrics.presentations import Point, Presentations, evaluate_presentations
 from fedvisage.metrics.similarity import normalise
 from fedvisage.report import iso30107
@@ -217,9 +218,18 @@ class Assessment:
 
 
 def assess(
-    pipeline: Pipeline, trials: TestData, *, frames: int = 10, resamples: int = RESAMPLES, steps: Steps = discard_steps
+    pipeline: Pipeline,
+    trials: TestData,
+    *,
+    frames: int = 10,
+    by: str | None = None,
+    resamples: int = RESAMPLES,
+    steps: Steps = discard_steps,
 ) -> Assessment:
-    """Run the pipeline on every presentation and compute the metrics of both models together."""
+    """Run the pipeline on every presentation and compute the metrics of both models together.
+
+    ``by`` is an attribute in the file names, whose groups are compared.
+    """
     if pipeline.pad is None or pipeline.pad.threshold is None:
         raise UserError("--pad", MISSING)
     people = pipeline.recognition
@@ -227,6 +237,11 @@ def assess(
         raise UserError(str(people.directory), "has no decision threshold; export a run whose sites chose one")
     recognition = None if people is None or people.threshold is None else people.threshold.value
     at = Point(pipeline.pad.threshold.value, recognition)
+    attributes = {
+        name: np.array([trial.items[0].extra.get(name, "") for trial in trials.probes], np.str_)
+        for name in trials.conditions
+    }
+    groups = None if by is None else read_groups(by, attributes, trials.title)
     reading = _ReadingPass(pipeline, frames, steps, trials.count)
     templates, not_enrolled = _templates(reading, trials) if at.recognition is not None else ({}, Counter[str]())
     probes = [(trial, result) for trial in trials.probes if (result := reading.read(trial)) is not None]
@@ -244,6 +259,10 @@ def assess(
         "test": _test(trials, probes, frames, reading.unreadable, templates, not_enrolled),
         **evaluate_presentations(presentations, at, resamples, numpy_rng(0, "presentations")),
     }
+    if groups is not None:
+        read = {trial.name for trial, _ in probes}
+        groups = groups.where(np.array([trial.name in read for trial in trials.probes]))
+        values["by"] = compare_groups(groups, lambda mask, rng: presentation_rates(presentations.where(mask), at, rng))
     return Assessment(presentations, at, values, list(_rows(presentations, at, probes)))
 
 
@@ -407,6 +426,7 @@ def assess_dataset(
     kind: str = "",
     split: str = "",
     frames: int = 10,
+    by: str | None = None,
     enlarge: bool = False,
     int8: bool = False,
     at: Sequence[str] | None = None,
@@ -430,7 +450,7 @@ def assess_dataset(
     pipeline = Pipeline(*at_points(detector, people, at or ()), settings=Settings(enlarge=enlarge))
     trials = presentations_in(Path(data), kind, split)
     with in_steps("presentations", progress) as steps:
-        assessment = assess(pipeline, trials, frames=frames, steps=steps)
+        assessment = assess(pipeline, trials, frames=frames, by=by, steps=steps)
     if out is not None:
         assessment.write(out, report=iso30107)
     return assessment

@@ -19,13 +19,15 @@ from fedvisage.data.integrity import check_bytes
 from fedvisage.data.left_out import read_left_out
 from fedvisage.data.overlap import OVERLAP, PUBLIC, SITE, TARGET, find_overlap, refuse_overlap
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.data.rows import BONA_FIDE
+from fedvisage.data.rows import BONA_FIDE, GROUP
 from fedvisage.data.selection import select, split_entry, splits_of
 from fedvisage.datasets.sources import existing_set, resolve, without_part
 from fedvisage.device.exported import check_free
 from fedvisage.device.fused import Model, members_of
 from fedvisage.methods import read_method
 from fedvisage.metrics import pad
+from fedvisage.metrics.groups import PLACE as BY
+from fedvisage.metrics.groups import Groups, read_groups
 from fedvisage.metrics.intervals import intervals
 from fedvisage.metrics.recorded import Metrics
 from fedvisage.metrics.scores import FloatArray, by_video, write_scores
@@ -38,7 +40,7 @@ from fedvisage.runs.train import adoption
 from fedvisage.tasks.checks import USUAL, Checks
 from fedvisage.tasks.finished_model import FinishedModel
 from fedvisage.tasks.opened import Benchmark, check_entry, check_for_model, notice_of_set, verify_sets
-from fedvisage.tasks.pad.evaluation import as_scores
+from fedvisage.tasks.pad.evaluation import as_scores, compare_attacks
 from fedvisage.tasks.pad.task import SCORES
 from fedvisage.tasks.recognition.benchmarks import PLACE, check_unseen, share_of
 from fedvisage.tasks.seal import write_sealed
@@ -138,8 +140,25 @@ def left_out_of(named: NamedSet, at_video: Mapping[str, Any] | None) -> dict[str
     return {**sections, "bpnrr": bona_fide, "apnrr": shares, "hter_with_nonresponses": both}
 
 
+def groups_in(named: NamedSet, by: str | None) -> Groups | None:
+    """Group the images of a set by a further column, or in an identity set by the group of its people."""
+    if by is None:
+        return None
+    view = named.view
+    columns = {name: view.column(name) for name in view.columns}
+    columns |= {GROUP: view.groups} if view.of_identities else {}
+    return read_groups(by, columns, named.entry)
+
+
 def evaluate_export(
-    model: Model, data: str, cache: Path, out: Path | None = None, *, checks: Checks = USUAL, say: Say = discard
+    model: Model,
+    data: str,
+    cache: Path,
+    out: Path | None = None,
+    *,
+    by: str | None = None,
+    checks: Checks = USUAL,
+    say: Say = discard,
 ) -> Metrics:
     """Evaluate an exported or fused detector on a prepared set; with ``out``, write metrics and scores there."""
     if model.task != "pad" or model.threshold is None:
@@ -148,6 +167,7 @@ def evaluate_export(
         check_free(out)
     named = open_named(data, cache, checks=checks, say=say, course=say)
     check_set(model, named.prepared, data, allow_mixed_crops=checks.allow_mixed_crops)
+    groups = groups_in(named, by)
     name, threshold = named.prepared.name, model.threshold
     scores = as_scores(score_set(model, named.view), named.view, name, "")
     scores_by_video = by_video(scores)
@@ -168,6 +188,8 @@ def evaluate_export(
             for level, scored in (("frame", scores), ("video", scores_by_video))
         },
     }
+    if groups is not None:
+        sections["by"] = compare_attacks(scores, threshold.value, sections["level"], groups)
     metrics = Metrics.of({**sections, **left_out_of(named, sections["video"])})
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
@@ -207,6 +229,7 @@ def evaluate(
     out: Path | None = None,
     *,
     benchmarks: Mapping[str, str] | None = None,
+    by: str | None = None,
     checks: Checks = USUAL,
     say: Say = discard,
     course: Say = discard,
@@ -214,12 +237,15 @@ def evaluate(
     """Evaluate a model on a set, by default the run's target; with ``out``, write metrics and scores there.
 
     ``benchmarks`` maps names to data entries. With it, the model is evaluated on these, and on a set only if ``data``
-    names one. Unless ``checks`` allow it, a set is refused if its crops differ from those of the training data, or if a
-    named set contains images of the training data, as far as the sites' sets are available.
+    names one. ``by`` is a column of this set, whose groups are compared. Unless ``checks`` allow it, a set is refused
+    if its crops differ from those of the training data, or if a named set contains images of the training data, as far
+    as the sites' sets are available.
     ``say`` receives notes on the result, ``course`` receives progress.
     """
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(str(out), "is not empty; give a new directory, so that no result is overwritten")
+    if by is not None and benchmarks and data is None:
+        raise UserError(BY, "applies to the set of --data; name one")
     task, entry = model.setup.task, data or model.recipe.data.target
     target, benchmark_sets, overlap = None, dict[str, Benchmark](), dict[str, Any]()
     # All sets are opened and checked before the first image is scored.
@@ -246,12 +272,15 @@ def evaluate(
         for line in refuse_overlap(shared, checks.allow_overlap, target.prepared.name):
             say(line)
         overlap |= shared.as_json(checks.allow_overlap)
+    if by is not None and model.setup.method.members == "each":
+        raise UserError(BY, f"compares groups by one model, and {model.recipe.method.name} has one per site")
+    groups = None if target is None else groups_in(target, by)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
     sections: dict[str, Any] = {"method": model.recipe.method.name, "target": None, "seed": model.recipe.runtime.seed}
     if target is not None:
         sections["target"] = target.prepared.name
-        sections |= task.evaluate_saved(model.scorer, model.saved, target.view, target.prepared.name, out)
+        sections |= task.evaluate_saved(model.scorer, model.saved, target.view, target.prepared.name, out, groups)
         figures = sections if sections.get("level") == "video" else sections.get("video")
         sections |= left_out_of(target, figures)
     if benchmark_sets:

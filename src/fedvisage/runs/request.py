@@ -21,6 +21,7 @@ from fedvisage.metrics.threshold import ON_TRAINING
 from fedvisage.recipe import Federation, Recipe
 from fedvisage.recipe.data import named_weights
 from fedvisage.runs.workers import Wire
+from fedvisage.tasks import shortcuts
 from fedvisage.tasks.catalogue import Setup, task_of
 from fedvisage.tasks.checks import USUAL, Checks
 from fedvisage.tasks.opened import RunData, check_entries, check_for_start, check_same_crops, verify_sets
@@ -165,6 +166,7 @@ def _check_options(recipe: Recipe, method: Method) -> str | None:
         if applies:
             raise UserError(f"recipe.{place}", fault)
     check_protection(recipe, method)
+    shortcuts.check(recipe, method)
     noised = method.noised(recipe)  # also refuses settings under which the noise would protect nothing
     if recipe.privacy.epsilon is not None and not (method.releases or noised):
         raise UserError("recipe.privacy", f"{name} releases nothing that noise could protect; leave this section out")

@@ -142,6 +142,8 @@ def _training_metrics(
     }
     if attendance.counted:  # a run that adopted the members of another run had no rounds of its own
         metrics["attendance"] = attendance.as_json()
+    if trained.shortcuts:
+        metrics["shortcuts"] = trained.shortcuts
     if trained.ended:
         metrics["ended"] = trained.ended
     if privacy := figures_of(recipe, method, trained.rounds, totals.privacy):

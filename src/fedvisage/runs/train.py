@@ -50,7 +50,7 @@ from fedvisage.runs.directory import (
 )
 from fedvisage.runs.request import Training
 from fedvisage.starts.start import read_start
-from fedvisage.tasks import saved_model, scoring
+from fedvisage.tasks import saved_model, scoring, shortcuts
 from fedvisage.tasks.asking import collect_histograms, source_summary
 from fedvisage.tasks.catalogue import Setup
 from fedvisage.tasks.heldout_counts import write_counts
@@ -96,6 +96,7 @@ class TrainingLoop:
         recipe, server = self.server.recipe, self.server
         self._resume()
         total = recipe.training.rounds
+        shortcuts.ask_sites(server, self.reporter.say)
         with self.reporter.course(server.method.title, server.round, total):
             start_time = time.monotonic()
             if not server.round:
@@ -138,7 +139,7 @@ class TrainingLoop:
         if server.ended:
             self.reporter.say(f"ended after round {server.round} of {total}: {server.ended}")
         self._check_delivered()
-        server.exchange.close_training(server.round)
+        server.exchange.address_all_sites(server.round)
         if recipe.evaluation.keep == "best" and self.watch.eer is not None:
             return under(BEST, server.kept)
         return server.finished()
@@ -263,7 +264,17 @@ def with_constant_weights(server: Server, finished: Message) -> Message:
     return {**finished, **{name: plain(value) for name, value in constant_weights(server.net).items()}}
 
 
-EVALUATION_KEYS = ("threshold", "level", "batch", "resamples", "features", "adapt", "recognition", "snapshots")
+EVALUATION_KEYS = (
+    "threshold",
+    "level",
+    "batch",
+    "resamples",
+    "features",
+    "adapt",
+    "recognition",
+    "snapshots",
+    "shortcuts",
+)
 
 
 def train_over_transport(
@@ -298,7 +309,7 @@ def train_over_transport(
             checkpoints = Checkpoints(out / CHECKPOINTS, digest)
             finished = TrainingLoop(method, server, checkpoints, ledger, rounds, reporter).train()
         else:
-            finished = _adopt(adopted, setup, server)
+            finished = _adopt(adopted, setup, server, reporter)
         # The sites' last calls are about the finished model: its statistics come before its thresholds.
         if scoring.wants_exact_statistics(recipe):
             finished = scoring.with_exact_statistics(server, setup.scorer(), finished)
@@ -313,7 +324,7 @@ def train_over_transport(
         saved_model.save(out, saved)
         ledger.flush()
         rounds.flush()
-    return replace(trained, saved=saved, ended=ended)
+    return replace(trained, saved=saved, ended=ended, shortcuts=shortcuts.figures_of(server))
 
 
 def _load_start_weights(server: Server, directory: RunDirectory, reporter: Reporter) -> None:
@@ -330,7 +341,7 @@ def _load_start_weights(server: Server, directory: RunDirectory, reporter: Repor
     directory.write_once(START, json_text(start_weights.as_json()))
 
 
-def _adopt(trained: Path, setup: Setup, server: Server) -> Message:
+def _adopt(trained: Path, setup: Setup, server: Server, reporter: Reporter) -> Message:
     """Adopt the members of a finished run whose recipe differs only in its evaluation."""
     saved = saved_model.load(trained)
     their_recipe = recipes.validate(saved.recipe, read_method)  # newer keys have their defaults
@@ -339,9 +350,10 @@ def _adopt(trained: Path, setup: Setup, server: Server) -> Message:
     theirs, ours = (training_of(recipes.tree_of(recipe), exact) for recipe in (their_recipe, setup.recipe))
     if theirs != ours or find(their_recipe.method).server is not setup.method.server:
         raise UserError(str(trained), f"was trained with other settings than {setup.method.name} has here")
-    server.round = int(read_metrics(trained / METRICS)["rounds"])
     server.exchange.ledger.mark_repeated(0)  # a killed attempt may have left lines
-    server.exchange.close_training(server.round)
+    shortcuts.ask_sites(server, reporter.say)
+    server.round = int(read_metrics(trained / METRICS)["rounds"])
+    server.exchange.address_all_sites(server.round)
     return saved.finished
 
 

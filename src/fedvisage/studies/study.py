@@ -34,6 +34,7 @@ _PUBLISHED = re.compile(r"published\.(?:hter_target_eer|hter_train_eer|tpr_bona_
 _RATE = re.compile(r"(generic|personal)(?:\.(generic|local|own))?\.((?:tar|tpir)@\d+e-\d+)")
 _IMPOSTORS = re.compile(r"impostors\.(?:within|across)\.tar@\d+e-\d+")
 _HELDOUT = re.compile(r"heldout\.(eer|auc)")
+_OWN_MODELS = re.compile(r"personal\.(?:eer|auc)")
 _GROUP = re.compile(r"group\.([A-Za-z0-9_-]+)\.accuracy")
 _BENCHMARK = re.compile(
     rf"({SITE_NAME.pattern})(?:\.([A-Za-z0-9_-]+))?\.(accuracy|(?:tar|tpir|rank)@(?:\d+e-\d+|[1-9]\d*))"
@@ -68,7 +69,7 @@ WORDS = ("accuracy", "rank")
 """Measures that are not abbreviations."""
 
 Attacks = Literal["hter", "eer", "auc", "tpr_at_fpr_1pct", "bpcer", "apcer_pooled", "acer"]
-_OWN = (_RATE, _PUBLISHED, _GROUP, _IMPOSTORS, _HELDOUT)
+_OWN = (_RATE, _PUBLISHED, _GROUP, _IMPOSTORS, _HELDOUT, _OWN_MODELS)
 _NAMES = "|".join([*(one.pattern for one in _OWN), *COSTS, _BENCHMARK.pattern])
 Figure = Attacks | Annotated[str, Field(pattern=f"^({_NAMES})$")]
 
@@ -89,8 +90,9 @@ def value_of(metrics: Metrics, figure: str) -> float | None:
     `evaluation.published`. `impostors.across.tar@1e-3` only counts impostor pairs from different groups,
     `impostors.within` those within one group; `group.African.accuracy` is the accuracy on ten folds of pairs within a
     group of the target's set. `heldout.eer` and `heldout.auc` are means over the sites, on their held-out images; they
-    do not involve the target. Costs are `seconds`, `peak_rss_mb`, `megabytes_up`, `megabytes_down` and
-    `steps_per_epoch`; bytes that an interrupted run sent twice count once.
+    do not involve the target. `personal.eer` and `personal.auc` are those of the sites' own models. Costs are
+    `seconds`, `peak_rss_mb`, `megabytes_up`, `megabytes_down` and `steps_per_epoch`; bytes that an interrupted run sent
+    twice count once.
 
     Figures of a further benchmark start with its name: `lfw.accuracy` and `lfw.tar@1e-3` on its only list of pairs,
     `rfw.african.accuracy` on one of several lists, `ijb-c.tar@1e-4`, `ijb-c.tpir@1e-2` and `ijb-c.rank@1` on templates

@@ -16,7 +16,7 @@ from fedvisage.methods.models.model import load_constant
 from fedvisage.metrics.recorded import Metrics
 from fedvisage.nn.compute import Compute, Layout, choose_algorithms, resolve_compute
 from fedvisage.recipe import Recipe
-from fedvisage.tasks import scoring
+from fedvisage.tasks import scoring, shortcuts
 from fedvisage.tasks.pad.task import TASK as PAD
 from fedvisage.tasks.recognition.task import TASK as RECOGNITION
 from fedvisage.tasks.scoring import Scorer
@@ -104,7 +104,8 @@ class Setup:
         """Return the network that the sites of this process share, with all calls that they answer."""
         scorer = self.scorer()
         about_finished = {**self.task.calls(scorer), **scoring.calls(scorer)}
-        workspace = Workspace(self.method, self.recipe, self.compute, about_finished)
+        before_training = shortcuts.calls(self.recipe)
+        workspace = Workspace(self.method, self.recipe, self.compute, about_finished, before_training)
         for net in (scorer.net, workspace.net):
             load_constant(net, self.recipe, self.files)
         return workspace

@@ -18,6 +18,7 @@ from fedvisage.federation.method import Call, Method, TaskName, accept_any
 from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import Upload
+from fedvisage.metrics.groups import Groups
 from fedvisage.metrics.identification import SiteFigures
 from fedvisage.metrics.recorded import Metrics
 from fedvisage.metrics.threshold import Histogram
@@ -41,6 +42,8 @@ class TrainingResult:
     """Recognition: metrics of the sites' own models on their people, by model and site."""
     kept: dict[str, Any] = field(default_factory=dict)
     """With ``training.keep``: what was kept, and the held-out metrics of start and result by site."""
+    shortcuts: dict[str, Any] = field(default_factory=dict)
+    """With ``evaluation.shortcuts``: at how many sites each property of images alone separates the classes."""
     ended: dict[str, str] = field(default_factory=dict)
     """Cause and reason of an early end of training; empty if all rounds of the recipe took place."""
 
@@ -89,8 +92,9 @@ class Task:
     """Returns a model's metrics on the target that need no threshold."""
     check_set: Callable[[PreparedSet, Recipe, str], None]
     """Refuses a set or an evaluation setting that does not apply to models of this task."""
-    evaluate_saved: Callable[[Scorer, SavedModel, View, str, Path | None], dict[str, Any]]
-    """Evaluates a finished model on other data; with a directory, writes the files for recomputing the metrics."""
+    evaluate_saved: Callable[[Scorer, SavedModel, View, str, Path | None, Groups | None], dict[str, Any]]
+    """Evaluates a finished model on other data, also by group if there are groups; with a directory, writes the files
+    for recomputing the metrics."""
     open_benchmarks: Callable[[Mapping[str, str], Recipe, Path, Say], dict[str, Benchmark]]
     """Opens further sets for the evaluation of a finished model, by name."""
     evaluate_benchmarks: Callable[[Scorer, SavedModel, Mapping[str, Benchmark]], dict[str, Any]]

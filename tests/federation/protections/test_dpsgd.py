@@ -416,6 +416,8 @@ def test_a_repeated_visit_sends_the_stored_weights_again(sets: Sets, tmp_path: P
         ({"method__weight": "examples"}, "recipe.method.weight", "uniform"),
         ({"privacy": {"epsilon": 1.0, "delta": 1e-5}}, "recipe.privacy.epsilon", "budget"),
         ({"evaluation__threshold": "source-train-eer"}, "recipe.evaluation.threshold", "source-eer"),
+        ({"evaluation__published": True}, "recipe.evaluation.published", "training.privacy"),
+        ({"evaluation__shortcuts": True}, "recipe.evaluation.shortcuts", "training.privacy"),
         ({"federation__secure": True}, "recipe.training.privacy", "federation.secure"),
         ({"federation__dp": {"clip": 1.0, "noise": 0.0}}, "recipe.training.privacy", "federation.dp"),
         ({"training__statistics": "exact"}, "recipe.training.statistics", "noise"),

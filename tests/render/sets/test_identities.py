@@ -40,6 +40,16 @@ def test_photographs_of_every_person_are_split_as_requested(rendered: PreparedSe
     assert rendered.rows.group[::5].tolist() == [f"group-{number % 4}" for number in range(3, 9)]
 
 
+def test_every_photograph_has_the_tone_of_its_person(rendered: PreparedSet) -> None:
+    rows = rendered.rows
+    for number in range(3, 9):
+        (shot, *_) = photographs_of(SMALL, number)
+        melanin = float(draw_people([shot.person], shot.group)["melanin"])
+        tones = set(rows.further["tone"][rows.subject == f"person-{number:06d}"].tolist())
+        assert tones == {"light" if melanin < 0.25 else "medium" if melanin < 0.5 else "dark"}
+    assert set(rows.further["age"].tolist()) <= {"young", "middle", "old"}
+
+
 @pytest.mark.slow
 def test_the_bytes_do_not_depend_on_the_number_of_workers(rendered: PreparedSet, tmp_path: Path) -> None:
     render_identities(SMALL, tmp_path / "set", workers=2)

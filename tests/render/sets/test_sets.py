@@ -7,9 +7,11 @@ import pytest
 import torch
 from tests.refusals import refused
 
+from fedvisage.base.streams import derive, numpy_rng
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.sources import check_source, render_set
 from fedvisage.render.domains import DOMAINS
+from fedvisage.render.people import draw_people
 from fedvisage.render.sets import Synthesis, parse_synthesis, plan_videos
 
 SMALL = "C subjects=3 videos=1 frames=1 size=48"
@@ -134,6 +136,23 @@ def test_frames_of_a_print_video_differ_slightly(tmp_path: Path) -> None:
 def test_every_domain_renders(domain: str, tmp_path: Path) -> None:
     filmed = render(f"{domain} subjects=1 videos=1 frames=1 size=32 heldout=0", tmp_path / domain)
     assert (filmed.images.reshape(len(filmed), -1).std(1) > 10).all()
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+def test_people_have_the_skin_tone_and_age_that_they_are_drawn_with(generation: int, tmp_path: Path) -> None:
+    rows = render(f"O generation={generation} subjects=6 videos=1 frames=1 size=32", tmp_path / "set").rows
+    seeds = [derive(0, "person", "O", number) for number in range(6)]
+    melanin = draw_people(seeds)["melanin"][:, 0].tolist()
+    for number, (seed, level) in enumerate(zip(seeds, melanin, strict=True), 1):
+        mine = rows.subject == f"O-{number:04d}"
+        tone = "light" if level < 0.25 else "medium" if level < 0.5 else "dark"
+        assert set(rows.further["tone"][mine].tolist()) == {tone}
+        draws = numpy_rng(seed, "person")
+        draws.choice([-1.0, 1.0])
+        draws.normal()
+        share = draws.random()  # of the range of ages, as ``uniform`` draws it
+        age = "young" if share < 1 / 3 else "middle" if share < 2 / 3 else "old"
+        assert set(rows.further["age"][mine].tolist()) == {age}
 
 
 LINE = "O generation=2 subjects=2 videos=1 frames=1 size=48"

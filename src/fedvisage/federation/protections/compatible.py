@@ -146,6 +146,16 @@ def _check_people(recipe: Recipe, method: Method) -> None:
             f"{ON_TRAINING} sends counts of training scores without noise; use source-eer, on held-out people",
         ),
         (
+            bool(recipe.evaluation.published),
+            "evaluation.published",
+            "sends counts of training scores without noise, beside training.privacy; leave it out",
+        ),
+        (
+            bool(recipe.evaluation.shortcuts),
+            "evaluation.shortcuts",
+            "sends properties of training images without noise, beside training.privacy; leave it out",
+        ),
+        (
             federation.secure is not None or federation.dp is not None,
             "training.privacy",
             "excludes federation.secure and federation.dp; leave them out",

@@ -1,5 +1,7 @@
 """The site's end of a secure sum: five calls, declared, checked and recorded like all others.
 
+The sum is that of a round's training, or the one before training that ``evaluation.shortcuts`` asks for.
+
 ``secure-keys`` and ``secure-shares`` precede training, ``train`` returns masked numbers instead of weights,
 ``secure-consistency`` signs the list of survivors, and ``secure-unmask`` reveals the shares that unmask their sum. A
 site executes each call once per sum, in this order. Its secrets stay in memory until the end of the round.
@@ -10,13 +12,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedvisage.base.streams import numpy_rng
-from fedvisage.federation.method import Call
+from fedvisage.federation.method import BEFORE_TRAINING, Call
 from fedvisage.federation.protections.compatible import weighs_by_examples
 from fedvisage.federation.record.attendance import select_sites
 from fedvisage.federation.secure import protocol
@@ -25,6 +28,7 @@ from fedvisage.federation.secure.trust import CREDENTIAL, keys_statement, surviv
 from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message, digest_of
 from fedvisage.federation.wire.schema import SUMMED, RefusedMessage, Schema, Upload, check
+from fedvisage.metrics.operating_point import LEAST_SITES
 from fedvisage.recipe import Recipe, Secure
 
 KEYS, SHARES, CONSISTENCY, UNMASK = "secure-keys", "secure-shares", "secure-consistency", "secure-unmask"
@@ -71,10 +75,12 @@ def layout_of(schema: Schema) -> Layout:
     }
 
 
-def with_secure_sum(calls: Mapping[str, Call], schema: Schema, recipe: Recipe) -> dict[str, Call]:
-    """Return a method's calls with secure aggregation of the summed one, whose plain upload has this ``schema``."""
-    derived = recipe.federation.secure is not None and recipe.federation.secure.entropy == "derived"
+def with_secure_sum(calls: Mapping[str, Call], schema: Schema, recipe: Recipe, summed: str = SUMMED) -> dict[str, Call]:
+    """Return calls with secure aggregation of the summed one, whose plain upload has this ``schema``."""
+    plain, derived = calls[summed], settings_of(recipe).entropy == "derived"
     promise = "in a sum only" + (", but masks follow from the run's seed" if derived else "")
+    last_round = plain.last_round if recipe.federation.secure is None else None
+    step = partial(Call, first_round=plain.first_round, last_round=last_round)
     most = protocol.MOST_SITES
     # The fields of keys, shares and lists in both directions.
     public = Upload("public", "key", shape=(3, KEY), dtype="uint8")
@@ -91,26 +97,28 @@ def with_secure_sum(calls: Mapping[str, Call], schema: Schema, recipe: Recipe) -
     hidden = Upload("masked", "masked", shape=size, dtype="int64", guarantee=promise)
     return {
         **calls,
-        KEYS: Call(_keys, (public, signature)),
-        SHARES: Call(_shares, (sealed,), takes=lambda _: (members, roster, signatures)),
-        SUMMED: Call(
-            lambda site, message: _mask_upload(site, message, calls[SUMMED], schema),
+        KEYS: step(_keys, (public, signature)),
+        SHARES: step(_shares, (sealed,), takes=lambda _: (members, roster, signatures)),
+        summed: step(
+            lambda site, message: _mask_upload(site, message, plain, schema),
             (hidden,),
-            takes=lambda recipe: (*calls[SUMMED].takes(recipe), present, sealed),
+            takes=lambda recipe: (*plain.takes(recipe), present, sealed),
+            last_round=plain.last_round,
         ),
-        CONSISTENCY: Call(_agree, (signature,), takes=lambda _: (survivors,)),
-        UNMASK: Call(_unmask, (shares,), takes=lambda _: (survivors, signers, signatures)),
+        CONSISTENCY: step(_agree, (signature,), takes=lambda _: (survivors,)),
+        UNMASK: step(_unmask, (shares,), takes=lambda _: (survivors, signers, signatures)),
     }
 
 
 def settings_of(recipe: Recipe) -> Secure:
-    """Return the section ``federation.secure`` of a recipe that has one."""
-    assert recipe.federation.secure is not None
-    return recipe.federation.secure
+    """Return the section ``federation.secure`` of a recipe, or its defaults, for a sum before training."""
+    return recipe.federation.secure or Secure()
 
 
 def threshold_of(recipe: Recipe, round_number: int) -> int:
-    """Return the number of a round's selected sites that must finish."""
+    """Return the number of a round's selected sites that must finish; before training all sites are selected."""
+    if round_number == BEFORE_TRAINING:
+        return max(LEAST_SITES, settings_of(recipe).sites_needed(len(recipe.data.sites)))
     names = select_sites(sorted(recipe.data.sites), recipe.federation, recipe.runtime.seed, round_number)
     return settings_of(recipe).sites_needed(len(names))
 
@@ -170,7 +178,7 @@ def _shares(site: Site, message: Message) -> Message:
 
 
 def _mask_upload(site: Site, message: Message, plain: Call, schema: Schema) -> Message:
-    """Train, check the values here because the server cannot, and return them masked.
+    """Run the call, check its values here because the server cannot, and return them masked.
 
     Once per sum, because two uploads under the same masks would reveal their difference.
     """
@@ -191,8 +199,9 @@ def _mask_upload(site: Site, message: Message, plain: Call, schema: Schema) -> M
     tensors = {name: reply[name].detach().cpu() for name in layout_of(schema)}
     # The site's weight: 1, or its number of images relative to the largest number that counts.
     most = settings_of(site.recipe).most_examples
-    weight = min(int(reply["examples"]), most) / most if weighs_by_examples(site.recipe) else 1.0
-    numbers = protocol.encode_all(tensors, weight, reply["loss"].cpu())
+    by_examples = "examples" in reply and weighs_by_examples(site.recipe)
+    weight = min(int(reply["examples"]), most) / most if by_examples else 1.0
+    numbers = protocol.encode_all(tensors, weight, reply.get("loss", torch.zeros(())).cpu())
     state.envelopes = dict(zip(present, envelopes, strict=True))
     protocol.mask_numbers(numbers, state.secrets, state.roster, state.own, present)
     site.trust.remember_use()  # before masked numbers leave

@@ -91,11 +91,14 @@ class RunMemory:
         self._shares_images: dict[str, bool] = {}
         self._is_bound = False
 
-    def check_use(self) -> None:
-        """Raise ``Refused`` if earlier runs on images of this data and this run could reveal single uploads."""
+    def check_use(self, *, in_sum: bool = True) -> None:
+        """Raise ``Refused`` if earlier runs on images of this data and this run could reveal single uploads.
+
+        Without secure sums in training, a run has a sum only before it, and ``in_sum`` is false for the training.
+        """
         needed = self._roster if self._settings else [PLAIN]
         for path, record in self._related() if frozenset(needed) not in self._allowed else ():
-            if (reason := self._conflict(path, record)) is not None:
+            if (reason := self._conflict(path, record, in_sum)) is not None:
                 raise RefusedMessage(FIELD, reason + _or_allow(",".join(needed)))
 
     def remember_use(self) -> None:
@@ -104,7 +107,7 @@ class RunMemory:
             return
         self._directory.mkdir(parents=True, exist_ok=True)
         with lock_directory(self._directory, PATIENCE):
-            self.check_use()
+            self.check_use(in_sum=bool(self._settings))
             former = self._path(self._roster)
             if self._settings and former.exists():
                 # Replace a record of an earlier version, without settings, whose name depends on roster and images
@@ -136,12 +139,15 @@ class RunMemory:
                 record["rounds"][number] = {"run": self._run, "survivors": sorted(survivors)}
                 write_json(path, record)
 
-    def _conflict(self, path: Path, record: Mapping[str, Any]) -> str | None:
+    def _conflict(self, path: Path, record: Mapping[str, Any], in_sum: bool) -> str | None:
         """Return why this run and a recorded one could reveal single uploads, and what to do; None if they cannot."""
         before, settings = f"run {record['run']!r}", record.get("settings")
         if self._settings == settings == {}:
-            return None
-        if not self._settings:
+            if not in_sum or not record["rounds"] or path == self._own_path:
+                return None
+            reason = f"{before} had a sum before training over other images of this site"
+            remedy = "keep the same images, or leave evaluation.shortcuts out"
+        elif not self._settings:
             reason, remedy = f"{before} used the same data with federation.secure, and this run has none", "set it"
         elif settings == {}:
             reason, remedy = f"{before} used the same data without federation.secure", "use other data"

@@ -33,8 +33,8 @@ class SecureMean:
     failed: Mapping[str, str]
 
 
-def sum_uploads(exchange: Exchange, message: Message, like: Layout, threshold: int) -> SecureMean:
-    """Sum the sites' uploads by secure aggregation, and return the mean."""
+def sum_uploads(exchange: Exchange, message: Message, like: Layout, threshold: int, call: str = SUMMED) -> SecureMean:
+    """Sum the sites' uploads of a call by secure aggregation, and return the mean."""
     # Round 0 of the protocol: keys. Only sites that published keys take part in the following steps.
     keys = _ask(exchange, KEYS, {}, {})
     names = tuple(keys)
@@ -55,7 +55,7 @@ def sum_uploads(exchange: Exchange, message: Message, like: Layout, threshold: i
         envelopes[names[to]] = {"present": torch.tensor(present), "sealed": rows}
     # Round 2: masked uploads, added as they arrive, so that only the sum is in memory.
     total, survivors, failed = np.zeros(protocol.size_of(like), dtype=np.uint64), list[str](), dict[str, str]()
-    for reply in exchange.run(SUMMED, message, each=envelopes, to=tuple(envelopes)):
+    for reply in exchange.run(call, message, each=envelopes, to=tuple(envelopes)):
         if reply.message is None:
             failed[reply.site] = reply.failure
             continue

@@ -55,13 +55,17 @@ def separate_norms(model: Model) -> Callable[[Recipe], nn.ModuleDict]:
 
 
 def check(recipe: Recipe) -> None:
-    """Reject initial weights that would not reach the sites' own layers."""
+    """Reject a ResNet without BatchNorm, and initial weights that would not reach the sites' own layers."""
+    network = getattr(recipe.method, "network", None)
+    if without := getattr(network, "without_batchnorm", ""):
+        problem = f"FedBN keeps BatchNorm layers at the sites, which {without} does not have"
+        raise UserError("recipe.method.network.norm", f"{problem}; leave norm out, or use fedavg")
     if recipe.options(NormOptions).norms == "private" and recipe.training.start is not None:
         raise UserError(
             "recipe.training.start",
             "does not reach the sites' own normalisation layers; leave it out, or use method.norms: shared",
         )
-    weights = getattr(getattr(recipe.method, "network", None), "weights", None)
+    weights = getattr(network, "weights", None)
     sources = {"training.pretrain": recipe.training.pretrain, "method.network.weights": weights}
     for place in (place for place, value in sources.items() if value not in (None, "none")):
         raise UserError(

@@ -28,8 +28,8 @@ from fedvisage.data.batches import View
 from fedvisage.federation.method import GENERIC, Member, Personal, Prediction
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import OWNED, Batch, Site
-from fedvisage.federation.wire.message import Message, under
-from fedvisage.methods.models.model import ByExamples, Loss, Model
+from fedvisage.methods.models.model import GENERIC_AND_LOCAL, ByExamples, Loss, Model, keep_local, local_model
+from fedvisage.methods.models.model import LOCAL as LOCAL
 from fedvisage.nn.face_networks import ClassCentres, FaceNetwork, NetworkName, face_network, load_backbone
 from fedvisage.nn.losses.cosface import cosface
 from fedvisage.nn.partial import BatchClasses, Sampler
@@ -67,8 +67,6 @@ def classes_of(site: Site, batch: Batch, centres: list[nn.Parameter]) -> BatchCl
 
 
 PAPER = "Liu et al., FedFR: Joint Optimization Federated Framework for Generic and Personalized Face Recognition, 2022"
-LOCAL = "local/"
-"""Prefix of the local model in a site's private state."""
 OWN_CENTRES = "W"
 SHIFT = "c"
 """Name of the bias of Π among a site's own parameters, if it has one."""
@@ -227,7 +225,12 @@ def train_local_model(site: Site, loss: Loss, view: View, parts: Sequence[str], 
     with sample_classes(site, optimizer, site.recipe.options(CosFace).sampled_classes, centres):
         for batch in site.batches_of(view):
             site.learn(optimizer, partial(loss, site), batch)
-    keep_local(site)
+    keep_local_backbone(site)
+
+
+def keep_local_backbone(site: Site) -> None:
+    """Store the local model without public centres, which recognition does not use."""
+    keep_local(site, *(part for part in site.net if part != "centres"))
 
 
 def class_centres(site: Site, *, public: bool) -> list[nn.Parameter]:
@@ -242,17 +245,6 @@ def features_of(site: Site, images: Tensor) -> Tensor:
     return features.float()
 
 
-def keep_local(site: Site) -> None:
-    """Store the local model before the mean replaces it; without public centres, which recognition does not use."""
-    parts = [part for part in site.net if part != "centres"]
-    site.kept.update({f"{LOCAL}{name}": value for name, value in site.tensors(*parts).items()})
-
-
-def local_model(site: Site, finished: Message) -> Message:
-    """Return the site's local model, or the finished model if the site never trained."""
-    return under(LOCAL, site.kept) or finished
-
-
 def own_transformation(site: Site) -> Callable[[Tensor], Tensor]:
     """Return the site's transformation of features: Π, or the identity if the site never trained."""
     stored = site.kept.get("own/Pi")
@@ -264,14 +256,13 @@ def own_transformation(site: Site) -> Callable[[Tensor], Tensor]:
 
 
 # Predictions by the models that a site evaluates on its own people; the method's choice is the last.
-_LOCAL = Personal(local_model)
 GENERIC_ONLY = Prediction(predict, features=predict, personal={"generic": GENERIC})
-LOCAL_ONLY = Prediction(predict, features=predict, personal={"local": _LOCAL})
-WITH_LOCAL = Prediction(predict, features=predict, personal={"generic": GENERIC, "local": _LOCAL})
+LOCAL_ONLY = Prediction(predict, features=predict, personal={"local": GENERIC_AND_LOCAL["local"]})
+WITH_LOCAL = Prediction(predict, features=predict, personal=GENERIC_AND_LOCAL)
 WITH_CUSTOMISED = Prediction(
     predict,
     features=predict,
-    personal={"generic": GENERIC, "local": _LOCAL, "own": Personal(local_model, own_transformation)},
+    personal={**GENERIC_AND_LOCAL, "own": Personal(local_model, own_transformation)},
 )
 
 
@@ -287,7 +278,7 @@ ADVICE: dict[NetworkName, str] = {
     "iresnet50": "the medium iResNet; can start from published weights; takes adapters.",
     "iresnet100": "the largest iResNet; start from published weights and train adapters.",
     "mobilefacenet": "a small network for phones; can start from published weights.",
-    "mobilefacenet-dw": "as mobilefacenet, in the variant of the foamliu project and its weights.",
+    "mobilefacenet-dw": "mobilefacenet as in the foamliu project.",
     "timm-embedding": "any image network of timm with a head for embeddings.",
 }
 
@@ -308,6 +299,7 @@ MODELS = {
         check=check_backbone,
         begin=begin,
         least_identities=two_identities,
+        own_head=own_centres,
     )
     for name, advice in ADVICE.items()
 }

@@ -6,23 +6,35 @@ for recognition. Papers that define network and algorithm as one are methods of 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal, cast
 
+import torch
 from pydantic import create_model
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from fedvisage.base.errors import UserError
-from fedvisage.federation.method import Member, Prediction, TaskName, accept_any, keep_initial_model, one_identity
+from fedvisage.federation.method import (
+    GENERIC,
+    Member,
+    Personal,
+    Prediction,
+    TaskName,
+    accept_any,
+    keep_initial_model,
+    one_identity,
+)
 from fedvisage.federation.protections.dpsgd import train_on_people, trains_on_people
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
-from fedvisage.federation.wire.message import Message
+from fedvisage.federation.wire.message import Message, under
 from fedvisage.nn.adapters import FaceBackbone, FrozenNetwork, load_frozen
+from fedvisage.nn.inputs import CHANNELS
 from fedvisage.nn.timm_network import PLACE, load_weights
 from fedvisage.nn.vit import live_logit
 from fedvisage.recipe import MethodOptions, Recipe
@@ -47,6 +59,26 @@ def train_batches(site: Site, loss: Loss) -> None:
 
     for batch in site.batches():
         site.learn(optimizer, value, batch)
+
+
+# A site's own model, which it keeps between rounds and evaluates on its own people.
+
+LOCAL = "local/"
+"""Prefix of the local model in a site's private state."""
+
+
+def keep_local(site: Site, *parts: str) -> None:
+    """Store the local model before the mean replaces it."""
+    site.kept.update({f"{LOCAL}{name}": value for name, value in site.tensors(*parts).items()})
+
+
+def local_model(site: Site, finished: Message) -> Message:
+    """Return the site's local model, or the finished model if the site never trained."""
+    return under(LOCAL, site.kept) or finished
+
+
+GENERIC_AND_LOCAL = {"generic": GENERIC, "local": Personal(local_model)}
+"""The models that a site with a local model can evaluate on its own people; the method's choice is the last."""
 
 
 class AveragingOptions(MethodOptions):
@@ -99,6 +131,8 @@ class Model:
     """Loads weights that the recipe names into the initial model."""
     least_identities: Callable[[Recipe], int] = one_identity
     """Recognition: the number of identities that a site needs for the loss to have a gradient."""
+    own_head: Callable[[Site], nn.Parameter] | None = None
+    """Recognition: returns the class centres of a site, its own last layer."""
 
     def __repr__(self) -> str:
         """Return the name, title and task."""
@@ -118,6 +152,22 @@ class Model:
         with site.autocast():
             features = self.represent(site.net, batch.images)
         return self.supervise(site, batch, features)
+
+    def head(self, site: Site) -> dict[str, nn.Parameter]:
+        """Return the trained tensors of the last layer by name: those on which the features do not depend."""
+        if self.own_head is not None:
+            return {"own head": self.own_head(site)}
+        weights = {name: value for name, value in site.net.named_parameters() if value.requires_grad}
+        if "head" not in site.common:
+            # One image through a copy in evaluation mode, which changes no running statistics.
+            net, side = copy.deepcopy(site.net).eval(), site.recipe.input.size
+            images = torch.zeros(1, CHANNELS[site.recipe.input.colour], side, side, device=site.compute.device)
+            copies = dict(net.named_parameters())
+            with site.autocast():
+                total = self.represent(net, images).sum()
+            slopes = torch.autograd.grad(total, [copies[name] for name in weights], allow_unused=True)
+            site.common["head"] = [name for name, slope in zip(weights, slopes, strict=True) if slope is None]
+        return {name: weights[name] for name in site.common["head"]}
 
 
 def classifier_model(

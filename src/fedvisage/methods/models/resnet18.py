@@ -6,6 +6,7 @@ and §IV-A4.
 
 from torch import Tensor, nn
 
+from fedvisage.base.errors import UserError
 from fedvisage.methods.models.model import AveragingOptions, classifier_model
 from fedvisage.nn.resnet import ResNet18, pooled_features, resnet18
 from fedvisage.recipe import MethodOptions, Recipe
@@ -24,6 +25,19 @@ class Options(DetectorOptions, AveragingOptions):
 def network(recipe: Recipe) -> nn.ModuleDict:
     """Build the network as a single part."""
     return nn.ModuleDict({"model": resnet18(recipe.options(DetectorOptions).network, recipe.input.colour)})
+
+
+def check(recipe: Recipe) -> None:
+    """Refuse what needs BatchNorm's statistics if the network has none."""
+    without = recipe.options(DetectorOptions).network.without_batchnorm
+    if not without:
+        return
+    if recipe.training.statistics in ("exact", "frozen"):
+        problem = f"{recipe.training.statistics} is about BatchNorm's statistics, which {without} does not have"
+        raise UserError("recipe.training.statistics", f"{problem}; leave it out, or set norm: batch")
+    if recipe.evaluation.adapt is not None:
+        problem = f"adapts BatchNorm layers, which {without} does not have"
+        raise UserError("recipe.evaluation.adapt", f"{problem}; set adapt: none, or norm: batch")
 
 
 def represent(net: nn.ModuleDict, images: Tensor) -> Tensor:
@@ -46,4 +60,5 @@ MODEL = classifier_model(
     parts=("model",),
     represent=represent,
     head=head,
+    check=check,
 )

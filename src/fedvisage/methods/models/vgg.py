@@ -32,7 +32,7 @@ def head(net: nn.ModuleDict, features: Tensor) -> Tensor:
 MODEL = classifier_model(
     name="fedma-vgg",
     title="VGG",
-    advice="Attack detection: FedMA's VGG without BatchNorm, to compare FedMA with averaging on one network.",
+    advice="Attack detection: FedMA's VGG without BatchNorm.",
     options=Options,
     network=network,
     parts=LAYERS,

@@ -183,7 +183,7 @@ VIT = replace(
     name="vit",
     title="ViT",
     paper=vit.PAPER,
-    advice="Simulation only: ViT on all data in one place, for comparison with fedsis.",
+    advice="Simulation only: ViT on all data in one place.",
     options=vit.Options,
     members="pooled",
 )
@@ -200,7 +200,7 @@ VIT_H = replace(
     VIT,
     name="vit-h",
     title="ViT-H",
-    advice="Simulation only: ViT-H on all data in one place, for comparison with fedsis.",
+    advice="Simulation only: ViT-H on all data in one place.",
     options=vit.HybridOptions,
 )
 """ViT-H: a hybrid vision transformer trained on the merged data of all data centres (FedSIS, §3.3 and Tables 1–3).

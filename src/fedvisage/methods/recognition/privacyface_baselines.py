@@ -87,7 +87,7 @@ GLOBAL = replace(
     CONVENTIONAL,
     name="privacyface-global",
     title="Global training",
-    advice="Simulation only: all people in one place, for comparison with privacyface.",
+    advice="Simulation only: all people in one place.",
     prediction=face.GENERIC_ONLY,
     members="pooled",
 )

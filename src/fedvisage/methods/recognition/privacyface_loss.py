@@ -141,7 +141,7 @@ def train_model(site: Site, model: Message, clusters: Tensor | None) -> Message:
     statistics = site.statistics()
     if options.public_epochs:
         fine_tune(site, public_people(site), options.public_epochs)
-    face.keep_local(site)
+    face.keep_local_backbone(site)
     return site.tensors("model") | statistics
 
 

@@ -114,7 +114,7 @@ def affine(net: nn.Module, over: str) -> list[nn.Parameter]:
     if alternative is None:
         raise UserError(
             "evaluation.adapt",
-            "this model has no normalisation layers whose scale and shift could be trained; leave adaptation out",
+            "this model has no BatchNorm and no LayerNorm whose scale and shift could be trained; leave adaptation out",
         )
     raise UserError("evaluation.adapt.over", f"this model has no {over} layers to adapt; choose {alternative}")
 

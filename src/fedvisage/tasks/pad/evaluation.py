@@ -20,6 +20,7 @@ from fedvisage.federation.method import Method
 from fedvisage.federation.server import Server, members_of
 from fedvisage.federation.wire.message import Message
 from fedvisage.metrics import pad
+from fedvisage.metrics.groups import Groups, attack_rates, compare_groups
 from fedvisage.metrics.intervals import intervals
 from fedvisage.metrics.operating_point import BONA_FIDE, CLASSES, ClassCounts, ErrorCurves, average_curves
 from fedvisage.metrics.scores import Scores, by_video, concatenate, from_columns
@@ -137,6 +138,27 @@ def heldout_table(histograms: Mapping[str, Histogram], thresholds: Mapping[str, 
     return table
 
 
+def add_personal(server: Server, finished: Message, table: dict[str, Any]) -> None:
+    """Request the counts of the sites' own models, and add their AUC and EER to each site's row of a table."""
+    for site, reply in call_with_model(server, heldout.PERSONAL, finished).items():
+        counts = zip(heldout.own_models(server.method), reply["own_histograms"].numpy(), strict=True)
+        table.setdefault(site, {})["personal"] = {
+            model: {"auc": auc_from_histogram(histogram), "eer": eer_from_histogram(histogram)}
+            for model, histogram in counts
+        }
+
+
+def personal_figures(method: Method, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the mean AUC and EER over the sites of the own model that the method chooses, its last."""
+    rows = [row["personal"] for _, row in sorted(table.items()) if "personal" in row]
+    if not rows:
+        return {}
+    chosen = [*heldout.own_models(method)][-1]
+    values = {name: [row[chosen][name] for row in rows if row[chosen][name] is not None] for name in ("auc", "eer")}
+    means = {name: float(np.mean(measured)) if measured else None for name, measured in values.items()}
+    return {"personal": {"model": chosen, **means}}
+
+
 def evaluate_pad(scorer: Scorer, saved: SavedModel, view: View, target: str) -> TargetEvaluation:
     """Score the target's data, after adaptation if the recipe asks for it, and compute all metrics."""
     parts, members = [], {}
@@ -226,6 +248,12 @@ def figures_of(scores: Scores, threshold: Threshold, recipe: Recipe) -> dict[str
             for level, scored in levels.items()
         }
     return figures
+
+
+def compare_attacks(scores: Scores, threshold: float, level: str, groups: Groups) -> dict[str, Any]:
+    """Return the rates of each group of frames, at a level, and their variation."""
+    at_level = by_video if level == "video" else lambda frames: frames
+    return compare_groups(groups, lambda mask, rng: attack_rates(at_level(scores.where(mask)), threshold, rng))
 
 
 def mean_figures(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -6,17 +6,20 @@ Adaptation to a target treats distances of that size as chance. With the rule `s
 site's training images, which the ledger states; with `evaluation.published` these are counted in addition.
 
 For the error-rate curves that a model keeps (`federation.rates: curve`), each site also sends the
-counts by attack type, and how many people and presentations they come from.
+counts by attack type, and how many people and presentations they come from. If the method gives sites models of their
+own, `personal` returns the counts of the same images by these.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import torch
 
-from fedvisage.federation.method import Call, Method
+from fedvisage.data.batches import View
+from fedvisage.federation.method import GENERIC, Call, Method, Personal
 from fedvisage.federation.site import Site, TrainingFailed
 from fedvisage.federation.wire.message import Digests, Message
 from fedvisage.federation.wire.schema import Upload
@@ -25,7 +28,7 @@ from fedvisage.metrics.threshold import BINS, ON_TRAINING, histogram
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.scoring import Logits, Scorer
 
-SCORES, SCATTER, TRAINING = "heldout", "scatter", "training"
+SCORES, SCATTER, TRAINING, PERSONAL = "heldout", "scatter", "training", "personal"
 BY_TYPE = Upload(
     "by_type",
     "statistic",
@@ -54,6 +57,18 @@ OF_TRAINING = {
 """The same uploads for recipes that evaluate sites on their training images."""
 
 
+def own_models(method: Method) -> Mapping[str, Personal]:
+    """Return the models of its own that a site evaluates, without the generic one."""
+    return {name: model for name, model in method.prediction.personal.items() if model is not GENERIC}
+
+
+def personal_upload(method: Method) -> Upload:
+    """Return the upload of the counts of own models, one histogram per model."""
+    guarantee = "counts of held-out scores of the site's own models in fixed bins"
+    shape = (len(own_models(method)), 2, BINS)
+    return Upload("own_histograms", "statistic", shape=shape, dtype="int64", guarantee=guarantee)
+
+
 def calls(scorer: Scorer) -> dict[str, Call]:
     """Return the calls; the sites of a process share the scorer.
 
@@ -71,7 +86,7 @@ def calls(scorer: Scorer) -> dict[str, Call]:
         else:
             (logits,) = scorer.scores(finished, site.data).values()
         latest[site.name] = digests.of(finished), logits
-        return _count_scores(site, logits)
+        return _count_scores(site.data, logits)
 
     def scatter(site: Site, finished: Message) -> Message:
         digest, distance = scatters.get(site.name, ("", 0.0))
@@ -87,7 +102,15 @@ def calls(scorer: Scorer) -> dict[str, Call]:
 
     def of_training(site: Site, finished: Message) -> Message:
         (logits,) = scorer.scores(finished, site.data).values()
-        return _count_scores(site, logits)
+        return _count_scores(site.data, logits)
+
+    def personal(site: Site, finished: Message) -> Message:
+        assert site.test is not None
+        counts = []
+        for model in own_models(scorer.method).values():
+            (logits,) = scorer.scores(model.weights(site, finished), site.test).values()
+            counts.append(_count_scores(site.test, logits)["histogram"])
+        return {"own_histograms": torch.stack(counts)}
 
     recipe = scorer.recipe
     compared = 0 if recipe.training.keep is None else 2  # the start, and an average
@@ -100,6 +123,11 @@ def calls(scorer: Scorer) -> dict[str, Call]:
         **(
             {TRAINING: Call(of_training, (OF_TRAINING[SCORES],), exact=True, private=True)}
             if counts_training(recipe)
+            else {}
+        ),
+        **(
+            {PERSONAL: Call(personal, (personal_upload(scorer.method),), exact=True, private=True)}
+            if own_models(scorer.method)
             else {}
         ),
     }
@@ -136,8 +164,8 @@ def _count_by_type(site: Site, logits: Logits) -> Message:
     return {BY_TYPE.name: counts, PEOPLE.name: people}
 
 
-def _count_scores(site: Site, logits: Logits) -> Message:
-    """Return a site's scores as counts in bins."""
+def _count_scores(view: View, logits: Logits) -> Message:
+    """Return the scores of a view as counts in bins."""
     if not np.isfinite(logits).all():
         raise TrainingFailed("the model's held-out scores are not finite")
-    return {"histogram": torch.from_numpy(histogram(logits, site.data.labels.astype("int64")))}
+    return {"histogram": torch.from_numpy(histogram(logits, view.labels.astype("int64")))}

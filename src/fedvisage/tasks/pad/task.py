@@ -17,6 +17,7 @@ from fedvisage.federation.method import Method
 from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import Upload
+from fedvisage.metrics.groups import Groups
 from fedvisage.metrics.recorded import Metrics
 from fedvisage.metrics.scores import write_scores
 from fedvisage.metrics.threshold import ON_TRAINING, RATES, SOURCE_RULES
@@ -92,6 +93,9 @@ def summarise(metrics: Metrics) -> list[str]:
     species = "  ".join(f"{name} {percent(value)}" for name, value in metrics.part("apcer").items())
     lines.append(f"  APCER {species}  BPCER {percent(metrics['bpcer'])}")
     lines += [_amount(metrics), *_threshold_at_sites(metrics)]
+    if personal := metrics.part("personal"):
+        rates = "  ".join(f"{name.upper()} {percent(personal[name])}" for name in ("eer", "auc"))
+        lines.append(f"  sites' own models on their held-out images: {rates}")
     if published := metrics.part("published"):
         rates = [f"{title} {percent(published[name])}" for name, title in RATES.items() if name in published]
         lines.append(f"  as papers calculate it: {'; '.join(rates)}")
@@ -149,10 +153,11 @@ def check(recipe: Recipe, method: Method) -> None:
 
 
 def uploads(method: Method) -> Mapping[str, tuple[Upload, ...]]:
-    """Return the fields of histograms, scatter and counts by attack type."""
-    fields = {call: (upload,) for call, upload in heldout.UPLOADS.items()}
-    single = method.members == "each" or method.pooled
-    return fields if single else {**fields, heldout.SCATTER: (*fields[heldout.SCATTER], *heldout.FOR_CURVES)}
+    """Return the fields of histograms, scatter, counts by attack type and own models."""
+    fields: dict[str, tuple[Upload, ...]] = {call: (upload,) for call, upload in heldout.UPLOADS.items()}
+    if method.members != "each" and not method.pooled:
+        fields[heldout.SCATTER] = (*fields[heldout.SCATTER], *heldout.FOR_CURVES)
+    return fields | ({heldout.PERSONAL: (heldout.personal_upload(method),)} if heldout.own_models(method) else {})
 
 
 def choose_thresholds(server: Server, finished: Message) -> TrainingResult:
@@ -169,7 +174,10 @@ def choose_thresholds(server: Server, finished: Message) -> TrainingResult:
         on_training = evaluation.choose_thresholds(server.method, ON_TRAINING, trained)
     recipe = tree_of(server.recipe)
     saved = SavedModel(recipe, finished, thresholds, scatter, "pad", on_training=on_training, curves=curves)
-    return TrainingResult(saved, server.round, evaluation.heldout_table(histograms, thresholds), histograms, kept=kept)
+    table = evaluation.heldout_table(histograms, thresholds)
+    if heldout.own_models(server.method):
+        evaluation.add_personal(server, finished, table)
+    return TrainingResult(saved, server.round, table, histograms, kept=kept)
 
 
 def evaluate(scorer: Scorer, trained: TrainingResult, data: RunData, out: Path) -> dict[str, Any]:
@@ -180,6 +188,7 @@ def evaluate(scorer: Scorer, trained: TrainingResult, data: RunData, out: Path) 
         if scorer.recipe.evaluation.features:
             write_features(out, scorer, trained.saved.finished, data)
     place = "sites_training" if scorer.recipe.evaluation.threshold == ON_TRAINING else "sites_heldout"
+    figures |= evaluation.personal_figures(scorer.method, trained.heldout)
     return figures | {place: trained.heldout} | ({"kept": trained.kept} if trained.kept else {})
 
 
@@ -197,12 +206,17 @@ def check_set(prepared: PreparedSet, recipe: Recipe, entry: str) -> None:
         raise UserError("--pairs", "this model detects attacks; leave --pairs out")
 
 
-def evaluate_saved(scorer: Scorer, saved: SavedModel, view: View, name: str, out: Path | None) -> dict[str, Any]:
+def evaluate_saved(
+    scorer: Scorer, saved: SavedModel, view: View, name: str, out: Path | None, groups: Groups | None = None
+) -> dict[str, Any]:
     """Score a view, and write one line per frame."""
     result = evaluation.evaluate_pad(scorer, saved, view, name)
     if out is not None:
         write_scores(out / SCORES, result.scores)
-    return result.figures
+    if groups is None:
+        return result.figures
+    threshold, level = result.figures["threshold"], result.figures["level"]
+    return {**result.figures, "by": evaluation.compare_attacks(result.scores, threshold, level, groups)}
 
 
 def refuse_benchmarks(entries: Mapping[str, str], recipe: Recipe, cache: Path, say: Say) -> dict[str, Benchmark]:

@@ -38,6 +38,7 @@ from fedvisage.federation.server import separate_models
 from fedvisage.federation.wire.message import Message
 from fedvisage.metrics import generic
 from fedvisage.metrics.generic import tar_by_impostors, within_counts
+from fedvisage.metrics.groups import Groups, compare_groups, pair_rates
 from fedvisage.metrics.identification import CONSERVATIVE, PUBLISHED, READINGS, ijb_identification, ijb_verification
 from fedvisage.metrics.scores import spread_of
 from fedvisage.metrics.similarity import (
@@ -140,10 +141,16 @@ class GenericResult:
     items: list[str]
     counts: dict[str, Histogram]
     listed: PairResults | None = None
+    by: dict[str, Any] | None = None
+    """The error rates of decisions by the groups of a column."""
 
 
 def evaluate_generic(
-    scorer: Scorer, finished: Message, view: View, thresholds: Mapping[str, Threshold]
+    scorer: Scorer,
+    finished: Message,
+    view: View,
+    thresholds: Mapping[str, Threshold],
+    groups: Groups | None = None,
 ) -> GenericResult:
     """Evaluate the generic model on the target's identity set; with several members, keep the first one's pairs."""
     results, models = [], dict(sorted(separate_models(scorer.method, finished).items()))
@@ -154,7 +161,7 @@ def evaluate_generic(
         if not has_directions(features):
             raise RunFailed("the model's features are zero or not finite: training diverged; lower the learning rate")
         faces = label_features(features.numpy(), identity)
-        results.append(_evaluate_faces(faces, view, thresholds.get(name), scorer.recipe))
+        results.append(_evaluate_faces(faces, view, thresholds.get(name), scorer.recipe, groups))
     if len(results) == 1:
         return results[0]
     figures = {
@@ -166,7 +173,9 @@ def evaluate_generic(
     return GenericResult(figures, results[0].pairs, results[0].items, results[0].counts)
 
 
-def _evaluate_faces(faces: Faces, view: View, threshold: Threshold | None, recipe: Recipe) -> GenericResult:
+def _evaluate_faces(
+    faces: Faces, view: View, threshold: Threshold | None, recipe: Recipe, groups: Groups | None
+) -> GenericResult:
     settings = recipe.evaluation.people
     probe = np.concatenate([part.set.rows.split[part.indices] for part in view.slices]) == "test"
     verified = generic.verification(faces, settings.far)
@@ -207,7 +216,11 @@ def _evaluate_faces(faces: Faces, view: View, threshold: Threshold | None, recip
         figures["impostors"] = {kind: rates_of(rates) for kind, rates in kinds.items()}
     if pair_results is not None:
         figures["listed_pairs"] = listed_figures(str(settings.pairs), pair_results)
-    return GenericResult(figures, pairs, view.items.tolist(), counts, pair_results)
+    by = None
+    if groups is not None and threshold is not None:
+        at = threshold.value
+        by = compare_groups(groups, lambda mask, rng: pair_rates(faces.take(mask), at, rng))
+    return GenericResult(figures, pairs, view.items.tolist(), counts, pair_results, by)
 
 
 def listed_figures(path: str, listed: PairResults) -> dict[str, Any]:

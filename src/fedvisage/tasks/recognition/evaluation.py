@@ -18,6 +18,7 @@ from fedvisage.federation.record.ledger import ROUNDS, read_lines
 from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
 from fedvisage.metrics.generic import threshold_at_fmr
+from fedvisage.metrics.groups import Groups
 from fedvisage.metrics.operating_point import ALL, ClassCounts, ErrorCurves, average_curves
 from fedvisage.metrics.threshold import LIMIT, Histogram, Threshold, auc_from_histogram, eer_from_histogram
 from fedvisage.metrics.verification import FARS
@@ -94,14 +95,20 @@ def evaluate_run(scorer: Scorer, trained: TrainingResult, data: RunData, out: Pa
 
 
 def evaluate_recognition(
-    out: Path | None, scorer: Scorer, finished: Message, target: View | None, thresholds: Mapping[str, Threshold]
+    out: Path | None,
+    scorer: Scorer,
+    finished: Message,
+    target: View | None,
+    thresholds: Mapping[str, Threshold],
+    groups: Groups | None = None,
 ) -> dict[str, Any]:
     """Evaluate the generic model on the target's set, and write the files from which its metrics can be recomputed."""
     if target is None:
         return {}
-    result = evaluate_generic(scorer, finished, target, thresholds)
+    result = evaluate_generic(scorer, finished, target, thresholds, groups)
+    figures = {"generic": result.figures} | ({} if result.by is None else {"by": result.by})
     if out is None:
-        return {"generic": result.figures}
+        return figures
     fixed, items = result.pairs, result.items
     places, values = fixed.pairs.tolist(), fixed.similarity.tolist()
     _write_pairs(
@@ -118,7 +125,7 @@ def evaluate_recognition(
         rows = [(items[a], items[b], int(same), int(fold) + 1, f"{value:.9g}") for a, b, same, fold, value in columns]
         _write_pairs(out / PAIRS, ("first", "second", "same", "fold", "similarity"), rows)
     write_tensors(out / SIMILARITIES, {name or "all": torch.from_numpy(c) for name, c in result.counts.items()})
-    return {"generic": result.figures}
+    return figures
 
 
 def _write_pairs(path: Path, titles: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:

@@ -13,6 +13,8 @@ from fedvisage.data.overlap import PUBLIC
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
+from fedvisage.metrics.groups import PLACE as BY
+from fedvisage.metrics.groups import Groups
 from fedvisage.metrics.recorded import Metrics
 from fedvisage.nn.compute import Compute
 from fedvisage.recipe import Recipe, tree_of
@@ -121,10 +123,14 @@ def check_set(prepared: PreparedSet, recipe: Recipe, entry: str) -> None:
         raise UserError("--adapt", "is for attack detection; leave it out")
 
 
-def evaluate_saved(scorer: Scorer, saved: SavedModel, view: View, name: str, out: Path | None) -> dict[str, Any]:
+def evaluate_saved(
+    scorer: Scorer, saved: SavedModel, view: View, name: str, out: Path | None, groups: Groups | None = None
+) -> dict[str, Any]:
     """Evaluate the generic model on another identity set."""
+    if groups is not None and not saved.thresholds:
+        raise UserError(BY, "needs a threshold, and this model has none; train it with a higher recognition.fmr")
     figures = {"task": "recognition", **evaluation.threshold_figures(scorer.recipe, saved.thresholds)}
-    return figures | evaluation.evaluate_recognition(out, scorer, saved.finished, view, saved.thresholds)
+    return figures | evaluation.evaluate_recognition(out, scorer, saved.finished, view, saved.thresholds, groups)
 
 
 def evaluate_benchmarks(scorer: Scorer, saved: SavedModel, opened: Mapping[str, Benchmark]) -> dict[str, Any]:

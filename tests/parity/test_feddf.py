@@ -1,0 +1,68 @@
+"""FedDF's divergence against NumPy, the rendered faces, and what distillation does to the student."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.parity.gradients import Array, gradient_by_differences, value_and_gradients
+from tests.refusals import refused
+from tests.toy import FEW_FACES, Sets, recipe_of, shortest_recipe, tree
+
+from fedvisage.base.streams import torch_rng
+from fedvisage.methods.models import resnet18
+from fedvisage.methods.pad import feddf
+
+TEACHER, STUDENT = np.random.default_rng(0).normal(0, 2, (2, 9))
+
+
+def divergence(student: Array) -> float:
+    p, q = (1 / (1 + np.exp(-logits)) for logits in (TEACHER, student))
+    return float((p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))).mean())
+
+
+def test_divergence_of_the_ensemble_from_the_student_and_its_gradient() -> None:
+    student = torch.tensor(STUDENT, requires_grad=True)
+    value, (gradient,) = value_and_gradients(feddf.divergence(torch.tensor(TEACHER), student), student)
+    assert value == pytest.approx(divergence(STUDENT), rel=1e-10)
+    np.testing.assert_allclose(gradient, gradient_by_differences(divergence, STUDENT), rtol=1e-5, atol=1e-9)
+
+
+def student_of(**options: Any) -> Any:
+    recipe = shortest_recipe("feddf", network={"width": 8}, **options)
+    torch.manual_seed(0)
+    compute = SimpleNamespace(autocast=torch.enable_grad)
+    return SimpleNamespace(
+        recipe=recipe,
+        net=resnet18.network(recipe),
+        autocast=compute.autocast,
+        rng=lambda *purpose: torch_rng(0, "server", 1, *purpose),
+    )
+
+
+def test_student_approaches_the_ensemble_and_keeps_its_statistics() -> None:
+    s = student_of(epochs=30, rate=0.01)
+    images = torch.rand(8, 6, 32, 32, generator=torch.Generator().manual_seed(1))
+    teacher = torch.linspace(-3, 3, 8)
+    buffers = {name: value.clone() for name, value in s.net.named_buffers()}
+    distances = []
+    for _ in range(2):
+        with torch.no_grad():
+            distances.append(float(feddf.divergence(teacher, feddf.logits_of(s.net.eval(), images))))
+        feddf.distil(s, images, teacher)
+    assert distances[1] < distances[0] / 2
+    assert all(torch.equal(value, buffers[name]) for name, value in s.net.named_buffers())
+
+
+def test_declared_number_of_logits_is_that_of_the_rendered_faces(sets: Sets) -> None:
+    recipe = recipe_of(tree(sets, "feddf"))
+    faces = feddf.render(FEW_FACES["faces"], 32)
+    assert faces.shape == (*feddf.shape_of_logits(recipe), 32, 32, 3)
+    assert len(np.unique(faces.reshape(len(faces), -1), axis=0)) == len(faces)
+
+
+@pytest.mark.parametrize("faces", ["", "nowhere", "M subjects=none", "M size=64", "A generation=2 subjects=2"])
+def test_text_that_describes_no_faces_is_refused(faces: str, sets: Sets) -> None:
+    with refused("recipe.method.faces"):
+        feddf.check(recipe_of(tree(sets, "feddf", method__faces=faces)))
