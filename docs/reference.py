@@ -110,7 +110,7 @@ SITE: Groups = {
     "who and when": ("name", "recipe", "round"),
     "data": (
         *("data", "test", "public", "strangers", "unseen", "classes_of", "batches", "next_batch", "batch"),
-        *("batches_of", "batches_numbered", "batches_taken", "batches_per_epoch", "batches_per_round"),
+        *("images_at", "batches_of", "batches_numbered", "batches_taken", "batches_per_epoch", "batches_per_round"),
     ),
     "network": ("net", "load", "lent", "frozen", "tensors", "own", "embed", "public_features"),
     "training": ("autocast", "optimizer", "rate", "learn", "step", "losses", "statistics"),

@@ -98,7 +98,7 @@ def test_vectors_belong_to_the_people_of_centres_and_cluster_margins() -> None:
 
 def test_method_without_releases_has_no_lower_bound(sets: Sets, tmp_path: Path) -> None:
     records = audit_toy_run(tree(sets, "conventional", training__rounds=1), tmp_path / "run")
-    assert records["privacy-claim"]["why"] == "sites release no clusters"
+    assert records["privacy-claim"]["why"] == "sites release no clusters, and training.privacy adds no noise"
     assert records["nearest-neighbour"]["applies"]
     assert "sites send none of these" in records["nearest-neighbour"]["says"]
 

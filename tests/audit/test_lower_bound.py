@@ -9,9 +9,19 @@ from scipy import stats
 from tests.federation.privacy.drawing import delta_of, draws_of
 from torch import Tensor
 
-from fedvisage.audit.claims import CLAIM, Bound, ClaimSettings, ClaimTrial, epsilon_of, lower_bound, trials
+from fedvisage.audit.claims import (
+    CLAIM,
+    Bound,
+    ClaimSettings,
+    ClaimTrial,
+    epsilon_of,
+    lower_bound,
+    trials,
+    trials_of_steps,
+)
 from fedvisage.federation.privacy.clustering import BudgetSplit
 from fedvisage.federation.privacy.mechanisms import Budget, Draws, noise
+from fedvisage.recipe.training import PersonPrivacy
 
 
 @pytest.fixture(scope="module", params=[BudgetSplit(), BudgetSplit(relation="replace-one")], ids=["add", "replace"])
@@ -89,3 +99,12 @@ def test_claim_equal_to_the_bound_is_not_exceeded() -> None:
     bound = Bound(1.0, 1.0, (1, 1), 2)
     assert not bound.exceeds
     assert replace(bound, epsilon=1.01).exceeds
+
+
+@pytest.mark.long
+def test_steps_on_people_keep_their_claim_and_their_mistakes_do_not() -> None:
+    settings = PersonPrivacy(clip=2.0, epsilon=8.0, delta=1e-5, rate=0.1)
+    bounds = {trial.name: lower_bound(trial, trial.releases, draws_of(0)) for trial in trials_of_steps(settings)}
+    exceeding = {name for name, bound in bounds.items() if bound.exceeds}
+    assert exceeding == {"broken: nothing is clipped", "broken: everyone is drawn"}
+    assert bounds.keys() - exceeding == {"steps, one person more"}

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from fedvisage.audit.finding import Audit, AuditedRun, Finding
 from fedvisage.base.streams import torch_rng
+from fedvisage.federation.privacy.accountant import sampled_noise_multiplier
 from fedvisage.federation.privacy.clustering import (
     BudgetSplit,
     ClusteringSettings,
@@ -40,7 +41,9 @@ from fedvisage.federation.privacy.clustering import (
     statistics,
 )
 from fedvisage.federation.privacy.mechanisms import Budget, DerivedDraws, Draws, noise
+from fedvisage.federation.protections.dpsgd import adds_noise, noisy_sum
 from fedvisage.methods.recognition.privacyface import Options
+from fedvisage.recipe.training import PersonPrivacy
 
 CONFIDENCE = 0.999
 Values = NDArray[np.float64]
@@ -175,6 +178,38 @@ def trials(claimed: ClaimSettings) -> Iterator[ClaimTrial]:
     yield ClaimTrial(name, claimed.claim, resumed_release(base, claimed), resumed_release(extended, claimed))
 
 
+# DP-SGD per person, and two mistakes of its implementations.
+STEPS = 4
+"""Number of steps of which an observer sees the noisy sums."""
+
+
+def trials_of_steps(settings: PersonPrivacy) -> Iterator[ClaimTrial]:
+    """Yield the claims about a person whose gradient no other person has, at the clip and the rate of a run."""
+    sigma = settings.clip * sampled_noise_multiplier(CLAIM.epsilon, CLAIM.delta, settings.rate, STEPS)
+    others = torch.zeros(1, 2, dtype=torch.float64)
+    more = torch.cat([others, torch.tensor([[40 * settings.clip, 0.0]], dtype=torch.float64)])
+    unclipped = settings.model_copy(update={"clip": 1e9})
+    everyone = settings.model_copy(update={"rate": 1.0})
+    variants = {"steps, one person more": settings, "broken: nothing is clipped": unclipped}
+    if settings.rate <= LARGEST_TESTED_RATE:
+        variants["broken: everyone is drawn"] = everyone
+    for name, variant in variants.items():
+        yield ClaimTrial(name, CLAIM, *(noisy_steps(people, variant, sigma) for people in (others, more)))
+
+
+LARGEST_TESTED_RATE = 0.2
+"""Above this rate, too few releases show that a step draws everyone."""
+
+
+def noisy_steps(gradients: Tensor, settings: PersonPrivacy, sigma: float) -> Release:
+    """Return the noisy sums of steps over people with these gradients, one per row."""
+
+    def step(draws: Draws) -> Tensor:
+        return noisy_sum([gradients[0]], len(gradients), lambda person: [gradients[person]], settings, sigma, draws)[0]
+
+    return lambda draws: torch.stack([step(draws) for _ in range(STEPS)])
+
+
 def two_groups(extra: int) -> Tensor:
     """Return 512 vectors at 0.2 rad around e₁, 512 around e₂, and one more in the group that ``extra`` names."""
     axes = torch.eye(512, dtype=torch.float64)
@@ -223,16 +258,20 @@ def _sigma(claimed: ClaimSettings) -> float:
 
 
 def obstacle(subject: AuditedRun) -> str:
-    """Report that the audit needs a method with releases, because only releases claim an ε."""
-    return "" if isinstance(subject.recipe.method, Options) else "sites release no clusters"
+    """Report that the audit needs clusters or privacy of people, because only these claim an ε."""
+    claims = isinstance(subject.recipe.method, Options) or adds_noise(subject.recipe)
+    return "" if claims else "sites release no clusters, and training.privacy adds no noise"
 
 
 def attack(subject: AuditedRun) -> Finding:
     """Test the run's settings at ε = 1, where a few hundred releases are enough to expose a broken mechanism."""
-    options = subject.recipe.options(Options)
-    claimed = ClaimSettings(options.rho, BudgetSplit(**options.private.model_dump()), CLAIM)
-    rows: list[dict[str, str | float]] = []
-    for trial in trials(claimed):
+    people, rows = subject.recipe.training.privacy, list[dict[str, str | float]]()
+    if people is None:
+        options = subject.recipe.options(Options)
+        claims = trials(ClaimSettings(options.rho, BudgetSplit(**options.private.model_dump()), CLAIM))
+    else:
+        claims = trials_of_steps(people)
+    for trial in claims:
         draws = DerivedDraws(torch_rng(subject.recipe.runtime.seed, "audit", trial.name))
         bound = lower_bound(trial, trial.releases, draws)
         rows.append(

@@ -99,6 +99,10 @@ def site(
     require_secure: Annotated[
         bool, typer.Option("--require-secure", help="Refuse runs without federation.secure.")
     ] = False,
+    person_epsilon: Annotated[
+        float | None,
+        typer.Option("--person-epsilon", help="Limit of ε per person over all runs with training.privacy."),
+    ] = None,
     *,
     options: MemberOptions,
     checks: Checks,
@@ -120,6 +124,7 @@ def site(
         weights=options.weights,
         rosters=allow_roster or (),
         require_secure=require_secure,
+        person_epsilon=person_epsilon,
     )
 
 

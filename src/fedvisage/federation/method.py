@@ -24,7 +24,7 @@ __all__ = ["COST", "EXAMPLES", "LOSS", "SUMMED", "Kind", "Message", "Upload"]  #
 
 TaskName = Literal["pad", "recognition"]
 
-Capability = Literal["one_mean", "l2sp", "micro_batch", "server_optimizer"]
+Capability = Literal["one_mean", "l2sp", "micro_batch", "server_optimizer", "people"]
 """An option of a recipe that a method may support; a recipe that asks a method for another one is refused.
 
 - ``one_mean``: one mean per round combines all uploads of the call ``train``, so ``federation.secure``, ``.combine``,
@@ -32,7 +32,11 @@ Capability = Literal["one_mean", "l2sp", "micro_batch", "server_optimizer"]
 - ``l2sp``: the sites apply ``training.l2sp``, the pull towards the initial weights.
 - ``micro_batch``: the sites minimise means over the images of a batch, which ``training.micro_batch`` may split.
 - ``server_optimizer``: the server applies ``training.server_optimizer``.
+- ``people``: the sites minimise means over the images of single people, and keep no state, so ``training.privacy``
+  applies.
 """
+
+PEOPLE: Literal["people"] = "people"
 
 START, RESULT = "start", "result"
 """Members of a model that keeps its start beside the result of training (``training.keep: average``)."""

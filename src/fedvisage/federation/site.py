@@ -121,20 +121,27 @@ class Site:
         """Return the stream for a purpose of this site in this round."""
         return torch_rng(self.recipe.runtime.seed, self.name, self.round, *purpose)
 
-    def release(self, name: str, mechanism: Callable[[Draws], Message], cost: Sequence[Charge]) -> Message:
+    def release(
+        self,
+        name: str,
+        mechanism: Callable[[Draws], Message],
+        cost: Sequence[Charge],
+        allowance: Allowance | None = None,
+    ) -> Message:
         """Return the output of a differentially private mechanism under a name; it is drawn only once.
 
         The cost is charged before the draw, and the output is stored before it is sent. The result includes its
-        ``cost``, which the method must declare.
+        ``cost``, which the method must declare. The allowance is by default that of ``privacy``.
         """
         settings = self.recipe.privacy
-        if settings.epsilon is None or settings.delta is None:
-            raise UserError(
-                "recipe.privacy", "does not set a budget; give epsilon and delta for all releases of the run"
-            )
+        if allowance is None:
+            if settings.epsilon is None or settings.delta is None:
+                raise UserError(
+                    "recipe.privacy", "does not set a budget; give epsilon and delta for all releases of the run"
+                )
+            allowance = Allowance(Budget(settings.epsilon, settings.delta), settings.count)
         assert self.releases is not None, "a site without a disk releases nothing"
         draws = SystemDraws() if settings.noise == "system" else DerivedDraws(self.rng("noise", name))
-        allowance = Allowance(Budget(settings.epsilon, settings.delta), settings.count)
         return self.releases.release(name, mechanism, cost, allowance, draws)
 
     def released(self, name: str) -> Message | None:
@@ -236,6 +243,10 @@ class Site:
                     return
                 yield number, positions, local.batches or (local.epochs or 1) * len(ordered)
                 number += 1
+
+    def images_at(self, positions: Positions, *stream: str | int) -> Batch:
+        """Return training images at these positions, for local work without batches; the stream augments them."""
+        return self._read(self.data, positions, *stream)
 
     def plain_batches(self, view: View) -> Iterator[Batch]:
         """Iterate once over all images of a view, in order and without augmentation, to evaluate a loss."""

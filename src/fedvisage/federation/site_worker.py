@@ -24,7 +24,7 @@ from fedvisage.federation.method import BEFORE_TRAINING, Call, Home, Method
 from fedvisage.federation.orders import AcceptedTensors, Orders, accepted_tensors
 from fedvisage.federation.privacy.accountant import BudgetSpent
 from fedvisage.federation.protections.steps import protect_calls
-from fedvisage.federation.record.releases import Releases
+from fedvisage.federation.record.releases import Releases, SiteAccount
 from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.secure.calls import WITHOUT_NETWORK
 from fedvisage.federation.secure.trust import SIMULATED_TRUST, Trust
@@ -124,11 +124,12 @@ class SiteWorker:
         strangers: View | None = None,
         unseen: View | None = None,
         trust: Trust = SIMULATED_TRUST,
+        account: SiteAccount | None = None,
     ) -> None:
         """Take the site's data and directory; other sites of this process may share the workspace."""
         self.name, self.train, self.held_out, self.store, self.workspace = name, train, held_out, store, workspace
         self.public, self.strangers, self.unseen, self.trust = public, strangers, unseen, trust
-        self.releases = Releases(store.directory / "releases", store.owner)
+        self.releases = Releases(store.directory / "releases", store.owner, account)
         self._site: Site | None = None
         self._visit = (-1, -1)
         self._round = -1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from fedvisage.base.errors import UserError
 from fedvisage.base.progress import Reporter
 from fedvisage.federation.protections.compatible import check_real
+from fedvisage.federation.record.releases import PERSON_EPSILON
 from fedvisage.federation.secure.memory import ALLOW, PLAIN
 from fedvisage.metrics.recorded import Metrics
 from fedvisage.nvflare import operator
@@ -82,8 +84,11 @@ def start_site(
     weights: Path | None = None,
     rosters: Sequence[str] = (),
     require_secure: bool = False,
+    person_epsilon: float | None = None,
 ) -> None:
     """Run a site until stopped."""
+    if person_epsilon is not None and not 0 < person_epsilon < math.inf:
+        raise UserError(PERSON_EPSILON, f"must be a finite number above 0, got {person_epsilon:g}")
     if require_secure and PLAIN in rosters:
         raise UserError("--require-secure", f"excludes {ALLOW} {PLAIN}; leave one of them out")
     opened = open_kit(kit, "site")
@@ -91,7 +96,9 @@ def start_site(
     with terminal.stoppable(), hold_directories(opened.path, state_directory(opened, state)):
         # All checks of this machine come before the first connection.
         check_own_sets(opened, data, state, public, terminal.say, checks)
-        prepare_site(opened, str(data.resolve()), state, _entry(public), weights, rosters, require_secure)
+        prepare_site(
+            opened, str(data.resolve()), state, _entry(public), weights, rosters, require_secure, person_epsilon
+        )
         for roster in rosters:
             runs = "runs without federation.secure" if roster == PLAIN else f"secure sums of {roster}"
             terminal.say(f"note: {runs} are allowed until the next start, whatever earlier runs did with this data")

@@ -41,7 +41,7 @@ from fedvisage.nvflare.certificates import credentials_in, expiry_of
 from fedvisage.nvflare.greeting import announce_leave
 from fedvisage.nvflare.kits import ANEW, STARTUP, Kit, hold_directories, open_kit, own_settings
 from fedvisage.nvflare.terminal import LOG, Terminal, output_to_log
-from fedvisage.nvflare.trust import REQUIRE_SECURE, ROSTERS, as_setting
+from fedvisage.nvflare.trust import PERSON_BUDGET, REQUIRE_SECURE, ROSTERS, as_setting
 from fedvisage.nvflare.watching import ProcessContext
 from fedvisage.tasks.checks import USUAL, Checks
 
@@ -141,11 +141,12 @@ def prepare_site(
     weights: Path | None = None,
     rosters: Sequence[str] = (),
     require_secure: bool = False,
+    person_epsilon: float | None = None,
 ) -> None:
     """Set a site's own prepared set, which is checked before anything starts.
 
     ``rosters`` are allowed in secure sums until the next start, whatever the site remembers. With ``require_secure``,
-    the site refuses all other runs.
+    the site refuses all other runs. ``person_epsilon`` limits the privacy cost of a person over all runs.
     """
     _check_set(data)
     allowed = as_setting(rosters)
@@ -153,6 +154,7 @@ def prepare_site(
     kept = state_directory(kit, state)
     kept.mkdir(parents=True, exist_ok=True)
     settings = {"data": data, "state": str(kept), ROSTERS: allowed, REQUIRE_SECURE: "yes" if require_secure else "no"}
+    settings[PERSON_BUDGET] = str(person_epsilon or "")
     write_json(kit.own, own_settings(kit.path) | settings | _public(public) | _weights(weights))
     _close(kit, kits.site_resources)
 

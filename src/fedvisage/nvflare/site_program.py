@@ -23,6 +23,7 @@ from fedvisage.base.files import disk_full_is_failure, lock_directory, read_json
 from fedvisage.data.integrity import Snapshot
 from fedvisage.federation.privacy.accountant import BudgetSpent
 from fedvisage.federation.protections.compatible import check_real
+from fedvisage.federation.record.releases import SiteAccount
 from fedvisage.federation.record.store import Owner, SiteStore, recipe_digest
 from fedvisage.federation.site import TrainingFailed
 from fedvisage.federation.site_worker import SiteWorker
@@ -34,7 +35,7 @@ from fedvisage.nvflare.job import NotReady, data_at_site, read_job, sets_at_site
 from fedvisage.nvflare.kits import REHEARSAL, own_settings
 from fedvisage.nvflare.node import checks_directory
 from fedvisage.nvflare.outcome import RunLog
-from fedvisage.nvflare.trust import REQUIRE_SECURE, trust_of
+from fedvisage.nvflare.trust import PERSON_BUDGET, REQUIRE_SECURE, trust_of
 from fedvisage.tasks.catalogue import set_up
 
 logger = logging.getLogger("fedvisage.site")
@@ -182,6 +183,7 @@ class SiteProgram:
                 strangers=people.strangers[name] if people else None,
                 unseen=site.unseen,
                 trust=trust,
+                account=SiteAccount(state, float(settings.get(PERSON_BUDGET) or 0) or None),
             )
             orders = (accepted.extent for accepted in worker.workspace.accepted.values())
             bounds.limit(orders, context.get_engine().get_cell())

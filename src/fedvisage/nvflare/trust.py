@@ -40,6 +40,9 @@ ROSTERS = "rosters"
 REQUIRE_SECURE = "require_secure"
 """Key among a site's own settings, with the value "yes" if it refuses runs without secure sums."""
 
+PERSON_BUDGET = "person_epsilon"
+"""Key among a site's own settings: the ε per person over all its runs; empty if each run's recipe sets the limit."""
+
 MEMORY = ".secure"
 """The folder of a site's memory of earlier runs, next to its runs, whose names begin with a letter or digit."""
 

@@ -73,6 +73,14 @@ class Secure(Section):
         return max(2, math.ceil(share * asked - 1e-9), (asked + self.colluders) // 2 + 1)
 
 
+def check_amount(noise: float | None, epsilon: float | None, delta: float | None) -> None:
+    """Raise an error unless one of noise and ε is given, and δ with it."""
+    if (noise is None) == (epsilon is None):
+        raise ValueError("give either epsilon, for the whole run, or noise, in units of clip")
+    if noise != 0 and delta is None:
+        raise ValueError("delta is missing: without it, Gaussian noise gives no privacy guarantee")
+
+
 class Dp(Section):
     """Differential privacy of sites: each update is clipped to a norm of ``clip``, and noise is added to their sum."""
 
@@ -91,10 +99,7 @@ class Dp(Section):
 
     @model_validator(mode="after")
     def _one_way_to_say_how_much(self) -> Dp:
-        if (self.noise is None) == (self.epsilon is None):
-            raise ValueError("give either epsilon, for the whole run, or noise, in units of clip")
-        if self.noise != 0 and self.delta is None:
-            raise ValueError("delta is missing: without it, Gaussian noise gives no privacy guarantee")
+        check_amount(self.noise, self.epsilon, self.delta)
         return self
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from fedvisage.recipe.federation import check_amount
 from fedvisage.recipe.section import Section
 
 
@@ -295,11 +296,44 @@ class Start(Section):
     """Raise an error for weights that do not fit; with ``false``, take the fitting ones and list the others."""
 
 
+class PersonPrivacy(Section):
+    """DP-SGD per person: each step draws people at random, clips the gradient of each, and adds noise to their sum.
+
+    For averaging methods of attack detection. ``local`` needs ``batches``, the number of steps per round; ``batch``
+    does not apply.
+    """
+
+    unset: ClassVar[frozenset[str]] = frozenset({"noise", "epsilon"})
+    unit: Literal["person"] = "person"
+    """The guarantee covers all training images of one person at one site."""
+    clip: float = Field(gt=0)
+    """The L2 norm to which the gradient of a person's mean loss is clipped."""
+    epsilon: float | None = Field(None, gt=0, le=1000)
+    """The ε that all rounds together may cost a person; this or ``noise``."""
+    noise: float | None = Field(None, ge=0)
+    """Standard deviation of the noise on a step's sum in units of ``clip`` (0: no noise and no guarantee); this or
+    ``epsilon``."""
+    delta: float | None = Field(None, gt=0, lt=1)
+    """The δ at which ε holds; far below one divided by the number of people."""
+    rate: float = Field(0.1, gt=0, le=1)
+    """Probability with which a step draws each person."""
+    people: int = Field(10, ge=1)
+    """Divisor of a step's sum: about ``rate`` times the usual number of people of a site. The true number would reveal
+    whether a person takes part."""
+    images: int = Field(16, ge=1)
+    """Largest number of a person's images in a step; each step draws them anew."""
+
+    @model_validator(mode="after")
+    def _one_way_to_say_how_much(self) -> PersonPrivacy:
+        check_amount(self.noise, self.epsilon, self.delta)
+        return self
+
+
 class Training(Section):
     """Training of the federation."""
 
     unset: ClassVar[frozenset[str]] = frozenset(
-        {"micro_batch", "server_optimizer", "pretrain", "l2sp", "statistics", "keep"}
+        {"micro_batch", "server_optimizer", "pretrain", "l2sp", "statistics", "keep", "privacy"}
     )
 
     rounds: int = Field(ge=1)
@@ -341,6 +375,9 @@ class Training(Section):
     """The sites evaluate the weights of ``start`` as well, on their held-out people, and this decides which model
     remains. ``start``, ``result``, or ``average``: both networks, with averaged scores (recognition: features), which
     doubles the cost of a decision."""
+
+    privacy: PersonPrivacy | None = None
+    """Differential privacy of people: DP-SGD at the sites. Its noise has the source ``privacy.noise``."""
 
     @model_validator(mode="after")
     def _a_kept_start_is_whole(self) -> Training:

@@ -95,7 +95,8 @@ SIMULATED = "The noise is derived from the run's seed and can be repeated: this 
 
 def promises(metrics: Metrics, recipe: Row) -> list[str]:
     """Return a sentence for each protection of the run."""
-    sentences, federation = list(_of_noise(metrics.get("privacy", {}))), recipe.get("federation") or {}
+    sentences = list(_of_noise(metrics.get("privacy", {}), _steps(recipe)))
+    federation = recipe.get("federation") or {}
     secure, poisoned = federation.get("secure"), federation.get("poisoned")
     rule = (federation.get("combine") or {}).get("rule", "mean")
     if secure and secure.get("entropy") == "derived":
@@ -118,7 +119,19 @@ def promises(metrics: Metrics, recipe: Row) -> list[str]:
     return sentences
 
 
-def _of_noise(privacy: Row) -> Iterator[str]:
+def _steps(recipe: Row) -> str:
+    """Describe the steps of training with privacy of people; empty without."""
+    training = recipe.get("training") or {}
+    settings = training.get("privacy")
+    if not settings:
+        return ""
+    return (
+        f"Each of the {training['local']['batches']} steps of a round drew people with probability "
+        f"{settings['rate']:g}, clipped the gradient of each to {settings['clip']:g}, and added noise to their sum."
+    )
+
+
+def _of_noise(privacy: Row, people: str = "") -> Iterator[str]:
     if not privacy:
         return
     relation = " and ".join(str(PROTECTED_UNIT.get(name, name)) for name in privacy["relation"])
@@ -147,6 +160,8 @@ def _of_noise(privacy: Row) -> Iterator[str]:
             f"ε {privacy['epsilon']:.4g} at δ {privacy['delta']:.3g} by the sum of its parts, {tight_cost} tightly; "
             f"for {relation}."
         )
+        if people:
+            yield f"{people} {NOT_COVERED_OF_PEOPLE}"
     if privacy.get("noise") == "derived":
         yield SIMULATED
 
@@ -155,6 +170,10 @@ NOT_COVERED = (
     "Not covered: the weights of the model, which were trained on all images; people whose images are at two sites or "
     "in two runs, for whom costs add up; and values that were not released this way. The guarantee covers one class "
     "centre, given the model: each person's images also shaped the model."
+)
+NOT_COVERED_OF_PEOPLE = (
+    "Not covered: held-out people, whose scores give counts, thresholds and error rates without noise; and people "
+    "whose images are at two sites, in two runs or under two names, for whom costs add up."
 )
 NOT_END_TO_END = (
     "This is the mechanism as published. Its ε does not hold end to end: clusters are chosen without noise, and a "
@@ -188,7 +207,10 @@ def _sentences(run: RunFiles, lines: list[Row]) -> Iterator[str]:
         yield f"What one record is, here: {'; '.join(PROTECTED_UNIT.get(name, name) for name in relations)}."
     if "paper" in relations:
         yield NOT_END_TO_END
-    yield NOT_COVERED if joint is None else _together(joint)
+    if steps := _steps(run.recipe):
+        yield f"{steps} {NOT_COVERED_OF_PEOPLE}"
+    else:
+        yield NOT_COVERED if joint is None else _together(joint)
     yield from _of_the_budget(run)
     if lines[-1]["cost"]["noise"] == "derived":
         yield (
@@ -236,10 +258,11 @@ def _account(joint: Row) -> Table:
 
 
 def _of_the_budget(run: RunFiles) -> Iterator[str]:
-    budget = run.recipe.get("privacy") or {}
+    budget = (run.recipe.get("training") or {}).get("privacy") or run.recipe.get("privacy") or {}
     if budget.get("epsilon") is None:
         return
-    counted = "the sum over all releases" if budget.get("count") != "tight" else "the tight figure"
+    is_tight = "clip" in budget or budget.get("count") == "tight"
+    counted = "the tight figure" if is_tight else "the sum over all releases"
     yield (
         f"A site's budget for the whole run was ε {budget['epsilon']:g} at δ {budget['delta']:g}, by "
         f"{counted}; each release was charged before its noise was drawn, and its noise was never drawn twice."
@@ -281,7 +304,7 @@ def _releases(lines: list[Row]) -> Table:
         for release in line["cost"]["releases"]:
             kind = (
                 int(line["round"]),
-                str(release["mechanism"]),
+                " of people drawn at rate ".join(map(str, filter(None, (release["mechanism"], release.get("rate"))))),
                 int(release["times"]),
                 float(release["sensitivity"]),
                 float(release["sigma"]),

@@ -3,8 +3,9 @@
 A site writes a charge durably *before* it draws the noise of a release. It stores the release before sending it, and
 after an interruption it sends the stored value again instead of drawing a new one. There are two figures: the sum of ε
 and of δ, as in PrivacyFace (Definition 4), and the tight ε at a δ. Gaussian releases compose in closed form (k releases
-with the multipliers m_i equal one with 1/√(Σ 1/m_i²)), so the tight figure for these alone is exact; with selections it
-comes from privacy loss distributions (S. Meiser and E. Mohammadi, "Tight on budget?", CCS 2018).
+with the multipliers m_i equal one with 1/√(Σ 1/m_i²)), so the tight figure for these alone is exact; with selections,
+or for Gaussian releases of a random sample, it comes from privacy loss distributions (S. Meiser and E. Mohammadi,
+"Tight on budget?", CCS 2018).
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-from fedvisage.base.errors import RunFailed
+from fedvisage.base.errors import RunFailed, UserError
 
 if TYPE_CHECKING:  # reports name the relations without having torch
     from fedvisage.federation.privacy.mechanisms import Budget
 
 Relation = Literal["add-remove", "replace-one", "paper", "site", "image", "person", "person-exchanged"]
-Mechanism = Literal["gaussian", "selection"]
+Mechanism = Literal["gaussian", "selection", "sampled-gaussian"]
 Count = Literal["sum", "tight"]
 Selections = tuple[tuple[float, int], ...]
 """Pairs of an ε and the number of selections that have it, in ascending order."""
@@ -48,7 +49,8 @@ class Charge:
     """The cost of a release: plain data, written as a line of JSON.
 
     ``release`` is its permanent name; ``times`` releases of one mechanism cost ``epsilon`` and ``delta`` together. A
-    selection is pure ε-differential privacy; its ``sigma`` is 0.
+    selection is pure ε-differential privacy; its ``sigma`` is 0. A sampled Gaussian release is of a sum over people who
+    were drawn independently with probability ``rate``.
     """
 
     release: str
@@ -59,10 +61,16 @@ class Charge:
     sensitivity: float
     sigma: float
     times: int = 1
+    rate: float | None = None
+
+    def row(self) -> dict[str, Any]:
+        """Return the charge as plain values, without the rate of a mechanism that has none."""
+        return {name: value for name, value in asdict(self).items() if name != "rate" or value is not None}
 
     def guarantee(self) -> str:
         """Return the text for the ledger."""
         noise = f"σ {self.sigma:.4g}, Δ {self.sensitivity:.4g}" if self.sigma else f"Δ {self.sensitivity:.4g}"
+        noise += "" if self.rate is None else f", rate {self.rate:g}"
         return (
             f"{self.mechanism} × {self.times}, {noise}, ε {self.epsilon:.4g}, δ {self.delta:.3g} "
             f"({PROTECTED_UNIT[self.relation]})"
@@ -96,6 +104,8 @@ def tight_epsilon(charges: Sequence[Charge], delta: float) -> float:
     # The import takes a second, which only runs with such a mechanism should wait for.
     from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
 
+    if any(charge.mechanism == "sampled-gaussian" for charge in charges):
+        return _sampled_epsilon(charges, delta)
     precision = math.fsum(
         charge.times * (charge.sensitivity / charge.sigma) ** 2 for charge in charges if charge.mechanism == "gaussian"
     )
@@ -113,13 +123,60 @@ def tight_epsilon(charges: Sequence[Charge], delta: float) -> float:
     )
 
 
+def _sampled_epsilon(charges: Sequence[Charge], delta: float) -> float:
+    """Return the tight ε of sampled Gaussian releases, alone."""
+    steps = Counter[tuple[float, float]]()
+    for charge in charges:
+        if charge.mechanism != "sampled-gaussian" or charge.rate is None:
+            raise ValueError("sampled releases have no joint account with other mechanisms")
+        steps[charge.sigma / charge.sensitivity, charge.rate] += charge.times
+    return _epsilon_of_steps(tuple(sorted(steps.items())), delta)
+
+
+@functools.cache
+def _epsilon_of_steps(steps: tuple[tuple[tuple[float, float], int], ...], delta: float) -> float:
+    """Return an upper bound of ε for numbers of steps, each with a noise multiplier and a rate of sampling."""
+    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+    from dp_accounting.pld import PLDAccountant
+
+    losses = [times / multiplier**2 for (multiplier, _), times in steps]
+    reach = math.fsum(losses) / 2 + TAILS * math.sqrt(math.fsum(losses))
+    accountant = PLDAccountant(value_discretization_interval=max(SAMPLED_STEP, reach / MOST_STEPS))
+    for (multiplier, rate), times in steps:
+        accountant.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(multiplier)), times)
+    return float(accountant.get_epsilon(delta))
+
+
+def sampled_noise_multiplier(epsilon: float, delta: float, rate: float, steps: int) -> float:
+    """Return a noise multiplier with which sampled steps meet a budget; the smallest is at most 0.1 % smaller."""
+
+    def meets(multiplier: float) -> bool:
+        return _epsilon_of_steps((((multiplier, rate), steps),), delta) <= epsilon
+
+    upper = 1.0
+    while not meets(upper):
+        upper *= 2
+        if upper > LARGEST_MULTIPLIER:
+            raise UserError("recipe.training.privacy.epsilon", f"{epsilon:g} is too low for {steps} steps; raise it")
+    while meets(upper / 2):
+        upper /= 2
+    lower = upper / 2
+    while upper > lower * 1.001:
+        middle = math.sqrt(lower * upper)
+        lower, upper = (lower, middle) if meets(middle) else (middle, upper)
+    return upper
+
+
+SAMPLED_STEP, LARGEST_MULTIPLIER = 1e-3, 2.0**20
+"""Of sampled releases: the smallest step in ε of loss distributions, and the largest noise multiplier."""
+
 FINEST_STEP, MOST_STEPS, TAILS = 1e-4, 4e6, 10
 """Of privacy loss distributions: smallest step in ε, largest number of steps, and reach in standard deviations."""
 
 RELATIONS: tuple[Relation, ...] = ("add-remove", "replace-one", "paper", "site", "image", "person", "person-exchanged")
-MECHANISMS: tuple[Mechanism, ...] = ("gaussian", "selection")
+MECHANISMS: tuple[Mechanism, ...] = ("gaussian", "selection", "sampled-gaussian")
 COLUMNS = 7
-"""Number of columns of the table in which costs cross the wire."""
+"""Number of columns of the table in which costs cross the wire; sampled releases add their rate."""
 
 
 def table_of(charges: Sequence[Charge], total: JointCost) -> list[list[float]]:
@@ -130,6 +187,10 @@ def table_of(charges: Sequence[Charge], total: JointCost) -> list[list[float]]:
     for charge in charges:
         kinds = [float(MECHANISMS.index(charge.mechanism)), float(RELATIONS.index(charge.relation))]
         rows.append([*kinds, charge.epsilon, charge.delta, charge.sensitivity, charge.sigma, float(charge.times)])
+    if any(charge.rate is not None for charge in charges):
+        rows = [
+            [*row, rate or 0.0] for row, rate in zip(rows, (None, *(charge.rate for charge in charges)), strict=True)
+        ]
     return rows
 
 
@@ -141,7 +202,8 @@ def costs_from_table(rows: Sequence[Sequence[float]]) -> tuple[tuple[Charge, ...
             mechanism, relation = MECHANISMS[_index(row[0])], RELATIONS[_index(row[1])]
             epsilon, delta, sensitivity, sigma, times = *row[2:6], _index(row[6])
             name = f"release {number}"
-            charges.append(Charge(name, mechanism, epsilon, delta, relation, sensitivity, sigma, times))
+            rate = row[COLUMNS] if mechanism == "sampled-gaussian" else None
+            charges.append(Charge(name, mechanism, epsilon, delta, relation, sensitivity, sigma, times, rate))
         return tuple(charges), JointCost(*rows[0][1:5])
     except (IndexError, TypeError, ValueError) as error:
         raise ValueError("is not a table of costs") from error

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from fedvisage.base.errors import UserError
-from fedvisage.federation.method import Home, Method
+from fedvisage.federation.method import PEOPLE, Home, Method
 from fedvisage.federation.protections.dp import account_of
 from fedvisage.federation.wire.schema import SUMMED
+from fedvisage.metrics.threshold import ON_TRAINING
 from fedvisage.recipe import Recipe, Secure
 from fedvisage.recipe.federation import LEAST_SHARE
 
@@ -54,6 +55,8 @@ def check_protection(recipe: Recipe, method: Method) -> None:
             raise UserError(place, f"{rule} weights all sites equally, {reason}")
     if requested["dp"]:
         _check_noise(recipe, method)
+    if recipe.training.privacy is not None:
+        _check_people(recipe, method)
 
 
 def _check_secure(recipe: Recipe, secure: Secure) -> None:
@@ -100,6 +103,67 @@ def _check_noise(recipe: Recipe, method: Method) -> None:
             place,
             f"clips a site's change to the shared parts, but {site_parts[0]} stays at the site; leave it out",
         )
+
+
+def _check_people(recipe: Recipe, method: Method) -> None:
+    """Raise an error for settings under which the noise of ``training.privacy`` would not protect people."""
+    training, federation = recipe.training, recipe.federation
+    refusals = (
+        (
+            PEOPLE not in method.supports,
+            "training.privacy",
+            f"requires an averaging method of attack detection whose loss is a mean over images, and {method.name} is "
+            "not; leave it out, or use fedavg, fedprox, fedadam or fedyogi",
+        ),
+        (
+            training.local.batches is None,
+            "training.local",
+            "needs batches with training.privacy: the number of steps in epochs reveals a site's number of images",
+        ),
+        (
+            training.sampling != "shuffled",
+            "training.sampling",
+            "does not apply to training.privacy, whose steps draw people; leave it out",
+        ),
+        (
+            training.optimizer.state == "kept",
+            "training.optimizer.state",
+            "must be fresh with training.privacy: a repeated visit sends its stored weights, without the state",
+        ),
+        (
+            weighs_by_examples(recipe),
+            "method.weight",
+            "must be uniform with training.privacy: a site's number of images is not sent",
+        ),
+        (
+            recipe.privacy.epsilon is not None,
+            "privacy.epsilon",
+            "is the budget of other releases; training.privacy has its own; leave epsilon and delta out",
+        ),
+        (
+            recipe.evaluation.threshold == ON_TRAINING,
+            "evaluation.threshold",
+            f"{ON_TRAINING} sends counts of training scores without noise; use source-eer, on held-out people",
+        ),
+        (
+            bool(recipe.evaluation.published),
+            "evaluation.published",
+            "sends counts of training scores without noise, beside training.privacy; leave it out",
+        ),
+        (
+            bool(recipe.evaluation.shortcuts),
+            "evaluation.shortcuts",
+            "sends properties of training images without noise, beside training.privacy; leave it out",
+        ),
+        (
+            federation.secure is not None or federation.dp is not None,
+            "training.privacy",
+            "excludes federation.secure and federation.dp; leave them out",
+        ),
+    )
+    for applies, place, fault in refusals:
+        if applies:
+            raise UserError(f"recipe.{place}", fault)
 
 
 def check_real(recipe: Recipe) -> None:

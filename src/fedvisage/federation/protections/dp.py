@@ -102,16 +102,20 @@ def plan_of(recipe: Recipe) -> NoisePlan | None:
     if dp is None or dp.noise == 0:
         return None
     assert dp.delta is not None
-    # For each round, the largest number of rounds so far in which one site was selected.
-    names, counts, most = sorted(recipe.data.sites), Counter[str](), []
-    for number in range(1, recipe.training.rounds + 1):
-        counts.update(select_sites(names, recipe.federation, recipe.runtime.seed, number))
-        most.append(max(counts.values()))
-    paid, multiplier = tuple(most), dp.noise
+    paid, multiplier = most_visits(recipe), dp.noise
     if multiplier is None:
         assert dp.epsilon is not None
         multiplier = math.sqrt(paid[-1]) * standard_deviation(Budget(dp.epsilon, dp.delta), 1.0)
     return NoisePlan(dp.clip, multiplier, dp.delta, paid)
+
+
+def most_visits(recipe: Recipe) -> tuple[int, ...]:
+    """Return, for each round, the largest number of rounds so far in which one site was selected."""
+    names, counts, most = sorted(recipe.data.sites), Counter[str](), []
+    for number in range(1, recipe.training.rounds + 1):
+        counts.update(select_sites(names, recipe.federation, recipe.runtime.seed, number))
+        most.append(max(counts.values()))
+    return tuple(most)
 
 
 def release_mean(
@@ -206,7 +210,7 @@ class Account:
             "site": "each",
             "relation": sorted({charge.relation for charge in charges}),
             "noise": self.entropy,
-            "account": [asdict(charge) for charge in charges],
+            "account": [charge.row() for charge in charges],
         }
 
     def guarantee(self, rounds: int) -> str:

@@ -1,6 +1,7 @@
 """The two chains of protections, in the order of their steps.
 
-At the site, the update is clipped, then a simulated hostile site modifies its upload, and the masks of secure
+At the site, training with privacy of people releases its weights (:mod:`fedvisage.federation.protections.dpsgd`). The
+update is clipped, then a simulated hostile site modifies its upload, and the masks of secure
 aggregation come last, because masked numbers cannot be processed further. At the server, each upload is checked against
 its declaration, clipped once more and combined with the others by the recipe's rule, and noise is added to the result.
 Under secure aggregation the server sees no single upload: it admits masked numbers, sums them, and adds noise.
@@ -22,6 +23,7 @@ from fedvisage.data.batches import View
 from fedvisage.federation.method import Call
 from fedvisage.federation.protections.combine import cast, clip_update, norm_of_update
 from fedvisage.federation.protections.dp import plan_of, release_mean
+from fedvisage.federation.protections.dpsgd import release_weights
 from fedvisage.federation.record.releases import Releases, StatedCost, stated_cost
 from fedvisage.federation.secure import protocol
 from fedvisage.federation.secure.calls import with_secure_sum
@@ -40,6 +42,8 @@ SHRINK = 1 - 2**-14
 
 def protect_calls(calls: Calls, recipe: Recipe, net: nn.ModuleDict) -> Calls:
     """Return a method's calls wrapped in the site's chain."""
+    if recipe.training.privacy is not None:
+        calls = release_weights(calls, recipe, net)
     for step in site_steps(recipe.federation).values():
         calls = step(calls, recipe, net)
     return calls

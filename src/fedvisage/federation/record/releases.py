@@ -16,7 +16,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,7 +24,15 @@ import torch
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.base.files import json_line, parse_json, sync_directory, write_atomically
-from fedvisage.federation.privacy.accountant import Charge, Count, costs_from_table, joint_cost, new_charges, table_of
+from fedvisage.federation.privacy.accountant import (
+    BudgetSpent,
+    Charge,
+    Count,
+    costs_from_table,
+    joint_cost,
+    new_charges,
+    table_of,
+)
 from fedvisage.federation.privacy.mechanisms import Budget, Draws
 from fedvisage.federation.record import store
 from fedvisage.federation.wire.message import Message, plain
@@ -32,6 +40,9 @@ from fedvisage.federation.wire.schema import COST as COST
 from fedvisage.federation.wire.schema import RefusedMessage
 
 CHARGES = "charges.jsonl"
+PERSON_EPSILON = "--person-epsilon"
+"""The option of ``fedvisage site`` that limits ε over all runs of the site."""
+
 NAME = re.compile(r"[a-z0-9][a-z0-9 ,-]{0,99}")
 DAMAGED = "restore it; without it the privacy budget already spent is unknown, and a new run needs a budget for both"
 
@@ -55,7 +66,7 @@ def stated_cost(message: Message, noise: str) -> StatedCost | None:
     so_far = f"so far ε {total.epsilon:.4g}, δ {total.delta:.3g} by their sum, ε {total.tight_epsilon:.4g} tightly"
     simulated = ["noise from the run's seed, which protects nobody"] if noise == "derived" else []
     text = "; ".join([*(charge.guarantee() for charge in charges), so_far, *simulated])
-    return StatedCost(text, {"releases": [*map(asdict, charges)], "total": asdict(total), "noise": noise})
+    return StatedCost(text, {"releases": [charge.row() for charge in charges], "total": asdict(total), "noise": noise})
 
 
 @dataclass(frozen=True)
@@ -66,12 +77,38 @@ class Allowance:
     count: Count
 
 
+@dataclass(frozen=True)
+class SiteAccount:
+    """The account of a site's people over all runs between organisations; simulations have one per run.
+
+    All sampled releases in the logs of the site's runs count together, whatever data they used.
+    """
+
+    runs: Path
+    """The directory of the site's runs."""
+    limit: float | None = None
+    """The ε over all runs that the site's administrator allows; None: that of the present run."""
+
+    @contextmanager
+    def open(self, own: Path) -> Iterator[list[Charge]]:
+        """Return the charges of the other runs, and keep these from charging until the end of the context."""
+        with (self.runs / ".people.lock").open("a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            charges = []
+            for path in sorted(self.runs.glob(f"*/{own.name}/{CHARGES}")):
+                if path.parent != own:
+                    run = path.parent.parent.name
+                    rows = (charge for charge in _parse(path.read_bytes().rpartition(b"\n")[0], path) if charge.rate)
+                    charges += [replace(charge, release=f"{run}, {charge.release}") for charge in rows]
+            yield charges
+
+
 class Releases:
     """The log of one site, in its own directory."""
 
-    def __init__(self, directory: Path, owner: store.Owner | None = None) -> None:
+    def __init__(self, directory: Path, owner: store.Owner | None = None, account: SiteAccount | None = None) -> None:
         """Take the log's directory, which the first release creates, and the owner that its values name."""
-        self.directory, self._owner = directory, owner or store.Owner()
+        self.directory, self._owner, self._account = directory, owner or store.Owner(), account
 
     def release(
         self,
@@ -91,17 +128,18 @@ class Releases:
             charges = self._read(file)
             if self._path(name).exists():
                 return self._read_value(name, charges)
-            fresh = new_charges(charges, cost, allowance.total, allowance.count)
-            # All charges exist but the value is missing: another draw would release a second value for one charge.
-            if cost and not fresh and charges[-1] != cost[-1]:
-                raise RunFailed(f"{self._path(name)}: was released before but is missing; start a new run")
-            # Durable before the draw.
-            file.seek(0, os.SEEK_END)
-            file.write("".join(json_line(asdict(charge)) for charge in fresh).encode())
-            file.flush()
-            os.fsync(file.fileno())
-            sync_directory(self.directory)
-            sync_directory(self.directory.parent)
+            with self._open_account(cost, allowance) as (others, limit):
+                fresh = new_charges([*others, *charges], cost, limit, allowance.count)
+                # All charges exist but the value is missing: another draw would release a second value for one charge.
+                if cost and not fresh and charges[-1] != cost[-1]:
+                    raise RunFailed(f"{self._path(name)}: was released before but is missing; start a new run")
+                # Durable before the draw.
+                file.seek(0, os.SEEK_END)
+                file.write("".join(json_line(charge.row()) for charge in fresh).encode())
+                file.flush()
+                os.fsync(file.fileno())
+                sync_directory(self.directory)
+                sync_directory(self.directory.parent)
             total = joint_cost([*charges, *fresh], allowance.total.delta)
             value = {key: plain(tensor) for key, tensor in mechanism(draws).items()}
             value |= {COST.name: torch.tensor(table_of(cost, total), dtype=torch.float64)}
@@ -150,6 +188,20 @@ class Releases:
             (self.directory / name).unlink()
 
     @contextmanager
+    def _open_account(self, cost: Sequence[Charge], allowance: Allowance) -> Iterator[tuple[list[Charge], Budget]]:
+        """Return the charges of other runs that count with a cost, and the limit of all together."""
+        if self._account is None or not any(charge.rate for charge in cost):
+            yield [], allowance.total
+            return
+        limit = self._account.limit or allowance.total.epsilon
+        with self._account.open(self.directory) as others:
+            try:
+                yield others, replace(allowance.total, epsilon=limit)
+            except BudgetSpent as error:
+                remedy = f"all runs of this site count; its administrator can allow more with {PERSON_EPSILON}"
+                raise BudgetSpent(f"{error}; {remedy}") from error
+
+    @contextmanager
     def _lock_charges(self) -> Iterator[BinaryIO]:
         self.directory.mkdir(parents=True, exist_ok=True)
         with (self.directory / CHARGES).open("a+b") as file:
@@ -162,10 +214,7 @@ class Releases:
         lines, end, rest = file.read().rpartition(b"\n")
         if rest:
             file.truncate(len(lines) + len(end))
-        try:
-            return [Charge(**parse_json(line)) for line in lines.splitlines()]
-        except (ValueError, TypeError) as error:
-            raise RunFailed(f"{self.directory / CHARGES}: is damaged; {DAMAGED}") from error
+        return _parse(lines, self.directory / CHARGES)
 
     def _read_value(self, name: str, written: Sequence[Charge]) -> Message:
         value, details = store.read_sealed(self._path(name), "its releases cannot be sent again: start a new run")
@@ -177,3 +226,11 @@ class Releases:
 
     def _path(self, name: str) -> Path:
         return self.directory / f"{name}.safetensors"
+
+
+def _parse(lines: bytes, path: Path) -> list[Charge]:
+    """Return the charges in the complete lines of a log."""
+    try:
+        return [Charge(**parse_json(line)) for line in lines.splitlines()]
+    except (ValueError, TypeError) as error:
+        raise RunFailed(f"{path}: is damaged; {DAMAGED}") from error

@@ -67,7 +67,7 @@ EXAMPLES = Upload("examples", "statistic", dtype="int64", guarantee="number of t
 COST = Upload(
     "cost",
     "statistic",
-    shape=(-1, COLUMNS),
+    shape=lambda recipe: (-1, COLUMNS if recipe.training.privacy is None else COLUMNS + 1),
     dtype="float64",
     most=64 * COLUMNS,
     guarantee="privacy cost of this release and in total",

@@ -47,6 +47,7 @@ def adaptive(model: Model, kind: Literal["adam", "yogi"], title: str, advice: st
         paper=PAPER,
         advice=advice,
         server=server,
+        supports=fedavg.WITHOUT_STATE,
         check=check,
     )
 

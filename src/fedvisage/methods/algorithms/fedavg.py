@@ -25,12 +25,15 @@ the mean features of each identity under the model of the site's first round, as
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import ClassVar
 
 from pydantic import create_model
 from torch import Tensor, nn
 
-from fedvisage.federation.method import EXAMPLES, LOSS, Call, Capability, Home, Method, Upload, accept_any
+from fedvisage.federation.method import EXAMPLES, LOSS, PEOPLE, Call, Capability, Home, Method, Upload, accept_any
+from fedvisage.federation.privacy.accountant import BudgetSpent
+from fedvisage.federation.protections.dpsgd import adds_noise, trains_on_people
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
 from fedvisage.federation.wire.message import Message, under
@@ -54,6 +57,9 @@ MOMENTS = "server optimizer/"
 EVERYTHING: frozenset[Capability] = frozenset({"one_mean", "l2sp", "micro_batch", "server_optimizer"})
 """The options of recipes that averaging supports with this file's local work and server program."""
 
+WITHOUT_STATE: frozenset[Capability] = EVERYTHING | {PEOPLE}
+"""The same for algorithms whose sites keep nothing from visit to visit, so that privacy of people applies, too."""
+
 
 # The server's loop.
 
@@ -68,9 +74,15 @@ def server(s: Server, *lent: str, default_optimizer: ServerOptimizer | None = No
     settings = s.recipe.training.server_optimizer or default_optimizer
     start = started_from(s)
     for _ in s.rounds():
-        with s.quorum():
-            mean = s.reduce("train", s.tensors(*lent) | start, weight=weight_of(s.recipe)).value
-            s.load(mean if settings is None else apply_server_step(s, mean, settings))
+        try:
+            with s.quorum():
+                mean = s.reduce("train", s.tensors(*lent) | start, weight=weight_of(s.recipe)).value
+                s.load(mean if settings is None else apply_server_step(s, mean, settings))
+        except BudgetSpent as spent:  # too few sites may release another round to people's cost
+            if s.round == 1:
+                raise
+            s.end_before_this_round(str(spent))
+            return
         yield
 
 
@@ -99,8 +111,12 @@ def training_call(loss: Loss, *parts: str) -> Call:
 
 
 def uploads_of(*parts: str) -> tuple[Upload, ...]:
-    """Return the uploads of an averaging method: weights, their number of images, and the mean loss."""
-    return Upload("weights", "weights", parts=parts), EXAMPLES, LOSS
+    """Return the uploads of an averaging method: weights, their number of images, and the mean loss.
+
+    With privacy of people the weights are a release with noise, and the other two stay at the site.
+    """
+    counts = (replace(upload, left_out=trains_on_people) for upload in (EXAMPLES, LOSS))
+    return Upload("weights", "weights", parts=parts, noised=adds_noise), *counts
 
 
 # The server's step towards the mean, with ``training.server_optimizer``.
@@ -234,7 +250,7 @@ def on_model(
         prediction=model.prediction,
         server=server,
         begin=model.begin,
-        supports=supports,
+        supports=supports if model.fit is train_batches else supports - {PEOPLE},
         check=check_both,
         least_identities=model.least_identities,
     )
@@ -249,4 +265,5 @@ def fedavg(model: Model) -> Method:
         title="FedAvg",
         paper=PAPER,
         advice="Plain averaging of locally trained weights: the first choice, and the baseline of the others.",
+        supports=WITHOUT_STATE,
     )

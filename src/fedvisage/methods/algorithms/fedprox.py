@@ -53,4 +53,5 @@ def fedprox(model: Model) -> Method:
         paper=PAPER,
         advice="When sites train long and drift apart: a proximal term (mu) keeps them near the common model.",
         loss=with_proximal_term(model.loss),
+        supports=fedavg.WITHOUT_STATE,
     )

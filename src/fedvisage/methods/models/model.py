@@ -29,6 +29,7 @@ from fedvisage.federation.method import (
     keep_initial_model,
     one_identity,
 )
+from fedvisage.federation.protections.dpsgd import train_on_people, trains_on_people
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
 from fedvisage.federation.wire.message import Message, under
@@ -46,7 +47,10 @@ Layer = Callable[[nn.ModuleDict, Tensor], Tensor]
 
 
 def train_batches(site: Site, loss: Loss) -> None:
-    """Minimise a loss over one round's local batches, and train the whole network."""
+    """Minimise a loss over one round's local batches, or over people with privacy, and train the whole network."""
+    if trains_on_people(site.recipe):
+        train_on_people(site, loss)
+        return
     optimizer = site.optimizer(*site.net)
 
     def value(batch: Batch) -> Tensor:
