@@ -1,0 +1,132 @@
+"""The one place where a site accepts a run, before it opens any data.
+
+A job arrives as a file from the server. The site verifies the operator's signature, then checks the recipe, then its
+rules, then the approval. Its record has a line per accepted run and per reason for a refusal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedvisage.base.errors import plain_line
+from fedvisage.data.prepared import Manifest, read_manifest
+from fedvisage.federation.protections.compatible import check_real
+from fedvisage.methods import find
+from fedvisage.nvflare.certificates import certificates_in, credentials_in
+from fedvisage.nvflare.greeting import VERSIONS
+from fedvisage.nvflare.job import Job, NotReady, Submission, check_job, sets_at_site
+from fedvisage.nvflare.kits import REHEARSAL
+from fedvisage.nvflare.owner.policy import broken_rules, new_members, pins_of, read_policy, refuse_operator
+from fedvisage.nvflare.owner.record import SiteRecord
+from fedvisage.nvflare.owner.requests import Request, Requests
+from fedvisage.nvflare.owner.statement import Signer, digest_of_recipe, verify_run
+from fedvisage.nvflare.trust import REQUIRE_SECURE
+from fedvisage.recipe import Recipe
+
+UNSIGNED = "not signed"
+
+
+class RunRefused(NotReady):
+    """A run that the site's owner does not accept, or not yet; the reason names the rule."""
+
+
+@dataclass(frozen=True)
+class AcceptedRun:
+    """A run that a site takes part in."""
+
+    job: Job
+    pins: Mapping[str, str]
+    """Fingerprints of the keys that members must have."""
+    requests: Requests
+
+    def check_withdrawn(self) -> None:
+        """Raise ``RunRefused`` if the administrator refused the run after it began."""
+        request = self.requests.find(self.job.run)
+        if request is not None and request.decision == "refused":
+            raise RunRefused(f"refused the run (rule approve): {request.because}")
+
+
+def accept_run(kit: Path, site: str, settings: Mapping[str, str], submission: Submission) -> AcceptedRun:
+    """Return the run of a job, or raise ``RunRefused`` with the rule that refuses it."""
+    try:
+        return _check_run(kit, site, settings, submission)
+    except NotReady as error:
+        raise RunRefused(str(error)) from error
+
+
+def _check_run(kit: Path, site: str, settings: Mapping[str, str], submission: Submission) -> AcceptedRun:
+    signer = verify_run(submission, certificates_in(credentials_in(kit, at_server=False).root)[0])
+    job = check_job(submission)
+    if site not in job.recipe.data.sites:
+        raise NotReady("is not among the recipe's sites")
+    if settings.get(REQUIRE_SECURE) == "yes" and job.recipe.federation.secure is None:
+        raise NotReady("takes part only in runs with federation.secure (--require-secure); set it in the recipe")
+    requests = Requests(Path(settings["state"]))
+    if REHEARSAL in settings:  # all members are processes of one user
+        return AcceptedRun(job, {}, requests)
+    check_real(job.recipe)  # also if the operator's command did not
+    policy, record = read_policy(kit, site), SiteRecord(kit, Path(settings["state"]))
+    sets = [read_manifest(path) for path in sets_at_site(job.recipe, settings)]
+    added = [] if policy is None else new_members(policy, job.recipe, site)
+    approval = ""
+    if policy is not None:
+        reason = refuse_operator(policy, signer)
+        broken = [("operators", reason)] if reason else []
+        # A record that was cut or edited ends here, because the number of runs depends on it.
+        names = [manifest.name for manifest in sets]
+        broken += broken_rules(policy, job.recipe, names, record.recent_runs(job.run))
+        if broken:
+            rule, reason = broken[0]
+            raise NotReady(f"refuses the run by its rule {rule}: {reason}")
+        if policy.approve == "ask" or added:
+            assert signer is not None  # the rule operators requires one
+            request = request_for(submission, signer, sets, added)
+            approval = requests.require_approval(request).decided
+    record.append("accepted", **facts_of(job, signer, submission, sets), new_members=added, approved=approval)
+    return AcceptedRun(job, pins_of(policy), requests)
+
+
+def request_for(submission: Submission, signer: Signer, sets: Sequence[Manifest], added: list[str]) -> Request:
+    """Return the request for a run; its approval holds for these values and no others."""
+    bound = {
+        "recipe": digest_of_recipe(submission.tree),
+        "operator": f"{signer.name} {signer.key}",
+        "sets": ", ".join(sorted(f"{manifest.name} {manifest.digest}" for manifest in sets)),
+        "versions": VERSIONS,
+    }
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return Request(submission.run, bound, signer.name, submission.tree, tuple(added), now)
+
+
+def facts_of(job: Job, signer: Signer | None, submission: Submission, sets: Sequence[Manifest]) -> dict[str, Any]:
+    """Return the description of a run in the record, with the operator's signature as evidence."""
+    return {
+        "run": job.run,
+        "title": plain_line(job.recipe.title, 200),
+        "operator": signer.name if signer else UNSIGNED,
+        "key": signer.key if signer else "",
+        "method": job.recipe.method.name,
+        "rounds": job.recipe.training.rounds,
+        "protection": protection_of(job.recipe),
+        "members": sorted(job.recipe.data.sites),
+        "sets": [{"name": manifest.name, "digest": manifest.digest} for manifest in sets],
+        "versions": VERSIONS,
+        "recipe": submission.tree,
+        "signed": submission.signature,
+    }
+
+
+def protection_of(recipe: Recipe) -> str:
+    """Return the protection of a run's uploads in plain words."""
+    words = ["the server sees only sums of uploads" if recipe.federation.secure else "the server sees each upload"]
+    dp = recipe.federation.dp
+    if dp is not None:
+        size = f"ε {dp.epsilon:g}" if dp.epsilon is not None else f"{dp.noise:g} times the clipping norm"
+        words.append(f"the server adds noise to their sum ({size})")
+    if find(recipe.method).releases and recipe.privacy.epsilon is not None:
+        words.append(f"this site adds noise to releases (ε up to {recipe.privacy.epsilon:g})")
+    return "; ".join(words)
