@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedvisage.base.errors import UserError
+from fedvisage.base.errors import plain_line
 from fedvisage.base.files import write_atomically
 from fedvisage.cli.federation import MemberOptions
 from fedvisage.cli.options import (
@@ -24,8 +24,6 @@ from fedvisage.cli.options import (
 )
 from fedvisage.tasks.checks import Checks
 
-START = "start"
-
 
 class SiteVerbs(Verbs):
     """The verbs of a site; ``site KIT --data DIR`` is short for ``site start KIT --data DIR``."""
@@ -33,7 +31,7 @@ class SiteVerbs(Verbs):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Return the arguments, with the verb."""
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
-            args = [START, *args]
+            args = ["start", *args]
         return super().parse_args(ctx, args)
 
 
@@ -41,21 +39,20 @@ app = App()
 
 Kit = Annotated[Path, typer.Argument(help="This site's kit.")]
 Run = Annotated[str, typer.Argument(help="The run's name; `site pending` and `site log` list them.")]
-Rosters = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Allow, until the next start, secure sums of these sites (A,B,C) with any settings, or with `plain` runs"
-        " without secure sums, on data of other runs: together they can reveal single uploads."
-    ),
-]
 
 
-@app.command(START)
+@app.command()
 @with_options(leave_out=("allow_mixed_crops",))
 def start(
     kit: Kit,
     data: Annotated[Path, typer.Option(help="This site's prepared set; its path stays here.")],
-    allow_roster: Rosters = None,
+    allow_roster: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Allow, until the next start, secure sums of these sites (A,B,C) with any settings, or with `plain`"
+            " runs without secure sums, on data of other runs: together they can reveal single uploads."
+        ),
+    ] = None,
     require_secure: Annotated[
         bool, typer.Option("--require-secure", help="Refuse runs without federation.secure.")
     ] = False,
@@ -92,27 +89,28 @@ def policy(
 ) -> None:
     """Write commented rules into a kit without any; otherwise check and print them."""
     from fedvisage.methods import read_method
-    from fedvisage.nvflare.owner.commands import check_policy, own_key, write_policy
+    from fedvisage.nvflare.owner.commands import SiteFiles
     from fedvisage.recipe import load
     from fedvisage.studies.shipped import locate
 
-    if (written := write_policy(kit)) is not None:
+    site = SiteFiles(kit)
+    if (written := site.write_policy()) is not None:
         say(f"{written}: edit it; the next run must meet it")
-    print_rows(check_policy(kit, None if recipe is None else load(locate(recipe, verb="run"), (), read_method)))
-    say(f"key of this site, for the rules of other sites: {own_key(kit)}")
+    print_rows(site.check_policy(None if recipe is None else load(locate(recipe, verb="run"), (), read_method)))
+    say(f"key of this site, for the rules of other sites: {site.key}")
 
 
 @app.command()
 def pending(kit: Kit, as_json: AsJson = False) -> None:
     """List the runs that wait for the approval of this site's administrator."""
-    from fedvisage.nvflare.owner.commands import requests_of
+    from fedvisage.nvflare.owner.commands import SiteFiles
 
-    waiting = [request for request in requests_of(kit).all() if request.decision == "waiting"]
-    rows = [{"run": each.run, "operator": each.operator, "asked": each.asked, **each.bound} for each in waiting]
+    waiting = SiteFiles(kit).requests.waiting()
+    rows = [{"run": request.run, "asked": request.asked, **request.bound} for request in waiting]
     if as_json:
         print_json(rows)
     else:
-        print_rows([{key: row[key] for key in ("run", "operator", "asked")} for row in rows] or [{"run": "none"}])
+        print_rows(rows)
 
 
 @app.command()
@@ -122,17 +120,17 @@ def review(
     out: Annotated[Path | None, typer.Option(help="The page; default: RUN.html.", show_default=False)] = None,
 ) -> None:
     """Write a page about a run that asks for approval: who asks, what is trained, and what leaves."""
-    from fedvisage.nvflare.owner.commands import review_page
+    from fedvisage.nvflare.owner.commands import SiteFiles, review_page
 
-    _write_page(out or Path(f"{run}.html"), review_page(kit, run))
+    write_page(out or Path(f"{run}.html"), review_page(SiteFiles(kit), run))
 
 
 @app.command()
 def approve(kit: Kit, run: Run) -> None:
     """Approve a run with its present recipe, operator, set and version."""
-    from fedvisage.nvflare.owner.commands import decide
+    from fedvisage.nvflare.owner.commands import SiteFiles
 
-    request = decide(kit, run, "approved")
+    request = SiteFiles(kit).decide(run, "approved")
     say(f"approved {run} with the recipe {request.bound['recipe'][:16]}; the operator continues it with --resume")
 
 
@@ -141,40 +139,33 @@ def refuse(
     kit: Kit, run: Run, because: Annotated[str, typer.Option(help="The reason, which the operator reads.")]
 ) -> None:
     """Refuse a run, or withdraw an approval: the site takes no further part in it."""
-    from fedvisage.nvflare.owner.commands import decide
+    from fedvisage.nvflare.owner.commands import SiteFiles
 
-    decide(kit, run, "refused", because)
+    SiteFiles(kit).decide(run, "refused", because)
     say(f"refused {run}")
 
 
 @app.command()
 def log(
-    kit: Kit,
-    run: Annotated[str, typer.Option(help="Only the lines of this run.")] = "",
-    as_json: AsJson = False,
+    kit: Kit, run: Annotated[str, typer.Option(help="Only the lines of this run.")] = "", as_json: AsJson = False
 ) -> None:
     """Check this site's own record, and print it: accepted and refused runs, decisions, and every field that left."""
-    from fedvisage.nvflare.owner.commands import detail_of, read_record
+    from fedvisage.nvflare.owner.commands import SiteFiles, detail_of
 
-    rows = read_record(kit, run)
+    rows = [row for row in SiteFiles(kit).record.read() if run in ("", row["run"])]
     if as_json:
         print_json(rows)
     else:
-        print_rows(
-            [
-                {**{key: row[key] for key in ("number", "time", "event", "run")}, "content": detail_of(row)}
-                for row in rows
-            ]
-            or [{"run": "none"}]
-        )
+        keys = ("number", "time", "event", "run")
+        print_rows([{key: row[key] for key in keys} | {"content": detail_of(row)} for row in rows])
 
 
 @app.command()
 def report(kit: Kit, out: Annotated[Path, typer.Option(help="The page.")] = Path("site-report.html")) -> None:
     """Write a page for the data-protection officer: runs, operators, protections, bytes, refusals and decisions."""
-    from fedvisage.nvflare.owner.commands import report_page
+    from fedvisage.nvflare.owner.commands import SiteFiles, report_page
 
-    _write_page(out, report_page(kit))
+    write_page(out, report_page(SiteFiles(kit)))
 
 
 @app.command()
@@ -184,13 +175,12 @@ def compare(
     ledger: Annotated[Path, typer.Argument(help="The server's ledger of the run, ledger.jsonl.")],
 ) -> None:
     """Compare this site's record with the server's ledger, and name each difference."""
-    from fedvisage.nvflare.owner.commands import differences
+    from fedvisage.nvflare.owner.commands import SiteFiles
 
-    lines = list(differences(kit, run, ledger))
-    say(*lines)
+    lines = SiteFiles(kit).differences(run, ledger)
+    say(*(lines or ["the ledger has every field that left this site, and no other"]))
     if lines:
         raise typer.Exit(1)
-    say("the ledger has every field that left this site, and no other")
 
 
 def print_rows(rows: list[dict[str, Any]]) -> None:
@@ -198,16 +188,13 @@ def print_rows(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from fedvisage.base.errors import plain_line
-
-    table = Table(*rows[0])
+    table = Table(*(rows[0] if rows else ["none"]))
     for row in rows:
         table.add_row(*(Text(plain_line(str(value))) for value in row.values()))
     console().print(table)
 
 
-def _write_page(path: Path, page: str) -> None:
-    if path.is_dir():
-        raise UserError(str(path), "is a directory; give a file for the page")
+def write_page(path: Path, page: str) -> None:
+    """Write a page, and print its path."""
     write_atomically(path, page.encode())
     say(str(path))

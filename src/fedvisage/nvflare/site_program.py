@@ -33,8 +33,8 @@ from fedvisage.nvflare.job import NotReady, data_at_site, read_submission, sets_
 from fedvisage.nvflare.kits import REHEARSAL, own_settings
 from fedvisage.nvflare.node import checks_directory
 from fedvisage.nvflare.outcome import RunLog
-from fedvisage.nvflare.owner.acceptance import AcceptedRun, RunRefused, accept_run
-from fedvisage.nvflare.owner.record import RunRecorder
+from fedvisage.nvflare.owner.acceptance import AcceptedRun, accept_run
+from fedvisage.nvflare.owner.record import SiteRecord, sent_values
 from fedvisage.nvflare.trust import trust_of
 from fedvisage.tasks.catalogue import set_up
 
@@ -59,7 +59,8 @@ class SiteProgram:
         self._worker: SiteWorker | None = None
         self._log: RunLog | None = None
         self._accepted: AcceptedRun | None = None
-        self._recorder: RunRecorder | None = None
+        self._record: SiteRecord | None = None
+        self._run = self._last_reason = ""
         self._threads = 1
         self._snapshot: Snapshot | None = None
         self._round = -1
@@ -82,14 +83,14 @@ class SiteProgram:
 
     def _answer(self, work: Callable[[], Message], ticket: str = "") -> transport.Parcel:
         """Run one task at a time, and turn any failure into a reason that reveals no data."""
-        spent = refused = False
+        spent = False
         with self._lock:
             try:
                 torch.set_num_threads(self._threads)  # in every call: threads of a pool do not inherit it
                 with disk_full_is_failure(Path("this site's state")):
                     return transport.pack_reply(work(), ticket)
             except (TrainingFailed, RefusedMessage, NotReady, BudgetSpent) as error:
-                reason, spent, refused = str(error), isinstance(error, BudgetSpent), isinstance(error, RunRefused)
+                reason, spent = str(error), isinstance(error, BudgetSpent)
             except UserError as error:
                 logger.error("%s", error)
                 place = error.place if error.place.startswith(PLACES) else "a file"  # it may be named after a person
@@ -104,9 +105,11 @@ class SiteProgram:
             if self._log is not None:
                 with suppress(OSError):  # perhaps the same full disk
                     self._log.note("failed", reason)
-            if self._recorder is not None:
+            if self._record is not None and reason != self._last_reason:
                 with suppress(OSError, NoRoom, UserError):  # the reason may be a record that was edited
-                    self._recorder.note_reason("refused" if refused else "failed", reason)
+                    event = "refused" if self._accepted is None else "failed"
+                    self._record.append(event, run=self._run, reason=reason)
+                self._last_reason = reason
             return transport.pack_failure(reason, ticket, spent=spent)
 
     def _opened_worker(self) -> SiteWorker:
@@ -126,8 +129,9 @@ class SiteProgram:
             if self._log is not None:
                 self._log.advance(order.round, worker.workspace.recipe.training.rounds, "began")
         message = worker.execute(order)
-        if self._recorder is not None:
-            self._recorder.note_sent(order, message, worker.workspace.schemas[order.call])
+        if self._record is not None:
+            values = sent_values(message, worker.workspace.schemas[order.call])
+            self._record.append("sent", run=self._run, round=order.round, call=order.call, **values)
         return message
 
     def _check_unchanged(self) -> None:
@@ -158,8 +162,8 @@ class SiteProgram:
         kit = Path(workspace.get_root_dir())
         submission = read_submission(Path(workspace.get_app_config_dir(context.get_job_id())))
         settings = own_settings(kit)
-        if REHEARSAL not in settings:
-            self._recorder = self._recorder or RunRecorder(kit, Path(settings["state"]), submission.run)
+        self._record = None if REHEARSAL in settings else SiteRecord(kit, Path(settings["state"]))
+        self._run, self._accepted = submission.run, None
         accepted = self._accepted = accept_run(kit, name, settings, submission)
         job = accepted.job
         state = Path(settings["state"])

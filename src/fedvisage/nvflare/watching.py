@@ -65,8 +65,7 @@ class RunRecord:
         try:
             config = Path(Workspace(str(self._kit.path), self._kit.name).get_app_config_dir(number))
             submission = read_submission(config)
-            root = certificates_in(credentials_in(self._kit.path, at_server=False).root)[0]
-            signer = verify_run(submission, root)
+            signer = verify_run(submission, certificates_in(credentials_in(self._kit.path, at_server=False).root)[0])
             job = check_job(submission)
         except (UserError, NotReady) as error:
             self._say(f"a run did not start: {plain_line(str(error), LINE)}")

@@ -6,32 +6,28 @@ rules, then the approval. Its record has a line per accepted run and per reason 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from fedvisage.base.errors import plain_line
-from fedvisage.data.prepared import Manifest, read_manifest
+from fedvisage.data.prepared import read_manifest
 from fedvisage.federation.protections.compatible import check_real
 from fedvisage.methods import find
 from fedvisage.nvflare.certificates import certificates_in, credentials_in
 from fedvisage.nvflare.greeting import VERSIONS
 from fedvisage.nvflare.job import Job, NotReady, Submission, check_job, sets_at_site
 from fedvisage.nvflare.kits import REHEARSAL
-from fedvisage.nvflare.owner.policy import broken_rules, new_members, pins_of, read_policy, refuse_operator
+from fedvisage.nvflare.owner.policy import broken_rules, new_members, read_policy, refuse_operator
 from fedvisage.nvflare.owner.record import SiteRecord
 from fedvisage.nvflare.owner.requests import Request, Requests
-from fedvisage.nvflare.owner.statement import Signer, digest_of_recipe, verify_run
+from fedvisage.nvflare.owner.statement import digest_of_recipe, verify_run
 from fedvisage.nvflare.trust import REQUIRE_SECURE
 from fedvisage.recipe import Recipe
 
-UNSIGNED = "not signed"
-
-
-class RunRefused(NotReady):
-    """A run that the site's owner does not accept, or not yet; the reason names the rule."""
+TITLE = 200
+"""Characters of a recipe's title in the record, at most."""
 
 
 @dataclass(frozen=True)
@@ -44,21 +40,14 @@ class AcceptedRun:
     requests: Requests
 
     def check_withdrawn(self) -> None:
-        """Raise ``RunRefused`` if the administrator refused the run after it began."""
+        """Raise ``NotReady`` if the administrator refused the run after it began."""
         request = self.requests.find(self.job.run)
         if request is not None and request.decision == "refused":
-            raise RunRefused(f"refused the run (rule approve): {request.because}")
+            raise NotReady(f"refused the run (rule approve): {request.because}")
 
 
 def accept_run(kit: Path, site: str, settings: Mapping[str, str], submission: Submission) -> AcceptedRun:
-    """Return the run of a job, or raise ``RunRefused`` with the rule that refuses it."""
-    try:
-        return _check_run(kit, site, settings, submission)
-    except NotReady as error:
-        raise RunRefused(str(error)) from error
-
-
-def _check_run(kit: Path, site: str, settings: Mapping[str, str], submission: Submission) -> AcceptedRun:
+    """Return the run of a job, or raise ``NotReady`` with the rule that refuses it."""
     signer = verify_run(submission, certificates_in(credentials_in(kit, at_server=False).root)[0])
     job = check_job(submission)
     if site not in job.recipe.data.sites:
@@ -84,40 +73,33 @@ def _check_run(kit: Path, site: str, settings: Mapping[str, str], submission: Su
             raise NotReady(f"refuses the run by its rule {rule}: {reason}")
         if policy.approve == "ask" or added:
             assert signer is not None  # the rule operators requires one
-            request = request_for(submission, signer, sets, added)
+            bound = {
+                "recipe": digest_of_recipe(submission.tree),
+                "operator": f"{signer.name} {signer.key}",
+                "sets": ", ".join(sorted(f"{manifest.name} {manifest.digest}" for manifest in sets)),
+                "versions": VERSIONS,
+            }
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            request = Request(submission.run, bound, submission.tree, tuple(added), now)
             approval = requests.require_approval(request).decided
-    record.append("accepted", **facts_of(job, signer, submission, sets), new_members=added, approved=approval)
-    return AcceptedRun(job, pins_of(policy), requests)
-
-
-def request_for(submission: Submission, signer: Signer, sets: Sequence[Manifest], added: list[str]) -> Request:
-    """Return the request for a run; its approval holds for these values and no others."""
-    bound = {
-        "recipe": digest_of_recipe(submission.tree),
-        "operator": f"{signer.name} {signer.key}",
-        "sets": ", ".join(sorted(f"{manifest.name} {manifest.digest}" for manifest in sets)),
-        "versions": VERSIONS,
-    }
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    return Request(submission.run, bound, signer.name, submission.tree, tuple(added), now)
-
-
-def facts_of(job: Job, signer: Signer | None, submission: Submission, sets: Sequence[Manifest]) -> dict[str, Any]:
-    """Return the description of a run in the record, with the operator's signature as evidence."""
-    return {
-        "run": job.run,
-        "title": plain_line(job.recipe.title, 200),
-        "operator": signer.name if signer else UNSIGNED,
-        "key": signer.key if signer else "",
-        "method": job.recipe.method.name,
-        "rounds": job.recipe.training.rounds,
-        "protection": protection_of(job.recipe),
-        "members": sorted(job.recipe.data.sites),
-        "sets": [{"name": manifest.name, "digest": manifest.digest} for manifest in sets],
-        "versions": VERSIONS,
-        "recipe": submission.tree,
-        "signed": submission.signature,
-    }
+    record.append(
+        "accepted",
+        run=job.run,
+        title=plain_line(job.recipe.title, TITLE),
+        operator=signer.name if signer else "not signed",
+        key=signer.key if signer else "",
+        method=job.recipe.method.name,
+        rounds=job.recipe.training.rounds,
+        protection=protection_of(job.recipe),
+        members=sorted(job.recipe.data.sites),
+        new_members=added,
+        sets=[{"name": manifest.name, "digest": manifest.digest} for manifest in sets],
+        versions=VERSIONS,
+        approved=approval,
+        recipe=submission.tree,
+        signed=submission.signature,  # evidence that the operator asked for this
+    )
+    return AcceptedRun(job, {} if policy is None else policy.pins, requests)
 
 
 def protection_of(recipe: Recipe) -> str:

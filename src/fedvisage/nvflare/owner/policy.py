@@ -5,10 +5,9 @@ Only the site reads them. Each rule is a key, and a refusal names it. Decision 4
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -22,9 +21,7 @@ FORMAT = 1
 ANY = "any"
 """In place of a fingerprint: any key that the federation's authority certifies under this name."""
 
-FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}|any")
-
-Keys = dict[str, str]
+Keys = dict[str, Annotated[str, Field(pattern=r"^(sha256:[0-9a-f]{64}|any)$")]]
 """Fingerprints of keys, or ``any``, by the names of their owners."""
 
 
@@ -33,7 +30,7 @@ class Policy(Section):
 
     format: int = Field(ge=1)
     """Version of this file."""
-    operators: Keys | Literal["any"] = ANY
+    operators: Keys | None = Field(None, min_length=1)
     """The operators whose runs the site accepts, by name, with the fingerprints of their keys."""
     members: Keys | None = None
     """The other sites, with the fingerprints of their keys; runs with further sites need approval. Secure sums check
@@ -58,13 +55,10 @@ class Policy(Section):
     approve: Literal["ask", "always"] = "always"
     """``ask``: each run waits for ``fedvisage site approve``."""
 
-    @field_validator("operators", "members")
-    @classmethod
-    def _keys_are_fingerprints(cls, value: Keys | Literal["any"] | None) -> Keys | Literal["any"] | None:
-        for name, key in value.items() if isinstance(value, dict) else ():
-            if not FINGERPRINT.fullmatch(key):
-                raise ValueError(f"{name}: write the fingerprint as sha256: and 64 hexadecimal digits, or any")
-        return value
+    @property
+    def pins(self) -> Keys:
+        """The fingerprints that members must have."""
+        return {name: key for name, key in (self.members or {}).items() if key != ANY}
 
     @field_validator("methods")
     @classmethod
@@ -77,8 +71,6 @@ class Policy(Section):
 
     @model_validator(mode="after")
     def _rules_agree(self) -> Policy:
-        if self.operators == {}:
-            raise ValueError("operators is empty, so that no run is accepted; name one, or stop the site")
         if self.require == "secure" and self.least_sites < 2:
             raise ValueError("least_sites must be 2 or more with require: secure, because a sum of one hides nothing")
         return self
@@ -110,9 +102,7 @@ def refuse_operator(policy: Policy, signer: Signer | None) -> str | None:
     """Return why the rule ``operators`` refuses the operator who signed a job, or None."""
     if signer is None:
         return "no operator signed the job; the operator needs this version of fedvisage"
-    if policy.operators == ANY:
-        return None
-    pinned = policy.operators.get(signer.name)  # type: ignore[union-attr]
+    pinned = ANY if policy.operators is None else policy.operators.get(signer.name)
     if pinned is None:
         return f"{signer.name} is not among the operators of this site"
     return None if pinned in (ANY, signer.key) else f"the key of {signer.name} is not the one that this site pins"
@@ -146,15 +136,19 @@ def broken_rules(
         yield "runs_per_week", f"{policy.runs_per_week} other runs used this site in the last seven days"
 
 
+def results_of(policy: Policy, recipe: Recipe, site: str, sets: Sequence[str]) -> dict[str, str]:
+    """Return what a recipe would meet, for the rules that it would not just meet."""
+    results = {"operators": "depends on who signs the run", "runs_per_week": "depends on the runs of the week"}
+    if added := new_members(policy, recipe, site):
+        results["members"] = f"needs approval, because of {', '.join(added)}"
+    if policy.approve == "ask":
+        results["approve"] = "needs approval"
+    return results | dict(broken_rules(policy, recipe, sets))
+
+
 def new_members(policy: Policy, recipe: Recipe, site: str) -> list[str]:
     """Return the sites of a recipe that the rule ``members`` does not name."""
     return [] if policy.members is None else sorted(recipe.data.sites.keys() - policy.members.keys() - {site})
-
-
-def pins_of(policy: Policy | None) -> dict[str, str]:
-    """Return the fingerprints that members must have."""
-    members = policy.members if policy is not None else None
-    return {name: key for name, key in (members or {}).items() if key != ANY}
 
 
 TEXT = """\
@@ -162,8 +156,8 @@ TEXT = """\
 # Remove the sign # to apply a rule. Check the file with: fedvisage site policy KIT
 format: 1
 
-# Operators whose runs this site accepts, with the fingerprints of their keys, or any for every operator.
-operators:{operators}
+# Operators whose runs this site accepts, with the fingerprints of their keys (any: not pinned). Default: all.
+{operators}
 
 # The other sites, with the fingerprints of their keys (any: not pinned). Runs with further sites need your approval.
 {members}
@@ -186,29 +180,11 @@ approve: always
 
 def policy_text(operators: Mapping[str, str] | None = None, members: Mapping[str, str] | None = None) -> str:
     """Return a commented file with safe defaults: at least three sites, or two in a federation of two."""
-    known = "# members: {border: any}" if not members else f"members:{_lines(members)}"
     least = 3 if members is None else max(2, min(3, len(members) + 1))
-    return TEXT.format(operators=_lines(operators) if operators else f" {ANY}", members=known, least=least)
+    named = {"operators": _lines("operators", operators or {}), "members": _lines("members", members or {})}
+    return TEXT.format(**named, least=least)
 
 
-def _lines(keys: Mapping[str, str]) -> str:
-    return "".join(f"\n  {name}: {key}" for name, key in sorted(keys.items()))
-
-
-def rows_of(policy: Policy, recipe: Recipe, site: str, sets: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield what a recipe would meet: each rule that applies, its value, and the reason for a refusal, or ``met``."""
-    broken, added = dict(broken_rules(policy, recipe, sets)), new_members(policy, recipe, site)
-    for rule, value in policy.model_dump(mode="json", exclude={"format"}).items():
-        if value is None:
-            continue
-        result = broken.get(rule, "met")
-        if rule == "members" and added:
-            result = f"needs approval, because of {', '.join(added)}"
-        elif rule == "operators":
-            result = "depends on who signs the run"
-        elif rule == "runs_per_week":
-            result = "depends on the runs of the week"
-        elif rule == "approve":
-            result = "needs approval" if value == "ask" or added else "met"
-        shown = ", ".join(value) if isinstance(value, list | dict) else str(value)
-        yield {"rule": rule, "value": shown, "result": result}
+def _lines(rule: str, keys: Mapping[str, str]) -> str:
+    lines = [f"  {name}: {key}" for name, key in sorted(keys.items())]
+    return "\n".join([f"{rule}:", *lines]) if lines else f"# {rule}: {{NAME: any}}"

@@ -35,7 +35,7 @@ from fedvisage.base.files import (
     write_json,
 )
 from fedvisage.federation.record.releases import stated_cost
-from fedvisage.federation.wire.message import Message, Order, digest_of, size_of
+from fedvisage.federation.wire.message import Message, digest_of, size_of
 from fedvisage.federation.wire.schema import Schema
 from fedvisage.nvflare.certificates import PADDING, credentials_in, signing_key
 
@@ -100,7 +100,10 @@ class SiteRecord:
 
     def read(self) -> list[Row]:
         """Return all lines; refuse a record that was cut or edited."""
-        return list(self._rows(self._head()))
+        if not self.directory.exists():
+            return []
+        with lock_directory(self.directory, PATIENCE):
+            return list(self._rows(self._head()))
 
     def recent_runs(self, run: str, now: datetime | None = None) -> list[str]:
         """Return the other runs that this site accepted in the last seven days."""
@@ -119,20 +122,19 @@ class SiteRecord:
             *lines, rest = (rest + piece).split(b"\n")
             for line in (each + b"\n" for each in lines):
                 number, size = number + 1, size + len(line)
-                if number == head.lines + 2:
+                if number > head.lines + 1:
                     raise UserError(str(self.path), f"has lines after number {head.lines}, its signed end; {RESTORE}")
                 if number > head.lines:
                     continue  # the line of a reply that never left
                 try:
                     row = parse_json(line.decode())
-                    is_next = row["number"] == number and row["previous"] == digest
+                    is_intact = row["number"] == number and row["previous"] == digest
                 except (ValueError, KeyError, TypeError):
-                    is_next = False
-                if not is_next:
-                    raise UserError(str(self.path), f"line {number} was edited, or a line before it; {RESTORE}")
+                    is_intact = False
                 digest = hashlib.sha256(line).hexdigest()
-                if number == head.lines and (size, digest) != (head.bytes, head.digest):
-                    raise UserError(str(self.path), f"line {number} was edited, or a line before it; {RESTORE}")
+                is_end = number == head.lines
+                if not is_intact or (is_end and (size, digest) != (head.bytes, head.digest)):
+                    raise UserError(str(self.path), f"was edited at line {number} or the one before; {RESTORE}")
                 yield row
         if number < head.lines:
             raise UserError(str(self.path), f"was cut after line {number} of {head.lines}; {RESTORE}")
@@ -162,41 +164,25 @@ class SiteRecord:
         write_json(self.directory / HEAD, asdict(head) | {"signature": signature.hex()})
 
 
-class RunRecorder:
-    """Adds the lines of one run to a site's record."""
-
-    def __init__(self, kit: Path, state: Path, run: str) -> None:
-        """Take the site's kit, the directory of its private state, and the run's name."""
-        self._record, self._run, self._last_reason = SiteRecord(kit, state), run, ("", "")
-
-    def note_sent(self, order: Order, message: Message, schema: Schema) -> None:
-        """Record a reply before it leaves: its fields with sizes and digests, and the ε of its releases so far."""
-        kinds = {upload.name: upload.kind for upload in schema.uploads}
-        fields = [
-            {"field": name, "kind": kinds[name], "bytes": size_of(group.values()), "digest": digest_of(group)}
-            for name, group in schema.group(message).items()
-        ]
-        cost = stated_cost(message, "")
-        spent = {} if cost is None else {"epsilon": cost.figures["total"]["epsilon"]}
-        self._record.append("sent", run=self._run, round=order.round, call=order.call, fields=fields, **spent)
-
-    def note_reason(self, event: str, reason: str) -> None:
-        """Record why the site did not reply, which the server gets; repetitions in a row have no line."""
-        if (event, reason) != self._last_reason:
-            self._record.append(event, run=self._run, reason=reason)
-            self._last_reason = event, reason
+def sent_values(message: Message, schema: Schema) -> Row:
+    """Return the fields of a reply with sizes and digests, and the ε of the site's releases so far."""
+    groups, cost = schema.group(message), stated_cost(message, "")
+    fields = [
+        {"field": upload.name, "kind": upload.kind, "bytes": size_of(group.values()), "digest": digest_of(group)}
+        for upload, group in zip(schema.uploads, groups.values(), strict=True)
+    ]
+    return {"fields": fields} | ({} if cost is None else {"epsilon": cost.figures["total"]["epsilon"]})
 
 
-def compare_with_ledger(rows: Iterable[Row], ledger: Iterable[Mapping[str, Any]], run: str, site: str) -> Iterator[str]:
-    """Yield each difference between the fields that left a site in a run and the server's ledger.
+def compare_with_ledger(rows: Iterable[Row], ledger: Iterable[Mapping[str, Any]], site: str) -> Iterator[str]:
+    """Yield each difference between the fields that left a site in a run, and the server's ledger of that run.
 
     The ledger lacks replies that came too late, or that the server refused.
     """
     own, listed = Counter[tuple[Any, ...]](), Counter[tuple[Any, ...]]()
     for row in rows:
-        if row["event"] == "sent" and row["run"] == run:
-            for each in row["fields"]:
-                own[row["round"], row["call"], each["field"], each["bytes"], each["digest"]] += 1
+        for each in row["fields"] if row["event"] == "sent" else ():
+            own[row["round"], row["call"], each["field"], each["bytes"], each["digest"]] += 1
     for entry in ledger:
         if entry["direction"] == "up" and entry["site"] == site:
             listed[entry["round"], entry["call"], entry["field"], entry["bytes"], entry["digest"]] += 1

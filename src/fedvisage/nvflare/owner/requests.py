@@ -1,6 +1,6 @@
 """Runs that wait for the approval of a site's administrator, and the decisions.
 
-One file per run has the request and the decision. A decision holds for exactly what was asked: run, recipe (with roster
+One file per run has the request and the decision. A decision holds for exactly what was asked: the recipe (with roster
 and method), operator, sets and versions. A request that waits is never replaced, so that nobody can exchange it between
 the review and the approval.
 """
@@ -25,6 +25,7 @@ MOST = 200
 
 PATIENCE = 30.0
 REPAIR = "delete it, and have the operator repeat the run"
+WAITS = "waits for this site's administrator (rule approve); --resume the run after the approval"
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,6 @@ class Request:
     run: str
     bound: Mapping[str, str]
     """What a decision is about, as digests or names."""
-    operator: str
     recipe: Mapping[str, Any]
     added: tuple[str, ...]
     """The sites of the run that the rule ``members`` does not name."""
@@ -56,38 +56,35 @@ class Requests:
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         with lock_directory(self.directory, PATIENCE):
             known = self.find(request.run)
-            waits = "waits for this site's administrator (rule approve); --resume the run after the approval"
             if known is None or (known.bound != request.bound and known.decision != "waiting"):
-                if sum(each.decision == "waiting" for each in self.all()) >= MOST:
+                if len(self.waiting()) >= MOST:
                     raise NotReady(f"has {MOST} runs that wait for its administrator (rule approve)")
-                self._write(request)
-            if known is None:
-                raise NotReady(waits)
-            if known.bound != request.bound:
-                changed = ", ".join(sorted(key for key, _ in known.bound.items() ^ request.bound.items()))
+                write_json(self.directory / f"{request.run}.json", asdict(request))
+            if known is not None and known.bound != request.bound:
+                changed = ", ".join(sorted({key for key, _ in known.bound.items() ^ request.bound.items()}))
                 if known.decision == "waiting":
                     raise NotReady(f"has an earlier request of this run with another {changed} waiting (rule approve)")
-                verb = "approved" if known.decision == "approved" else "refused"
-                raise NotReady(f"{verb} this run with another {changed}, and {waits}")
-            if known.decision == "refused":
+                raise NotReady(f"{known.decision} this run with another {changed}, and {WAITS}")
+            if known is not None and known.decision == "refused":
                 raise NotReady(f"refused the run (rule approve): {known.because}")
-            if known.decision == "waiting":
-                raise NotReady(waits)
+            if known is None or known.decision == "waiting":
+                raise NotReady(WAITS)
             return known
 
     def decide(self, run: str, decision: Literal["approved", "refused"], because: str = "") -> Request:
         """Store the decision about a run, and return the request."""
-        with lock_directory(self._existing(), PATIENCE):
-            request = self.get(run)
+        self.get(run)
+        with lock_directory(self.directory, PATIENCE):
             now = datetime.now(UTC).isoformat(timespec="seconds")
-            request = replace(request, decision=decision, because=because, decided=now)
-            self._write(request)
+            request = replace(self.get(run), decision=decision, because=because, decided=now)
+            write_json(self.directory / f"{run}.json", asdict(request))
             return request
 
-    def all(self) -> list[Request]:
-        """Return all requests, the oldest first."""
+    def waiting(self) -> list[Request]:
+        """Return the requests without a decision, the oldest first."""
         paths = self.directory.glob("*.json") if self.directory.is_dir() else ()
-        return sorted((_read(path) for path in paths), key=lambda request: (request.asked, request.run))
+        waiting = [request for request in map(_read, paths) if request.decision == "waiting"]
+        return sorted(waiting, key=lambda request: (request.asked, request.run))
 
     def get(self, run: str) -> Request:
         """Return the request of a run, which must exist."""
@@ -101,20 +98,13 @@ class Requests:
         path = self.directory / f"{run}.json"
         return _read(path) if RUN_NAME.fullmatch(run) and path.exists() else None
 
-    def _existing(self) -> Path:
-        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return self.directory
-
-    def _write(self, request: Request) -> None:
-        write_json(self.directory / f"{request.run}.json", asdict(request))
-
 
 def _read(path: Path) -> Request:
     content = read_json(path, REPAIR)
     try:
         request = Request(**{**content, "added": tuple(content["added"])})
+        if request.run != path.stem or request.decision not in ("waiting", "approved", "refused"):
+            raise TypeError
     except (KeyError, TypeError) as error:
         raise UserError(str(path), f"is damaged; {REPAIR}") from error
-    if request.run != path.stem or request.decision not in ("waiting", "approved", "refused"):
-        raise UserError(str(path), f"is damaged; {REPAIR}")
     return request

@@ -46,8 +46,6 @@ class Signer:
     name: str
     key: str
     """The fingerprint of the key."""
-    versions: str
-    """The versions that the operator signed."""
 
 
 def sign_run(credentials: Credentials, run: str, tree: Mapping[str, Any]) -> dict[str, str]:
@@ -78,7 +76,7 @@ def verify_run(submission: Submission, root: x509.Certificate, now: datetime | N
             f"refuses the job: it was signed on {signed['time'][:10]}, and a signature is valid for {VALID.days} days; "
             "--resume signs again; are the clocks right?"
         )
-    return Signer(name_of(certificate), fingerprint_of(certificate), signed["versions"])
+    return Signer(name_of(certificate), fingerprint_of(certificate))
 
 
 def digest_of_recipe(tree: Mapping[str, Any]) -> str:
