@@ -93,6 +93,13 @@ def test_misspelt_contradictory_or_newer_rules_end_the_start_with_their_place(
         start_site(site.path, sets["A"], tmp_path / "state", None, Terminal(print, print), verbose=False)
 
 
+def test_link_to_missing_rules_is_not_a_kit_without_rules(owner: Owner) -> None:
+    site = owner(None)
+    policy_path(site.path).symlink_to("moved.yaml")
+    with refused("policy.yaml"):
+        read_policy(site.path, "A")
+
+
 @pytest.mark.parametrize(("text", "keyword"), [("operators: {}", "1"), ("require: secure\nleast_sites: 1", "sum")])
 def test_rules_that_no_run_could_meet_are_contradictory(text: str, keyword: str, owner: Owner) -> None:
     with refused("policy.yaml", keyword):

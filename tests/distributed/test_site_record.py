@@ -18,6 +18,7 @@ from fedvisage.base.errors import UserError
 from fedvisage.federation.wire.message import Order
 from fedvisage.nvflare.commands import start_site
 from fedvisage.nvflare.kits import Kit
+from fedvisage.nvflare.outcome import last_failure
 from fedvisage.nvflare.owner.commands import SiteFiles, report_page
 from fedvisage.nvflare.owner.record import HEAD, SiteRecord, compare_with_ledger
 from fedvisage.nvflare.site_program import SiteProgram
@@ -168,7 +169,8 @@ def test_refused_run_reads_no_data_and_the_operator_gets_the_rule(
     assert "starting point" in order_failure_before_start(program)
     events = [(row["event"], row["run"]) for row in SiteFiles(site.path).record.read()]
     assert events == [("refused", "run-1"), ("refused", "run-1")]  # the rule once, then the order without a start
-    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == [".record"]
+    assert [path.name for path in (tmp_path / "state" / "run-1").iterdir()] == ["log.jsonl"]
+    assert "rule rounds" in last_failure(tmp_path / "state" / "run-1", "")
 
 
 def order_failure_before_start(program: SiteProgram) -> str:

@@ -122,7 +122,9 @@ def review(
     """Write a page about a run that asks for approval: who asks, what is trained, and what leaves."""
     from fedvisage.nvflare.owner.commands import SiteFiles, review_page
 
-    write_page(out or Path(f"{run}.html"), review_page(SiteFiles(kit), run))
+    page, out = review_page(SiteFiles(kit), run), out or Path(f"{run}.html")
+    write_atomically(out, page.encode())
+    say(str(out))
 
 
 @app.command()
@@ -165,7 +167,8 @@ def report(kit: Kit, out: Annotated[Path, typer.Option(help="The page.")] = Path
     """Write a page for the data-protection officer: runs, operators, protections, bytes, refusals and decisions."""
     from fedvisage.nvflare.owner.commands import SiteFiles, report_page
 
-    write_page(out, report_page(SiteFiles(kit)))
+    write_atomically(out, report_page(SiteFiles(kit)).encode())
+    say(str(out))
 
 
 @app.command()
@@ -192,9 +195,3 @@ def print_rows(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         table.add_row(*(Text(plain_line(str(value))) for value in row.values()))
     console().print(table)
-
-
-def write_page(path: Path, page: str) -> None:
-    """Write a page, and print its path."""
-    write_atomically(path, page.encode())
-    say(str(path))

@@ -22,6 +22,7 @@ from fedvisage.methods import find, read_method
 from fedvisage.nvflare.kits import CONTROLLER, EXECUTOR, SERVER_CLASS, SITE_CLASS
 from fedvisage.recipe import Recipe
 from fedvisage.recipe.data import named_weights
+from fedvisage.recipe.plain_yaml import LARGEST
 from fedvisage.tasks.catalogue import Setup, task_of
 from fedvisage.tasks.opened import RunData
 
@@ -29,9 +30,6 @@ RUN_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 RECIPE_FILE = "recipe.json"
 SIGNED = "signed"
 """The key of the operator's signature in this file."""
-
-LARGEST = 4 << 20
-"""Bytes of this file, at most."""
 
 ELSEWHERE = "elsewhere"
 """Stands for a site's path in a travelling recipe."""

@@ -164,18 +164,18 @@ class SiteProgram:
         settings = own_settings(kit)
         self._record = None if REHEARSAL in settings else SiteRecord(kit, Path(settings["state"]))
         self._run, self._accepted = submission.run, None
+        state = Path(settings["state"])
+        directory = state / submission.run
+        directory.mkdir(parents=True, exist_ok=True)
+        self._log = RunLog(directory, submission.run)  # from here the site's administrator reads of a refusal
         accepted = self._accepted = accept_run(kit, name, settings, submission)
         job = accepted.job
-        state = Path(settings["state"])
-        directory = state / job.run
-        directory.mkdir(parents=True, exist_ok=True)
         with ExitStack() as held:
             try:
                 held.enter_context(lock_directory(directory, PATIENCE))
             except UserError as error:
                 raise NotReady("still has a process of an earlier job that holds this run") from error
             remove_unfinished(directory)
-            self._log = RunLog(directory, job.run)
             self._threads = job.recipe.runtime.threads
             torch.set_num_threads(self._threads)
             self._snapshot = Snapshot(sets_at_site(job.recipe, settings))  # before the data is read and checked

@@ -59,10 +59,7 @@ class KitTrust(RunMemory):
         allowed: Sequence[frozenset[str]] = (),
         pins: Mapping[str, str] | None = None,
     ) -> None:
-        """Read the kit's certificates and key; all statements name the run and its recipe.
-
-        ``pins`` has the fingerprints of the keys that members must have.
-        """
+        """Read the kit's certificates and key; all statements name run and recipe. ``pins`` has members' keys."""
         super().__init__(memory, recipe, run, images, allowed)
         self._key, self._root, self._pins = signing_key(credentials), certificates_in(credentials.root)[0], pins or {}
         self._certificate = certificates_in(credentials.certificate)[0].public_bytes(Encoding.DER)

@@ -26,9 +26,6 @@ from fedvisage.nvflare.owner.statement import digest_of_recipe, verify_run
 from fedvisage.nvflare.trust import REQUIRE_SECURE
 from fedvisage.recipe import Recipe
 
-TITLE = 200
-"""Characters of a recipe's title in the record, at most."""
-
 
 @dataclass(frozen=True)
 class AcceptedRun:
@@ -66,8 +63,7 @@ def accept_run(kit: Path, site: str, settings: Mapping[str, str], submission: Su
         reason = refuse_operator(policy, signer)
         broken = [("operators", reason)] if reason else []
         # A record that was cut or edited ends here, because the number of runs depends on it.
-        names = [manifest.name for manifest in sets]
-        broken += broken_rules(policy, job.recipe, names, record.recent_runs(job.run))
+        broken += broken_rules(policy, job.recipe, [each.name for each in sets], record.recent_runs(job.run))
         if broken:
             rule, reason = broken[0]
             raise NotReady(f"refuses the run by its rule {rule}: {reason}")
@@ -85,7 +81,7 @@ def accept_run(kit: Path, site: str, settings: Mapping[str, str], submission: Su
     record.append(
         "accepted",
         run=job.run,
-        title=plain_line(job.recipe.title, TITLE),
+        title=plain_line(job.recipe.title),
         operator=signer.name if signer else "not signed",
         key=signer.key if signer else "",
         method=job.recipe.method.name,

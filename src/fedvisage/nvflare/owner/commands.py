@@ -112,17 +112,21 @@ def review_page(site: SiteFiles, run: str) -> str:
         {key: each[key] for key in ("field", "kind")} | {"declared": ", ".join(each.get("parts", [each["guarantee"]]))}
         for each in method["leaves_a_site"]
     ]
-    return _page(
-        "site_request.html.jinja",
-        site=site.name,
-        request=request,
-        facts=_pairs(facts),
-        leaving=_table(leaving, "field", "kind", "declared"),
-        protection=protection_of(recipe),
-        sees=(recipe.federation.secure and method["sees_in_secure_sums"]) or method["server_sees"],
-        kinds={each["kind"] for each in leaving},
-        federation=recipe.federation,
-        recipe=_pairs(dict(flatten(request.recipe))),
+    return (
+        environment()
+        .get_template("site_request.html.jinja")
+        .render(
+            colours=colours(),
+            site=site.name,
+            request=request,
+            facts=_pairs(facts),
+            leaving=_table(leaving, "field", "kind", "declared"),
+            protection=protection_of(recipe),
+            sees=(recipe.federation.secure and method["sees_in_secure_sums"]) or method["server_sees"],
+            kinds={each["kind"] for each in leaving},
+            federation=recipe.federation,
+            recipe=_pairs(dict(flatten(request.recipe))),
+        )
     )
 
 
@@ -135,7 +139,8 @@ def report_page(site: SiteFiles) -> str:
         tables[event] = _table(listed, "time", "run", "content")
     titles = ("run", "began", "operator", "purpose", "method", "protection", "members", "rounds", "sent", "ε so far")
     runs = _table(list(_runs(rows)), *titles)
-    return _page("site_record.html.jinja", site=site.name, lines=len(rows), runs=runs, **tables)
+    template = environment().get_template("site_record.html.jinja")
+    return template.render(colours=colours(), site=site.name, lines=len(rows), runs=runs, **tables)
 
 
 def _runs(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
@@ -155,11 +160,6 @@ def _runs(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
             "sent": size(sum(each["bytes"] for row in sent for each in row["fields"])),
             "ε so far": f"{max(spent):.4g}" if spent else None,
         }
-
-
-def _page(template: str, **values: Any) -> str:
-    """Return a page whose template escapes every text."""
-    return environment().get_template(template).render(colours=colours(), **values)
 
 
 def _pairs(facts: Mapping[str, Any]) -> Table:

@@ -5,6 +5,7 @@ Only the site reads them. Each rule is a key, and a refusal names it. Decision 4
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -84,7 +85,7 @@ def policy_path(kit: Path) -> Path:
 def read_policy(kit: Path, site: str) -> Policy | None:
     """Read the rules of a site, or return None if its kit has none; refuse contradictory ones."""
     path = policy_path(kit)
-    if not path.exists():
+    if not os.path.lexists(path):  # a link to a missing file is a mistake, and not a kit without rules
         return None
     tree = read_tree(path)
     written = tree.get("format")
@@ -115,9 +116,8 @@ def broken_rules(
     training, federation, name = recipe.training, recipe.federation, recipe.method.name
     if policy.methods is not None and name not in policy.methods:
         yield "methods", f"the method {name} is not among {', '.join(policy.methods)}"
-    for each in sets:
-        if policy.sets is not None and each not in policy.sets:
-            yield "sets", "this site runs with a set that the rule does not name"
+    if policy.sets is not None and not set(sets) <= set(policy.sets):
+        yield "sets", "this site runs with a set that the rule does not name"
     if policy.rounds is not None and training.rounds > policy.rounds:
         yield "rounds", f"at most {policy.rounds} are accepted, the recipe has {training.rounds}"
     if policy.epochs is not None and training.local.epochs is None:

@@ -83,11 +83,8 @@ class SiteRecord:
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         with lock_directory(self.directory, PATIENCE), disk_full_is_failure(self.path):
             head = self._head()
-            if self.path.exists() and self.path.stat().st_size > head.bytes:
-                for _ in self._rows(head):  # refuses more than one line after the head
-                    pass
-            elif head.bytes and (not self.path.exists() or self.path.stat().st_size < head.bytes):
-                raise UserError(str(self.path), f"was cut: its head names {head.lines} lines; {RESTORE}")
+            if head.bytes != (self.path.stat().st_size if self.path.exists() else 0):
+                list(self._rows(head))  # refuses a cut record, and more than one line after the head
             time = datetime.now(UTC).isoformat(timespec="seconds")
             row = {"number": head.lines + 1, "time": time, "event": event, **values, "previous": head.digest}
             line = json_line(row).encode()
