@@ -27,9 +27,6 @@ from fedvisage.report.page import colours, environment
 from fedvisage.report.tables import Table, size, table
 from fedvisage.tasks.catalogue import describe
 
-LETTERS = 400
-"""Characters of a text in a table or a sentence, at most."""
-
 
 class SiteFiles:
     """A site's kit, with its requests and its record."""
@@ -173,4 +170,4 @@ def _table(rows: Sequence[Mapping[str, Any]], *columns: str) -> Table:
 def _short(value: Any) -> str:
     if isinstance(value, dict):
         value = [f"{name} {key}" for name, key in value.items()]
-    return plain_line(", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value), LETTERS)
+    return plain_line(", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
