@@ -15,13 +15,13 @@ from tests.refusals import Command, check_output, failed, refused
 from tests.toy import Sets, recipe_of, tree
 
 from fedvisage.federation.wire.schema import RefusedMessage
-from fedvisage.nvflare.certificates import certificates_in, credentials_in
+from fedvisage.nvflare.certificates import certificates_in, credentials_in, fingerprint_of, name_of
 from fedvisage.nvflare.commands import start_site
 from fedvisage.nvflare.job import NotReady, Submission
 from fedvisage.nvflare.kits import Kit, own_settings
 from fedvisage.nvflare.owner.acceptance import AcceptedRun, accept_run
 from fedvisage.nvflare.owner.policy import Policy, broken_rules, policy_path, policy_text, read_policy
-from fedvisage.nvflare.owner.record import SiteRecord
+from fedvisage.nvflare.owner.record import SiteRecord, other_runs
 from fedvisage.nvflare.owner.statement import CONTEXT, verify_run
 from fedvisage.nvflare.terminal import Terminal
 
@@ -146,7 +146,7 @@ def test_secure_sums_that_close_with_fewer_sites_break_the_rule(sets: Sets) -> N
     content = tree(sets, federation={"secure": True})
     content["data"]["sites"] = {name: f"sets/{name}" for name in ("A", "B", "C", "D", "E")}
     recipe = recipe_of(content)
-    broken = [[rule for rule, _ in broken_rules(Policy(format=1, least_sites=least), recipe, ())] for least in (4, 5)]
+    broken = [[rule for rule, _ in broken_rules(Policy(format=1, least_sites=least), recipe, [])] for least in (4, 5)]
     assert broken == [[], ["least_sites"]]
 
 
@@ -158,9 +158,12 @@ def test_runs_of_a_week_count_once_each_and_only_if_accepted(
         accept(site, submit(kits, sets, tmp_path, run=run))
     with failed(NotReady, "runs_per_week", "2"):
         accept(site, submit(kits, sets, tmp_path, run="run-3"))
-    record = SiteRecord(site.path, tmp_path / "state")
-    assert record.recent_runs("run-3") == ["run-1", "run-2"]
-    assert record.recent_runs("run-3", datetime.now(UTC) + timedelta(days=8)) == []
+    with failed(NotReady, "runs_per_week"):  # another recipe under the name of an earlier run is another run
+        accept(site, submit(kits, sets, tmp_path, run="run-1", training__rounds=2))
+    rows = SiteRecord(site.path, tmp_path / "state").read()
+    assert [row["run"] for row in rows] == ["run-1", "run-2", "run-1"]
+    counts = [other_runs(rows, "run-3", {}, datetime.now(UTC) + timedelta(days=days)) for days in (0, 8)]
+    assert counts == [2, 0]
 
 
 def test_kit_without_rules_accepts_unsigned_jobs_and_says_so_at_its_start(
@@ -256,7 +259,7 @@ def test_signature_is_valid_for_seven_days(days: float, valid: bool, kits: Path,
     if valid:
         signer = verify_run(submission, root, now)
         assert signer is not None
-        assert (signer.name, signer.key) == (FIRST, key_of(kits, FIRST))
+        assert (name_of(signer), fingerprint_of(signer)) == (FIRST, key_of(kits, FIRST))
     else:
         with failed(NotReady, "7", "days"):
             verify_run(submission, root, now)

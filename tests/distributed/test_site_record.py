@@ -15,8 +15,10 @@ from tests.refusals import Command, check_output, refused
 from tests.toy import Sets
 
 from fedvisage.base.errors import UserError
+from fedvisage.base.files import lock_directory
 from fedvisage.federation.wire.message import Order
 from fedvisage.nvflare.commands import start_site
+from fedvisage.nvflare.job import NotReady
 from fedvisage.nvflare.kits import Kit
 from fedvisage.nvflare.outcome import last_failure
 from fedvisage.nvflare.owner.commands import SiteFiles, report_page
@@ -89,6 +91,18 @@ def test_rewritten_record_needs_the_key_of_the_site(record: SiteRecord, kits: Pa
     (record.directory / HEAD).unlink()
     with refused("record.jsonl", "end"):
         record.read()
+
+
+def test_check_before_a_line_excludes_other_processes_and_its_refusal_adds_none(record: SiteRecord) -> None:
+    def refuse(rows: list[Any]) -> None:
+        assert len(rows) == 5
+        with refused(".record", "use"), lock_directory(record.directory):
+            pass
+        raise NotReady
+
+    with pytest.raises(NotReady):
+        record.append("accepted", refuse, run="run")
+    assert len(record.read()) == 5
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"lines": "x", "bytes": 1, "digest": "", "signature": ""}', "[]"])
@@ -196,7 +210,7 @@ def entry(number: int, field: str, digest: str, **values: Any) -> dict[str, Any]
     return {"site": "A", "direction": "up", **row(number, field, digest), **values}
 
 
-SENT = [
+SENT: list[dict[str, Any]] = [
     {"event": "sent", "round": 1, "call": "train", "fields": [row(1, "weights", "aa"), row(1, "loss", "bb")]},
     {"event": "sent", "round": 2, "call": "train", "fields": [row(2, "weights", "cc")]},
     {"event": "failed", "reason": "none"},

@@ -30,7 +30,7 @@ from fedvisage.base.files import json_line
 from fedvisage.base.progress import Say, format_count
 from fedvisage.methods import find
 from fedvisage.nvflare.admission import Admission
-from fedvisage.nvflare.certificates import certificates_in, credentials_in
+from fedvisage.nvflare.certificates import certificates_in, credentials_in, name_of
 from fedvisage.nvflare.greeting import Unreachable, address_in, check_handshake, request_admission
 from fedvisage.nvflare.job import Job, NotReady, check_job, read_submission
 from fedvisage.nvflare.kits import Kit, own_settings
@@ -75,9 +75,9 @@ class RunRecord:
         self._jobs[number], rounds = job, format_count(job.recipe.training.rounds, "round")
         method, title = find(job.recipe.method), plain_line(job.recipe.title, LETTERS)
         named = f"{title!r}, " if title else ""
-        whose = f"signed by {signer.name}" if signer else f"without a signature; the server names {submitter}"
+        whose = f"signed by {name_of(signer)}" if signer else f"without a signature; the server names {submitter}"
         self._say(f"run {job.run} arrived: {named}{method.title}, {rounds}, {whose}")
-        values = {"submitter": submitter, "signed_by": signer.name if signer else "", "title": title}
+        values = {"submitter": submitter, "signed_by": name_of(signer) if signer else "", "title": title}
         self._write("started", number, job, **values, method=method.name, recipe=recipes.tree_of(job.recipe))
 
     def end(self, number: str) -> None:

@@ -15,12 +15,12 @@ from fedvisage.base.errors import plain_line
 from fedvisage.data.prepared import read_manifest
 from fedvisage.federation.protections.compatible import check_real
 from fedvisage.methods import find
-from fedvisage.nvflare.certificates import certificates_in, credentials_in
+from fedvisage.nvflare.certificates import certificates_in, credentials_in, fingerprint_of, name_of
 from fedvisage.nvflare.greeting import VERSIONS
 from fedvisage.nvflare.job import Job, NotReady, Submission, check_job, sets_at_site
 from fedvisage.nvflare.kits import REHEARSAL
 from fedvisage.nvflare.owner.policy import broken_rules, new_members, read_policy, refuse_operator
-from fedvisage.nvflare.owner.record import SiteRecord
+from fedvisage.nvflare.owner.record import Row, SiteRecord, other_runs
 from fedvisage.nvflare.owner.requests import Request, Requests
 from fedvisage.nvflare.owner.statement import digest_of_recipe, verify_run
 from fedvisage.nvflare.trust import REQUIRE_SECURE
@@ -55,15 +55,14 @@ def accept_run(kit: Path, site: str, settings: Mapping[str, str], submission: Su
     if REHEARSAL in settings:  # all members are processes of one user
         return AcceptedRun(job, {}, requests)
     check_real(job.recipe)  # also if the operator's command did not
-    policy, record = read_policy(kit, site), SiteRecord(kit, Path(settings["state"]))
+    policy = read_policy(kit, site)
     sets = [read_manifest(path) for path in sets_at_site(job.recipe, settings)]
     added = [] if policy is None else new_members(policy, job.recipe, site)
     approval = ""
     if policy is not None:
         reason = refuse_operator(policy, signer)
         broken = [("operators", reason)] if reason else []
-        # A record that was cut or edited ends here, because the number of runs depends on it.
-        broken += broken_rules(policy, job.recipe, [each.name for each in sets], record.recent_runs(job.run))
+        broken += broken_rules(policy, job.recipe, [each.name for each in sets])
         if broken:
             rule, reason = broken[0]
             raise NotReady(f"refuses the run by its rule {rule}: {reason}")
@@ -71,19 +70,26 @@ def accept_run(kit: Path, site: str, settings: Mapping[str, str], submission: Su
             assert signer is not None  # the rule operators requires one
             bound = {
                 "recipe": digest_of_recipe(submission.tree),
-                "operator": f"{signer.name} {signer.key}",
+                "operator": f"{name_of(signer)} {fingerprint_of(signer)}",
                 "sets": ", ".join(sorted(f"{manifest.name} {manifest.digest}" for manifest in sets)),
                 "versions": VERSIONS,
             }
             now = datetime.now(UTC).isoformat(timespec="seconds")
             request = Request(submission.run, bound, submission.tree, tuple(added), now)
             approval = requests.require_approval(request).decided
-    record.append(
+
+    def check_week(rows: list[Row]) -> None:  # while the record is locked, so that runs at once are counted, too
+        most = None if policy is None else policy.runs_per_week
+        if most is not None and other_runs(rows, job.run, submission.tree) >= most:
+            raise NotReady(f"refuses the run by its rule runs_per_week: {most} other runs in the last seven days")
+
+    SiteRecord(kit, Path(settings["state"])).append(
         "accepted",
+        check_week,
         run=job.run,
         title=plain_line(job.recipe.title),
-        operator=signer.name if signer else "not signed",
-        key=signer.key if signer else "",
+        operator=name_of(signer) if signer else "not signed",
+        key=fingerprint_of(signer) if signer else "",
         method=job.recipe.method.name,
         rounds=job.recipe.training.rounds,
         protection=protection_of(job.recipe),

@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
+from cryptography import x509
 from pydantic import Field, field_validator, model_validator
 
 from fedvisage.base.errors import UserError, choice_hint
 from fedvisage.methods import all_methods
-from fedvisage.nvflare.owner.statement import Signer
+from fedvisage.nvflare.certificates import fingerprint_of, name_of
 from fedvisage.recipe import Recipe, Section, read_section, read_tree
 
 POLICY = "policy.yaml"
@@ -99,20 +100,19 @@ def read_policy(kit: Path, site: str) -> Policy | None:
     return policy
 
 
-def refuse_operator(policy: Policy, signer: Signer | None) -> str | None:
+def refuse_operator(policy: Policy, signer: x509.Certificate | None) -> str | None:
     """Return why the rule ``operators`` refuses the operator who signed a job, or None."""
     if signer is None:
         return "no operator signed the job; the operator needs this version of fedvisage"
-    pinned = ANY if policy.operators is None else policy.operators.get(signer.name)
+    name = name_of(signer)
+    pinned = ANY if policy.operators is None else policy.operators.get(name)
     if pinned is None:
-        return f"{signer.name} is not among the operators of this site"
-    return None if pinned in (ANY, signer.key) else f"the key of {signer.name} is not the one that this site pins"
+        return f"{name} is not among the operators of this site"
+    return None if pinned in (ANY, fingerprint_of(signer)) else f"the key of {name} is not the one that this site pins"
 
 
-def broken_rules(
-    policy: Policy, recipe: Recipe, sets: Sequence[str], recent: Sequence[str] = ()
-) -> Iterator[tuple[str, str]]:
-    """Yield each rule that a recipe breaks, and the reason; ``recent`` has the other runs of the last seven days."""
+def broken_rules(policy: Policy, recipe: Recipe, sets: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield each rule that a recipe breaks, and the reason; others depend on operators, members and earlier runs."""
     training, federation, name = recipe.training, recipe.federation, recipe.method.name
     if policy.methods is not None and name not in policy.methods:
         yield "methods", f"the method {name} is not among {', '.join(policy.methods)}"
@@ -132,8 +132,6 @@ def broken_rules(
     sites = sites if federation.secure is None else federation.secure.sites_needed(sites)
     if sites < policy.least_sites:
         yield "least_sites", f"{policy.least_sites} sites are required, and a round of the recipe can have {sites}"
-    if policy.runs_per_week is not None and len(set(recent)) >= policy.runs_per_week:
-        yield "runs_per_week", f"{policy.runs_per_week} other runs used this site in the last seven days"
 
 
 def results_of(policy: Policy, recipe: Recipe, site: str, sets: Sequence[str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -78,12 +78,14 @@ class SiteRecord:
         """The file of the lines."""
         return self.directory / LINES
 
-    def append(self, event: str, **values: Any) -> None:
-        """Add a line, and sign the new end of the record, durably."""
+    def append(self, event: str, check: Callable[[list[Row]], None] | None = None, **values: Any) -> None:
+        """Add a line, and sign the new end of the record, durably, unless ``check`` of the lines before raises."""
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         with lock_directory(self.directory, PATIENCE), disk_full_is_failure(self.path):
             head = self._head()
-            if head.bytes != (self.path.stat().st_size if self.path.exists() else 0):
+            if check is not None:
+                check(list(self._rows(head)))
+            elif head.bytes != (self.path.stat().st_size if self.path.exists() else 0):
                 list(self._rows(head))  # refuses a cut record, and more than one line after the head
             time = datetime.now(UTC).isoformat(timespec="seconds")
             row = {"number": head.lines + 1, "time": time, "event": event, **values, "previous": head.digest}
@@ -101,12 +103,6 @@ class SiteRecord:
             return []
         with lock_directory(self.directory, PATIENCE):
             return list(self._rows(self._head()))
-
-    def recent_runs(self, run: str, now: datetime | None = None) -> list[str]:
-        """Return the other runs that this site accepted in the last seven days."""
-        since = ((now or datetime.now(UTC)) - WEEK).isoformat(timespec="seconds")
-        rows = (row for row in self.read() if row["event"] == "accepted" and row["time"] >= since)
-        return sorted({row["run"] for row in rows} - {run})
 
     def _rows(self, head: Head) -> Iterator[Row]:
         """Yield the lines up to the head, and check that they form its chain."""
@@ -159,6 +155,13 @@ class SiteRecord:
         statement = CONTEXT + json_key(asdict(head)).encode()
         signature = signing_key(self._credentials).sign(statement, PADDING, SHA256())
         write_json(self.directory / HEAD, asdict(head) | {"signature": signature.hex()})
+
+
+def other_runs(rows: Iterable[Row], run: str, recipe: Mapping[str, Any], now: datetime | None = None) -> int:
+    """Count the other runs that the site accepted in the last seven days; a run with another recipe is another run."""
+    since = ((now or datetime.now(UTC)) - WEEK).isoformat(timespec="seconds")
+    recent = (row for row in rows if row["event"] == "accepted" and row["time"] >= since)
+    return len({json_key([row["run"], row["recipe"]]) for row in recent} - {json_key([run, recipe])})
 
 
 def sent_values(message: Message, schema: Schema) -> Row:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,8 +20,6 @@ from fedvisage.nvflare.admission import is_operator
 from fedvisage.nvflare.certificates import (
     Credentials,
     certificates_in,
-    fingerprint_of,
-    name_of,
     sign,
     signer_of,
     signing_key,
@@ -39,15 +36,6 @@ AHEAD = timedelta(hours=1)
 """Time by which an operator's clock may be ahead."""
 
 
-@dataclass(frozen=True)
-class Signer:
-    """An operator whose signature a site has verified."""
-
-    name: str
-    key: str
-    """The fingerprint of the key."""
-
-
 def sign_run(credentials: Credentials, run: str, tree: Mapping[str, Any]) -> dict[str, str]:
     """Return an operator's signature of a run and its recipe, as a job contains it."""
     signed = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "versions": VERSIONS}
@@ -56,8 +44,8 @@ def sign_run(credentials: Credentials, run: str, tree: Mapping[str, Any]) -> dic
     return signed | {"credential": credential.hex()}
 
 
-def verify_run(submission: Submission, root: x509.Certificate, now: datetime | None = None) -> Signer | None:
-    """Return the operator who signed a job, or None for a job without a signature; refuse an invalid one."""
+def verify_run(submission: Submission, root: x509.Certificate, now: datetime | None = None) -> x509.Certificate | None:
+    """Return the operator's certificate that signed a job, or None if none did; refuse an invalid signature."""
     if submission.signature is None:
         return None
     values = submission.signature
@@ -76,7 +64,7 @@ def verify_run(submission: Submission, root: x509.Certificate, now: datetime | N
             f"refuses the job: it was signed on {signed['time'][:10]}, and a signature is valid for {VALID.days} days; "
             "--resume signs again; are the clocks right?"
         )
-    return Signer(name_of(certificate), fingerprint_of(certificate))
+    return certificate
 
 
 def digest_of_recipe(tree: Mapping[str, Any]) -> str:
