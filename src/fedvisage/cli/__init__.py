@@ -13,7 +13,7 @@ from fedvisage.base.extensions import missing_package
 from fedvisage.base.files import AGAIN, NO_ROOM
 from fedvisage.base.processes import let_threads_sleep
 from fedvisage.base.version import VERSION
-from fedvisage.cli import data, device, evaluate, federation, models, recipes, runs
+from fedvisage.cli import data, device, evaluate, federation, models, recipes, runs, site
 from fedvisage.cli.options import USAGE_ERROR, Verbs, exit_on_sigterm, log_json, wants_json
 
 PANELS = {
@@ -64,6 +64,13 @@ app.add_typer(evaluate.app)
 app.add_typer(models.app)
 app.add_typer(device.app)
 app.add_typer(federation.app)
+app.add_typer(
+    site.app,
+    name="site",
+    cls=site.SiteVerbs,
+    help="Run a site (`site KIT --data DIR`), and decide about runs with its data.",
+    no_args_is_help=True,
+)
 app.add_typer(recipes.shipped, name="recipes", cls=recipes.Recipes)
 app.add_typer(recipes.written, name="recipe", cls=Verbs, no_args_is_help=True)
 app.add_typer(models.model_app, name="model", cls=Verbs, no_args_is_help=True)

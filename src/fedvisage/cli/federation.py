@@ -1,4 +1,4 @@
-"""The verbs of a federation between organisations: make kits, run the server and sites, and show the status."""
+"""The verbs of a federation between organisations: make kits, run the server, and show the status."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from fedvisage.cli.options import (
     say,
     with_options,
 )
-from fedvisage.tasks.checks import Checks
 
 if TYPE_CHECKING:
     from fedvisage.nvflare.status import Status
@@ -41,14 +40,6 @@ class MemberOptions:
     verbose: bool = False
     """Also print NVFlare's log; the kit always keeps it."""
 
-
-Rosters = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Allow, until the next start, secure sums of these sites (A,B,C) with any settings, or with `plain` runs"
-        " without secure sums, on data of other runs: together they can reveal single uploads."
-    ),
-]
 
 OperatorKit = Annotated[Path, typer.Option("--kit", help="The operator's kit.")]
 Wait = Annotated[float, typer.Option(help="Seconds to wait for the server.", min=1.0)]
@@ -88,44 +79,6 @@ def server(
 
     front = Terminal(*line_printers(progress.quiet, progress.log_format))
     start_server(kit, options.state, options.public, options.weights, front, verbose=options.verbose)
-
-
-@app.command()
-@with_options(leave_out=("allow_mixed_crops",))
-def site(
-    kit: Annotated[Path, typer.Argument(help="This site's kit.")],
-    data: Annotated[Path, typer.Option(help="This site's prepared set; its path stays here.")],
-    allow_roster: Rosters = None,
-    require_secure: Annotated[
-        bool, typer.Option("--require-secure", help="Refuse runs without federation.secure.")
-    ] = False,
-    person_epsilon: Annotated[
-        float | None,
-        typer.Option("--person-epsilon", help="Limit of ε per person over all runs with training.privacy."),
-    ] = None,
-    *,
-    options: MemberOptions,
-    checks: Checks,
-    progress: ProgressOptions,
-) -> None:
-    """Run a site of a federation until stopped; it trains on local data."""
-    from fedvisage.nvflare.commands import start_site
-    from fedvisage.nvflare.terminal import Terminal
-
-    front = Terminal(*line_printers(progress.quiet, progress.log_format))
-    start_site(
-        kit,
-        data,
-        options.state,
-        options.public,
-        front,
-        verbose=options.verbose,
-        checks=checks,
-        weights=options.weights,
-        rosters=allow_roster or (),
-        require_secure=require_secure,
-        person_epsilon=person_epsilon,
-    )
 
 
 @app.command()

@@ -6,7 +6,9 @@ other end can show, such as a server of another federation.
 
 from __future__ import annotations
 
+import hashlib
 import ssl
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,8 +16,10 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.asymmetric.padding import MGF1, PSS
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import NameOID
 
@@ -144,6 +148,55 @@ def _bytes(path: Path) -> bytes:
     if not path.exists():
         raise UserError(str(path), f"is missing; {ANEW}")
     return read_plain(path, LARGEST)
+
+
+# Signatures with a kit's key. A credential is a certificate and a signature. The first byte of each statement is zero:
+# when a member connects, NVFlare has the kit's key sign texts that the server chooses, and such a text begins with the
+# member's name.
+
+
+SIZES = struct.Struct(">HH")
+PADDING = PSS(MGF1(SHA256()), SHA256.digest_size)
+
+
+def signing_key(credentials: Credentials) -> RSAPrivateKey:
+    """Return the key of a kit, which must be able to sign statements."""
+    key = key_in(credentials.key)
+    if not isinstance(key, RSAPrivateKey):
+        raise UserError(str(credentials.key), f"is not an RSA key, which signing requires; {ANEW}")
+    return key
+
+
+def sign(key: RSAPrivateKey, certificate: bytes, statement: bytes) -> bytes:
+    """Return a credential: a certificate in DER, and its key's signature of a statement."""
+    signature = key.sign(statement, PADDING, SHA256())
+    return SIZES.pack(len(certificate), len(signature)) + certificate + signature
+
+
+def signer_of(credential: bytes, statement: bytes, root: x509.Certificate) -> x509.Certificate:
+    """Return the certificate that signed a statement.
+
+    Raise ``ValueError`` unless the root issued it, both are valid today, and the signature matches.
+    """
+    now = datetime.now(UTC)
+    try:
+        lengths, rest = SIZES.unpack_from(credential), credential[SIZES.size :]
+        certificate, signature = x509.load_der_x509_certificate(rest[: lengths[0]]), rest[lengths[0] : sum(lengths)]
+        key = certificate.public_key()
+        if not (isinstance(key, RSAPublicKey) and leads_to([certificate], root)):
+            raise ValueError
+        if not all(each.not_valid_before_utc <= now <= each.not_valid_after_utc for each in (certificate, root)):
+            raise ValueError
+        key.verify(signature, statement, PADDING, SHA256())
+    except (InvalidSignature, UnsupportedAlgorithm, x509.InvalidVersion, struct.error) as error:
+        raise ValueError from error
+    return certificate
+
+
+def fingerprint_of(certificate: x509.Certificate) -> str:
+    """Return the digest of a certificate's key. A renewed certificate keeps the key, and so the digest."""
+    key = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return f"sha256:{hashlib.sha256(key).hexdigest()}"
 
 
 # Lists of revoked certificates.

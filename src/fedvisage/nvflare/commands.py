@@ -29,6 +29,8 @@ from fedvisage.nvflare.node import (
     state_directory,
 )
 from fedvisage.nvflare.operator import PATIENCE
+from fedvisage.nvflare.owner.policy import policy_path, read_policy
+from fedvisage.nvflare.owner.record import SiteRecord
 from fedvisage.nvflare.rehearsal import train_in_rehearsal
 from fedvisage.nvflare.terminal import Terminal
 from fedvisage.runs.request import Request
@@ -37,6 +39,8 @@ from fedvisage.tasks.catalogue import Setup
 from fedvisage.tasks.checks import USUAL, Checks
 from fedvisage.tasks.opened import RunData
 from fedvisage.tasks.task import TrainingResult
+
+MAKE = "`fedvisage site policy KIT` writes rules"
 
 
 def run_over_nvflare(
@@ -93,8 +97,15 @@ def start_site(
         raise UserError("--require-secure", f"excludes {ALLOW} {PLAIN}; leave one of them out")
     opened = open_kit(kit, "site")
     _check_credentials(credentials_in(opened.path, at_server=False), opened.name, opened.name, terminal)
+    policy = read_policy(opened.path, opened.name)
+    if policy is not None and policy.require == "secure" and PLAIN in rosters:
+        fault = f"is secure, and {ALLOW} {PLAIN} was given; leave one of them out"
+        raise UserError(f"{policy_path(opened.path)}: require", fault)
     with terminal.stoppable(), hold_directories(opened.path, state_directory(opened, state)):
         # All checks of this machine come before the first connection.
+        SiteRecord(opened.path, state_directory(opened, state)).read()  # refuses one that was cut or edited
+        if policy is None:
+            terminal.say(f"note: {policy_path(opened.path)} does not exist, so this site accepts every run; {MAKE}")
         check_own_sets(opened, data, state, public, terminal.say, checks)
         prepare_site(
             opened, str(data.resolve()), state, _entry(public), weights, rosters, require_secure, person_epsilon

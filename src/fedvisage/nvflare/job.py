@@ -14,7 +14,7 @@ from typing import Any
 
 from fedvisage import recipe as recipes
 from fedvisage.base.errors import UserError
-from fedvisage.base.files import file_digest, json_text, parse_json
+from fedvisage.base.files import file_digest, json_text, parse_json, read_plain
 from fedvisage.base.progress import Say, discard
 from fedvisage.datasets.sources import without_part
 from fedvisage.federation.wire.message import Message
@@ -22,11 +22,15 @@ from fedvisage.methods import find, read_method
 from fedvisage.nvflare.kits import CONTROLLER, EXECUTOR, SERVER_CLASS, SITE_CLASS
 from fedvisage.recipe import Recipe
 from fedvisage.recipe.data import named_weights
+from fedvisage.recipe.plain_yaml import LARGEST
 from fedvisage.tasks.catalogue import Setup, task_of
 from fedvisage.tasks.opened import RunData
 
 RUN_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 RECIPE_FILE = "recipe.json"
+SIGNED = "signed"
+"""The key of the operator's signature in this file."""
+
 ELSEWHERE = "elsewhere"
 """Stands for a site's path in a travelling recipe."""
 
@@ -50,6 +54,15 @@ class Job:
 
     run: str
     recipe: Recipe
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A job as it arrived: the run's name, the recipe as plain values that nothing has checked, and the signature."""
+
+    run: str
+    tree: dict[str, Any]
+    signature: Mapping[str, Any] | None = None
 
 
 def without_local_parts(recipe: Recipe) -> Recipe:
@@ -81,8 +94,8 @@ def check_travels(recipe: Recipe) -> None:
         )
 
 
-def write_job(directory: Path, job: Job, sites: Sequence[str]) -> None:
-    """Write the four files."""
+def write_job(directory: Path, job: Job, sites: Sequence[str], signature: Mapping[str, str] | None = None) -> None:
+    """Write the four files; the operator's signature is in the file of the recipe."""
     config = directory / "app" / "config"
     config.mkdir(parents=True)
     meta = {
@@ -111,26 +124,38 @@ def write_job(directory: Path, job: Job, sites: Sequence[str]) -> None:
         (directory / "meta.json", meta),
         (config / "config_fed_server.json", common | server),
         (config / "config_fed_client.json", common | site),
-        (config / RECIPE_FILE, {"run": job.run, "recipe": recipes.tree_of(job.recipe)}),
+        (config / RECIPE_FILE, {"run": job.run, "recipe": recipes.tree_of(job.recipe), SIGNED: signature}),
     ):
         path.write_text(json_text(tree), encoding="utf-8")
 
 
 def read_job(config: Path) -> Job:
     """Read and check a submitted job."""
+    return check_job(read_submission(config))
+
+
+def read_submission(config: Path) -> Submission:
+    """Read a submitted job, and check nothing but its form."""
     try:
-        submitted = parse_json((config / RECIPE_FILE).read_text(encoding="utf-8"))
-        run, tree = submitted["run"], submitted["recipe"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        submitted = parse_json(read_plain(config / RECIPE_FILE, LARGEST))
+        run, tree, signature = submitted["run"], submitted["recipe"], submitted.get(SIGNED)
+    except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(RECIPE_FILE, "is missing from the job, or damaged") from error
     if not isinstance(run, str) or not RUN_NAME.fullmatch(run):
         raise UserError(f"{RECIPE_FILE}: run", "is not a run name")
     if not isinstance(tree, dict):
         raise UserError(f"{RECIPE_FILE}: recipe", "must be a mapping")
-    check_named_by_digest(tree)
-    recipe = recipes.validate(tree, read_method)
+    if not isinstance(signature, Mapping | None):
+        raise UserError(f"{RECIPE_FILE}: {SIGNED}", "must be a mapping")
+    return Submission(run, tree, signature)
+
+
+def check_job(submission: Submission) -> Job:
+    """Check the recipe of a submitted job."""
+    check_named_by_digest(submission.tree)
+    recipe = recipes.validate(submission.tree, read_method)
     check_travels(recipe)
-    return Job(run, recipe)
+    return Job(submission.run, recipe)
 
 
 # The sets and files of weights of each machine, opened with the same checks as in a run in one process. The travelling

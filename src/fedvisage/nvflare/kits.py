@@ -91,6 +91,7 @@ Runs are kept in KIT/runs; --state DIR keeps them elsewhere.""",
     fedvisage site KIT --data DIR
 
 It connects to {host}:{port}; nobody connects to it. The data stays where it is, and so does its path.
+KIT/local/policy.yaml decides which runs use the data; fedvisage site policy KIT checks it.
 Private state is kept in KIT/state; --state DIR keeps it elsewhere.""",
     "operator": """Run a recipe that names the sites, and show the state of the federation:
 

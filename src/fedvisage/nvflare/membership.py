@@ -42,7 +42,7 @@ from fedvisage.nvflare.authority import (
     create_authority,
     open_authority,
 )
-from fedvisage.nvflare.certificates import REVOKED, SOON, order_of, read_revocations
+from fedvisage.nvflare.certificates import REVOKED, SOON, fingerprint_of, order_of, read_revocations
 from fedvisage.nvflare.kits import (
     ANEW,
     OWN,
@@ -54,6 +54,7 @@ from fedvisage.nvflare.kits import (
     server_resources,
     site_resources,
 )
+from fedvisage.nvflare.owner.policy import policy_path, policy_text
 
 SERVER = "server"
 """The server's name in options that take a member's name; its host name works, too."""
@@ -177,6 +178,14 @@ def _add(
             place = directory / placed[name].kit
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(kit, place)
+    keys: dict[Kind, dict[str, str]] = {"server": {}, "operator": {}, "site": {}}
+    for name, member in authority.members.items():
+        if member.holding:
+            keys[member.kind][name] = fingerprint_of(member.holding[-1].certificate)
+    for name, member in placed.items():
+        if member.kind == "site":
+            others = {site: key for site, key in keys["site"].items() if site != name}
+            write_atomically(policy_path(directory / member.kit), policy_text(keys["operator"], others).encode())
     return {directory / member.kit: name for name, member in placed.items()}
 
 

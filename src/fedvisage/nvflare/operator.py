@@ -45,6 +45,7 @@ from fedvisage.nvflare.greeting import Admitted, Unreachable, wait_for_admission
 from fedvisage.nvflare.job import Job, without_local_parts, write_job
 from fedvisage.nvflare.kits import Kit
 from fedvisage.nvflare.outcome import dead_sites, fetch_result, has_finished, read_trained
+from fedvisage.nvflare.owner.statement import sign_run
 from fedvisage.nvflare.server_program import PROGRESS
 from fedvisage.recipe import Recipe
 from fedvisage.runs.directory import NAME
@@ -411,7 +412,7 @@ def _run_until_finished(course: RunProgress, kit: Kit, out: Path, wait: float) -
                 if number is None:
                     end_if_stopped(course, followed)
                     attempts += 1
-                    number = _submit(session, course, wait, ask_again)
+                    number = _submit(session, course, kit, wait, ask_again)
                 followed = number
                 end_status = follow(session, course, number, ask_again)
                 if end_status != "lost" and _fetch(session, course, number, out):
@@ -506,13 +507,16 @@ def connect_to_server(
             logger.debug("the session could not be closed", exc_info=True)
 
 
-def _submit(session: Session, course: RunProgress, wait: float, refresh: Callable[[], object]) -> str:
-    """Submit the run once its sites are connected, or a quorum of them after the time for waiting."""
+def _submit(session: Session, course: RunProgress, kit: Kit, wait: float, refresh: Callable[[], object]) -> str:
+    """Sign and submit the run once its sites are connected, or a quorum of them after the time for waiting."""
     with course.exclude_from_silence():
         sites = wait_for_sites(session, course, wait, refresh)
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch) / course.job.run
-        write_job(directory, course.job, sites)
+        signature = sign_run(
+            credentials_in(kit.path, at_server=False), course.job.run, recipes.tree_of(course.job.recipe)
+        )
+        write_job(directory, course.job, sites, signature)
         return str(session.submit_job(str(directory)))
 
 

@@ -22,7 +22,6 @@ from fedvisage.base.errors import NoRoom, UserError
 from fedvisage.base.files import disk_full_is_failure, lock_directory, read_json, remove_unfinished, write_json
 from fedvisage.data.integrity import Snapshot
 from fedvisage.federation.privacy.accountant import BudgetSpent
-from fedvisage.federation.protections.compatible import check_real
 from fedvisage.federation.record.releases import SiteAccount
 from fedvisage.federation.record.store import Owner, SiteStore, recipe_digest
 from fedvisage.federation.site import TrainingFailed
@@ -31,11 +30,13 @@ from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import RefusedMessage
 from fedvisage.methods import find
 from fedvisage.nvflare import bounds, transport
-from fedvisage.nvflare.job import NotReady, data_at_site, read_job, sets_at_site, weights_at_site
+from fedvisage.nvflare.job import NotReady, data_at_site, read_submission, sets_at_site, weights_at_site
 from fedvisage.nvflare.kits import REHEARSAL, own_settings
 from fedvisage.nvflare.node import checks_directory
 from fedvisage.nvflare.outcome import RunLog
-from fedvisage.nvflare.trust import PERSON_BUDGET, REQUIRE_SECURE, trust_of
+from fedvisage.nvflare.owner.acceptance import AcceptedRun, accept_run
+from fedvisage.nvflare.owner.record import SiteRecord, sent_values
+from fedvisage.nvflare.trust import PERSON_BUDGET, trust_of
 from fedvisage.tasks.catalogue import set_up
 
 logger = logging.getLogger("fedvisage.site")
@@ -58,6 +59,9 @@ class SiteProgram:
         self._held = ExitStack()
         self._worker: SiteWorker | None = None
         self._log: RunLog | None = None
+        self._accepted: AcceptedRun | None = None
+        self._record: SiteRecord | None = None
+        self._run = self._last_reason = ""
         self._threads = 1
         self._snapshot: Snapshot | None = None
         self._round = -1
@@ -102,6 +106,11 @@ class SiteProgram:
             if self._log is not None:
                 with suppress(OSError):  # perhaps the same full disk
                     self._log.note("failed", reason)
+            if self._record is not None and reason != self._last_reason:
+                with suppress(OSError, NoRoom, UserError):  # the reason may be a record that was edited
+                    event = "refused" if self._accepted is None else "failed"
+                    self._record.append(event, run=self._run, reason=reason)
+                self._last_reason = reason
             return transport.pack_failure(reason, ticket, spent=spent)
 
     def _opened_worker(self) -> SiteWorker:
@@ -113,12 +122,18 @@ class SiteProgram:
     def _execute(self, parcel: object) -> Message:
         """Execute an order; the first one of a round only if the data is unchanged."""
         worker, order = self._opened_worker(), transport.unpack_order(parcel)
+        if self._accepted is not None:
+            self._accepted.check_withdrawn()
         if order.round != self._round:
             self._check_unchanged()
             self._round = order.round
             if self._log is not None:
                 self._log.advance(order.round, worker.workspace.recipe.training.rounds, "began")
-        return worker.execute(order)
+        message = worker.execute(order)
+        if self._record is not None:
+            values = sent_values(message, worker.workspace.schemas[order.call])
+            self._record.append("sent", run=self._run, round=order.round, call=order.call, **values)
+        return message
 
     def _check_unchanged(self) -> None:
         """End this site's part of the run if its data changed: later orders and commits are refused as well."""
@@ -143,26 +158,25 @@ class SiteProgram:
         return {}
 
     def _open(self, context: Any) -> SiteWorker:
-        """Read the recipe from this site's own copy of the job, check it, and open this site's own data."""
+        """Read this site's own copy of the job, check that its owner accepts the run, and open its own data."""
         workspace, name = context.get_workspace(), context.get_identity_name()
-        job = read_job(Path(workspace.get_app_config_dir(context.get_job_id())))
-        if name not in job.recipe.data.sites:
-            raise NotReady("is not among the recipe's sites")
-        settings = own_settings(Path(workspace.get_root_dir()))
-        if settings.get(REQUIRE_SECURE) == "yes" and job.recipe.federation.secure is None:
-            raise NotReady("takes part only in runs with federation.secure (--require-secure); set it in the recipe")
-        if REHEARSAL not in settings:
-            check_real(job.recipe)  # also if the operator's command did not
+        kit = Path(workspace.get_root_dir())
+        submission = read_submission(Path(workspace.get_app_config_dir(context.get_job_id())))
+        settings = own_settings(kit)
+        self._record = None if REHEARSAL in settings else SiteRecord(kit, Path(settings["state"]))
+        self._run, self._accepted = submission.run, None
         state = Path(settings["state"])
-        directory = state / job.run
+        directory = state / submission.run
         directory.mkdir(parents=True, exist_ok=True)
+        self._log = RunLog(directory, submission.run)  # from here the site's administrator reads of a refusal
+        accepted = self._accepted = accept_run(kit, name, settings, submission)
+        job = accepted.job
         with ExitStack() as held:
             try:
                 held.enter_context(lock_directory(directory, PATIENCE))
             except UserError as error:
                 raise NotReady("still has a process of an earlier job that holds this run") from error
             remove_unfinished(directory)
-            self._log = RunLog(directory, job.run)
             self._threads = job.recipe.runtime.threads
             torch.set_num_threads(self._threads)
             self._snapshot = Snapshot(sets_at_site(job.recipe, settings))  # before the data is read and checked
@@ -172,7 +186,7 @@ class SiteProgram:
             digest = recipe_digest(recipes.text_of(job.recipe))
             digest = _check_same_data(directory / DATA_FILE, data.digests, digest)
             site, people = data.sites[name], data.people
-            trust = trust_of(Path(workspace.get_root_dir()), settings, job, site.train, cache)
+            trust = trust_of(kit, settings, job, site.train, cache, accepted.pins)
             worker = SiteWorker(
                 name,
                 site.train,

@@ -30,10 +30,12 @@ from fedvisage.base.files import json_line
 from fedvisage.base.progress import Say, format_count
 from fedvisage.methods import find
 from fedvisage.nvflare.admission import Admission
+from fedvisage.nvflare.certificates import certificates_in, credentials_in, name_of
 from fedvisage.nvflare.greeting import Unreachable, address_in, check_handshake, request_admission
-from fedvisage.nvflare.job import Job, read_job
+from fedvisage.nvflare.job import Job, NotReady, check_job, read_submission
 from fedvisage.nvflare.kits import Kit, own_settings
 from fedvisage.nvflare.outcome import RESULT, last_failure, last_round, note_death, note_left
+from fedvisage.nvflare.owner.statement import verify_run
 from fedvisage.nvflare.terminal import Terminal
 
 # A site's record of its runs: a line on the terminal and one in ``runs.jsonl``, at the start and end of each job.
@@ -45,8 +47,8 @@ logger = logging.getLogger("fedvisage.watch")
 RECORD = "runs.jsonl"
 """The record's name, beside the private state of the runs."""
 
-LETTERS = 100
-"""Characters of a title or submitter on the terminal, at most."""
+LETTERS, LINE = 100, 400
+"""Characters of a title or submitter, and of a reason, on the terminal, at most."""
 
 
 class RunRecord:
@@ -61,17 +63,22 @@ class RunRecord:
         """Record the start of a job, given by NVFlare's description."""
         number, submitter = str(meta.get("job_id")), plain_line(str(meta.get("submitter_name")), LETTERS)
         try:
-            job = read_job(Path(Workspace(str(self._kit.path), self._kit.name).get_app_config_dir(number)))
-        except UserError as error:
+            config = Path(Workspace(str(self._kit.path), self._kit.name).get_app_config_dir(number))
+            submission = read_submission(config)
+            signer = verify_run(submission, certificates_in(credentials_in(self._kit.path, at_server=False).root)[0])
+            job = check_job(submission)
+        except (UserError, NotReady) as error:
+            self._say(f"a run did not start: {plain_line(str(error), LINE)}")
             logger.error("job %s cannot be recorded: %s", number, error)
             return
         self._began[number] = datetime.now(UTC).isoformat(timespec="milliseconds")
         self._jobs[number], rounds = job, format_count(job.recipe.training.rounds, "round")
         method, title = find(job.recipe.method), plain_line(job.recipe.title, LETTERS)
         named = f"{title!r}, " if title else ""
-        self._say(f"run {job.run} started: {named}{method.title}, {rounds}, submitted by {submitter}")
-        recipe = recipes.tree_of(job.recipe)
-        self._write("started", number, job, submitter=submitter, title=title, method=method.name, recipe=recipe)
+        whose = f"signed by {name_of(signer)}" if signer else f"without a signature; the server names {submitter}"
+        self._say(f"run {job.run} arrived: {named}{method.title}, {rounds}, {whose}")
+        values = {"submitter": submitter, "signed_by": name_of(signer) if signer else "", "title": title}
+        self._write("started", number, job, **values, method=method.name, recipe=recipes.tree_of(job.recipe))
 
     def end(self, number: str) -> None:
         """Record the end of a job."""

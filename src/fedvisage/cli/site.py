@@ -1,0 +1,202 @@
+"""The verbs of a site: run it, and decide about runs with its rules, approvals and record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedvisage.base.errors import plain_line
+from fedvisage.base.files import write_atomically
+from fedvisage.cli.federation import MemberOptions
+from fedvisage.cli.options import (
+    App,
+    AsJson,
+    ProgressOptions,
+    Verbs,
+    console,
+    line_printers,
+    print_json,
+    recipe_files,
+    say,
+    with_options,
+)
+from fedvisage.tasks.checks import Checks
+
+
+class SiteVerbs(Verbs):
+    """The verbs of a site; ``site KIT --data DIR`` is short for ``site start KIT --data DIR``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Return the arguments, with the verb."""
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = ["start", *args]
+        return super().parse_args(ctx, args)
+
+
+app = App()
+
+Kit = Annotated[Path, typer.Argument(help="This site's kit.")]
+Run = Annotated[str, typer.Argument(help="The run's name; `site pending` and `site log` list them.")]
+
+
+@app.command()
+@with_options(leave_out=("allow_mixed_crops",))
+def start(
+    kit: Kit,
+    data: Annotated[Path, typer.Option(help="This site's prepared set; its path stays here.")],
+    allow_roster: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Allow, until the next start, secure sums of these sites (A,B,C) with any settings, or with `plain`"
+            " runs without secure sums, on data of other runs: together they can reveal single uploads."
+        ),
+    ] = None,
+    require_secure: Annotated[
+        bool, typer.Option("--require-secure", help="Refuse runs without federation.secure.")
+    ] = False,
+    person_epsilon: Annotated[
+        float | None,
+        typer.Option("--person-epsilon", help="Limit of ε per person over all runs with training.privacy."),
+    ] = None,
+    *,
+    options: MemberOptions,
+    checks: Checks,
+    progress: ProgressOptions,
+) -> None:
+    """Run a site of a federation until stopped; it trains on local data. `site KIT` is short for `site start KIT`."""
+    from fedvisage.nvflare.commands import start_site
+    from fedvisage.nvflare.terminal import Terminal
+
+    front = Terminal(*line_printers(progress.quiet, progress.log_format))
+    start_site(
+        kit,
+        data,
+        options.state,
+        options.public,
+        front,
+        verbose=options.verbose,
+        checks=checks,
+        weights=options.weights,
+        rosters=allow_roster or (),
+        require_secure=require_secure,
+        person_epsilon=person_epsilon,
+    )
+
+
+@app.command()
+def policy(
+    kit: Kit,
+    recipe: Annotated[
+        Path | None, typer.Argument(help="A recipe: print what it would meet.", autocompletion=recipe_files)
+    ] = None,
+) -> None:
+    """Write commented rules into a kit without any; otherwise check and print them."""
+    from fedvisage.methods import read_method
+    from fedvisage.nvflare.owner.commands import SiteFiles
+    from fedvisage.recipe import load
+    from fedvisage.studies.shipped import locate
+
+    site = SiteFiles(kit)
+    if (written := site.write_policy()) is not None:
+        say(f"{written}: edit it; the next run must meet it")
+    print_rows(site.check_policy(None if recipe is None else load(locate(recipe, verb="run"), (), read_method)))
+    say(f"key of this site, for the rules of other sites: {site.key}")
+
+
+@app.command()
+def pending(kit: Kit, as_json: AsJson = False) -> None:
+    """List the runs that wait for the approval of this site's administrator."""
+    from fedvisage.nvflare.owner.commands import SiteFiles
+
+    waiting = SiteFiles(kit).requests.waiting()
+    rows = [{"run": request.run, "asked": request.asked, **request.bound} for request in waiting]
+    if as_json:
+        print_json(rows)
+    else:
+        print_rows(rows)
+
+
+@app.command()
+def review(
+    kit: Kit,
+    run: Run,
+    out: Annotated[Path | None, typer.Option(help="The page; default: RUN.html.", show_default=False)] = None,
+) -> None:
+    """Write a page about a run that asks for approval: who asks, what is trained, and what leaves."""
+    from fedvisage.nvflare.owner.commands import SiteFiles, review_page
+
+    page, out = review_page(SiteFiles(kit), run), out or Path(f"{run}.html")
+    write_atomically(out, page.encode())
+    say(str(out))
+
+
+@app.command()
+def approve(kit: Kit, run: Run) -> None:
+    """Approve a run with its present recipe, operator, set and version."""
+    from fedvisage.nvflare.owner.commands import SiteFiles
+
+    request = SiteFiles(kit).decide(run, "approved")
+    say(f"approved {run} with the recipe {request.bound['recipe'][:16]}; the operator continues it with --resume")
+
+
+@app.command()
+def refuse(
+    kit: Kit, run: Run, because: Annotated[str, typer.Option(help="The reason, which the operator reads.")]
+) -> None:
+    """Refuse a run, or withdraw an approval: the site takes no further part in it."""
+    from fedvisage.nvflare.owner.commands import SiteFiles
+
+    SiteFiles(kit).decide(run, "refused", because)
+    say(f"refused {run}")
+
+
+@app.command()
+def log(
+    kit: Kit, run: Annotated[str, typer.Option(help="Only the lines of this run.")] = "", as_json: AsJson = False
+) -> None:
+    """Check this site's own record, and print it: accepted and refused runs, decisions, and every field that left."""
+    from fedvisage.nvflare.owner.commands import SiteFiles, detail_of
+
+    rows = [row for row in SiteFiles(kit).record.read() if run in ("", row["run"])]
+    if as_json:
+        print_json(rows)
+    else:
+        keys = ("number", "time", "event", "run")
+        print_rows([{key: row[key] for key in keys} | {"content": detail_of(row)} for row in rows])
+
+
+@app.command()
+def report(kit: Kit, out: Annotated[Path, typer.Option(help="The page.")] = Path("site-report.html")) -> None:
+    """Write a page for the data-protection officer: runs, operators, protections, bytes, refusals and decisions."""
+    from fedvisage.nvflare.owner.commands import SiteFiles, report_page
+
+    write_atomically(out, report_page(SiteFiles(kit)).encode())
+    say(str(out))
+
+
+@app.command()
+def compare(
+    kit: Kit,
+    run: Run,
+    ledger: Annotated[Path, typer.Argument(help="The server's ledger of the run, ledger.jsonl.")],
+) -> None:
+    """Compare this site's record with the server's ledger, and name each difference."""
+    from fedvisage.nvflare.owner.commands import SiteFiles
+
+    lines = SiteFiles(kit).differences(run, ledger)
+    say(*(lines or ["the ledger has every field that left this site, and no other"]))
+    if lines:
+        raise typer.Exit(1)
+
+
+def print_rows(rows: list[dict[str, Any]]) -> None:
+    """Print rows as a table; their texts may be hostile."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*(rows[0] if rows else ["none"]))
+    for row in rows:
+        table.add_row(*(Text(plain_line(str(value))) for value in row.values()))
+    console().print(table)

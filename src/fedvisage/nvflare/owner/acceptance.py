@@ -1,0 +1,116 @@
+"""The one place where a site accepts a run, before it opens any data.
+
+A job arrives as a file from the server. The site verifies the operator's signature, then checks the recipe, then its
+rules, then the approval. Its record has a line per accepted run and per reason for a refusal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from fedvisage.base.errors import plain_line
+from fedvisage.data.prepared import read_manifest
+from fedvisage.federation.protections.compatible import check_real
+from fedvisage.methods import find
+from fedvisage.nvflare.certificates import certificates_in, credentials_in, fingerprint_of, name_of
+from fedvisage.nvflare.greeting import VERSIONS
+from fedvisage.nvflare.job import Job, NotReady, Submission, check_job, sets_at_site
+from fedvisage.nvflare.kits import REHEARSAL
+from fedvisage.nvflare.owner.policy import broken_rules, new_members, read_policy, refuse_operator
+from fedvisage.nvflare.owner.record import Row, SiteRecord, other_runs
+from fedvisage.nvflare.owner.requests import Request, Requests
+from fedvisage.nvflare.owner.statement import digest_of_recipe, verify_run
+from fedvisage.nvflare.trust import REQUIRE_SECURE
+from fedvisage.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class AcceptedRun:
+    """A run that a site takes part in."""
+
+    job: Job
+    pins: Mapping[str, str]
+    """Fingerprints of the keys that members must have."""
+    requests: Requests
+
+    def check_withdrawn(self) -> None:
+        """Raise ``NotReady`` if the administrator refused the run after it began."""
+        request = self.requests.find(self.job.run)
+        if request is not None and request.decision == "refused":
+            raise NotReady(f"refused the run (rule approve): {request.because}")
+
+
+def accept_run(kit: Path, site: str, settings: Mapping[str, str], submission: Submission) -> AcceptedRun:
+    """Return the run of a job, or raise ``NotReady`` with the rule that refuses it."""
+    signer = verify_run(submission, certificates_in(credentials_in(kit, at_server=False).root)[0])
+    job = check_job(submission)
+    if site not in job.recipe.data.sites:
+        raise NotReady("is not among the recipe's sites")
+    if settings.get(REQUIRE_SECURE) == "yes" and job.recipe.federation.secure is None:
+        raise NotReady("takes part only in runs with federation.secure (--require-secure); set it in the recipe")
+    requests = Requests(Path(settings["state"]))
+    if REHEARSAL in settings:  # all members are processes of one user
+        return AcceptedRun(job, {}, requests)
+    check_real(job.recipe)  # also if the operator's command did not
+    policy = read_policy(kit, site)
+    sets = [read_manifest(path) for path in sets_at_site(job.recipe, settings)]
+    added = [] if policy is None else new_members(policy, job.recipe, site)
+    approval = ""
+    if policy is not None:
+        reason = refuse_operator(policy, signer)
+        broken = [("operators", reason)] if reason else []
+        broken += broken_rules(policy, job.recipe, [each.name for each in sets])
+        if broken:
+            rule, reason = broken[0]
+            raise NotReady(f"refuses the run by its rule {rule}: {reason}")
+        if policy.approve == "ask" or added:
+            assert signer is not None  # the rule operators requires one
+            bound = {
+                "recipe": digest_of_recipe(submission.tree),
+                "operator": f"{name_of(signer)} {fingerprint_of(signer)}",
+                "sets": ", ".join(sorted(f"{manifest.name} {manifest.digest}" for manifest in sets)),
+                "versions": VERSIONS,
+            }
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            request = Request(submission.run, bound, submission.tree, tuple(added), now)
+            approval = requests.require_approval(request).decided
+
+    def check_week(rows: list[Row]) -> None:  # while the record is locked, so that runs at once are counted, too
+        most = None if policy is None else policy.runs_per_week
+        if most is not None and other_runs(rows, job.run, submission.tree) >= most:
+            raise NotReady(f"refuses the run by its rule runs_per_week: {most} other runs in the last seven days")
+
+    SiteRecord(kit, Path(settings["state"])).append(
+        "accepted",
+        check_week,
+        run=job.run,
+        title=plain_line(job.recipe.title),
+        operator=name_of(signer) if signer else "not signed",
+        key=fingerprint_of(signer) if signer else "",
+        method=job.recipe.method.name,
+        rounds=job.recipe.training.rounds,
+        protection=protection_of(job.recipe),
+        members=sorted(job.recipe.data.sites),
+        new_members=added,
+        sets=[{"name": manifest.name, "digest": manifest.digest} for manifest in sets],
+        versions=VERSIONS,
+        approved=approval,
+        recipe=submission.tree,
+        signed=submission.signature,  # evidence that the operator asked for this
+    )
+    return AcceptedRun(job, {} if policy is None else policy.pins, requests)
+
+
+def protection_of(recipe: Recipe) -> str:
+    """Return the protection of a run's uploads in plain words."""
+    words = ["the server sees only sums of uploads" if recipe.federation.secure else "the server sees each upload"]
+    dp = recipe.federation.dp
+    if dp is not None:
+        size = f"ε {dp.epsilon:g}" if dp.epsilon is not None else f"{dp.noise:g} times the clipping norm"
+        words.append(f"the server adds noise to their sum ({size})")
+    if find(recipe.method).releases and recipe.privacy.epsilon is not None:
+        words.append(f"this site adds noise to releases (ε up to {recipe.privacy.epsilon:g})")
+    return "; ".join(words)

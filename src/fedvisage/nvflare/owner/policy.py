@@ -1,0 +1,188 @@
+"""The rules of a site, ``local/policy.yaml`` in its kit: which runs its owner accepts.
+
+Only the site reads them. Each rule is a key, and a refusal names it. Decision 49 has the reasons.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cryptography import x509
+from pydantic import Field, field_validator, model_validator
+
+from fedvisage.base.errors import UserError, choice_hint
+from fedvisage.methods import all_methods
+from fedvisage.nvflare.certificates import fingerprint_of, name_of
+from fedvisage.recipe import Recipe, Section, read_section, read_tree
+
+POLICY = "policy.yaml"
+FORMAT = 1
+ANY = "any"
+"""In place of a fingerprint: any key that the federation's authority certifies under this name."""
+
+Keys = dict[str, Annotated[str, Field(pattern=r"^(sha256:[0-9a-f]{64}|any)$")]]
+"""Fingerprints of keys, or ``any``, by the names of their owners."""
+
+
+class Policy(Section):
+    """The rules of a site; a rule without a value does not apply."""
+
+    format: int = Field(ge=1)
+    """Version of this file."""
+    operators: Keys | None = Field(None, min_length=1)
+    """The operators whose runs the site accepts, by name, with the fingerprints of their keys."""
+    members: Keys | None = None
+    """The other sites, with the fingerprints of their keys; runs with further sites need approval. Secure sums check
+    the keys; in other runs the server sees the upload."""
+    methods: tuple[str, ...] | None = Field(None, min_length=1)
+    """Names of the methods that a recipe may use."""
+    sets: tuple[str, ...] | None = Field(None, min_length=1)
+    """Names of the prepared sets that this site may train on, as in their ``set.json``."""
+    rounds: int | None = Field(None, ge=1)
+    """Most rounds of a run."""
+    epochs: int | None = Field(None, ge=1)
+    """Most epochs per round; recipes that count batches are refused."""
+    image_size: int | None = Field(None, ge=1)
+    """Most pixels per side of an image (``input.size``)."""
+    require: Literal["secure"] | None = None
+    """``secure``: only runs with ``federation.secure``."""
+    least_sites: int = Field(2, ge=1)
+    """Least number of sites of a run, this one included. Without ``require: secure`` and ``members`` the server could
+    invent the others."""
+    runs_per_week: int | None = Field(None, ge=1)
+    """Most runs in seven days; a run that continues counts once."""
+    approve: Literal["ask", "always"] = "always"
+    """``ask``: each run waits for ``fedvisage site approve``."""
+
+    @property
+    def pins(self) -> Keys:
+        """The fingerprints that members must have."""
+        return {name: key for name, key in (self.members or {}).items() if key != ANY}
+
+    @field_validator("methods")
+    @classmethod
+    def _methods_exist(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        names = all_methods()
+        for name in value or ():
+            if name not in names:
+                raise ValueError(f"unknown method {name!r}{choice_hint(name, names)}")
+        return value
+
+    @model_validator(mode="after")
+    def _rules_agree(self) -> Policy:
+        if self.require == "secure" and self.least_sites < 2:
+            raise ValueError("least_sites must be 2 or more with require: secure, because a sum of one hides nothing")
+        return self
+
+
+def policy_path(kit: Path) -> Path:
+    """Return the place of a kit's rules."""
+    return kit / "local" / POLICY
+
+
+def read_policy(kit: Path, site: str) -> Policy | None:
+    """Read the rules of a site, or return None if its kit has none; refuse contradictory ones."""
+    path = policy_path(kit)
+    if not os.path.lexists(path):  # a link to a missing file is a mistake, and not a kit without rules
+        return None
+    tree = read_tree(path)
+    written = tree.get("format")
+    if isinstance(written, int) and written > FORMAT:
+        raise UserError(f"{path}: format", f"is {written}, and this version reads {FORMAT}; install a newer fedvisage")
+    policy = read_section(Policy, tree, f"{path}: ")
+    members = None if policy.members is None else len(policy.members.keys() | {site})
+    if members is not None and members < policy.least_sites:
+        fault = f"is {policy.least_sites}, and members has {members} with this site; correct one of them"
+        raise UserError(f"{path}: least_sites", fault)
+    return policy
+
+
+def refuse_operator(policy: Policy, signer: x509.Certificate | None) -> str | None:
+    """Return why the rule ``operators`` refuses the operator who signed a job, or None."""
+    if signer is None:
+        return "no operator signed the job; the operator needs this version of fedvisage"
+    name = name_of(signer)
+    pinned = ANY if policy.operators is None else policy.operators.get(name)
+    if pinned is None:
+        return f"{name} is not among the operators of this site"
+    return None if pinned in (ANY, fingerprint_of(signer)) else f"the key of {name} is not the one that this site pins"
+
+
+def broken_rules(policy: Policy, recipe: Recipe, sets: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield each rule that a recipe breaks, and the reason; others depend on operators, members and earlier runs."""
+    training, federation, name = recipe.training, recipe.federation, recipe.method.name
+    if policy.methods is not None and name not in policy.methods:
+        yield "methods", f"the method {name} is not among {', '.join(policy.methods)}"
+    if policy.sets is not None and not set(sets) <= set(policy.sets):
+        yield "sets", "this site runs with a set that the rule does not name"
+    if policy.rounds is not None and training.rounds > policy.rounds:
+        yield "rounds", f"at most {policy.rounds} are accepted, the recipe has {training.rounds}"
+    if policy.epochs is not None and training.local.epochs is None:
+        yield "epochs", f"at most {policy.epochs} are accepted, and the recipe counts batches"
+    elif policy.epochs is not None and (training.local.epochs or 0) > policy.epochs:
+        yield "epochs", f"at most {policy.epochs} are accepted, the recipe has {training.local.epochs}"
+    if policy.image_size is not None and recipe.input.size > policy.image_size:
+        yield "image_size", f"at most {policy.image_size} pixels are accepted, the recipe has {recipe.input.size}"
+    if policy.require == "secure" and federation.secure is None:
+        yield "require", "only secure sums are accepted; set federation.secure"
+    sites = federation.asks(len(recipe.data.sites))
+    sites = sites if federation.secure is None else federation.secure.sites_needed(sites)
+    if sites < policy.least_sites:
+        yield "least_sites", f"{policy.least_sites} sites are required, and a round of the recipe can have {sites}"
+
+
+def results_of(policy: Policy, recipe: Recipe, site: str, sets: Sequence[str]) -> dict[str, str]:
+    """Return what a recipe would meet, for the rules that it would not just meet."""
+    results = {"operators": "depends on who signs the run", "runs_per_week": "depends on the runs of the week"}
+    if added := new_members(policy, recipe, site):
+        results["members"] = f"needs approval, because of {', '.join(added)}"
+    if policy.approve == "ask":
+        results["approve"] = "needs approval"
+    return results | dict(broken_rules(policy, recipe, sets))
+
+
+def new_members(policy: Policy, recipe: Recipe, site: str) -> list[str]:
+    """Return the sites of a recipe that the rule ``members`` does not name."""
+    return [] if policy.members is None else sorted(recipe.data.sites.keys() - policy.members.keys() - {site})
+
+
+TEXT = """\
+# The rules of this site. Only this site reads them; the server and the operators have no copy.
+# Remove the sign # to apply a rule. Check the file with: fedvisage site policy KIT
+format: 1
+
+# Operators whose runs this site accepts, with the fingerprints of their keys (any: not pinned). Default: all.
+{operators}
+
+# The other sites, with the fingerprints of their keys (any: not pinned). Runs with further sites need your approval.
+{members}
+
+# Least number of sites of a run, with this one. Without secure sums the server sees this site's upload in any case.
+least_sites: {least}
+
+# ask: each run waits until you approve it with `fedvisage site approve KIT RUN`. always: these rules suffice.
+approve: always
+
+# require: secure          # only runs whose uploads the server sees as a sum
+# methods: [fedpad]        # names, as in `fedvisage methods`
+# sets: [bank 2026]        # names of this site's prepared sets, as in their set.json
+# rounds: 100              # most rounds of a run
+# epochs: 5                # most epochs per round
+# image_size: 256          # most pixels per side
+# runs_per_week: 10        # a run that continues counts once
+"""
+
+
+def policy_text(operators: Mapping[str, str] | None = None, members: Mapping[str, str] | None = None) -> str:
+    """Return a commented file with safe defaults: at least three sites, or two in a federation of two."""
+    least = 3 if members is None else max(2, min(3, len(members) + 1))
+    named = {"operators": _lines("operators", operators or {}), "members": _lines("members", members or {})}
+    return TEXT.format(**named, least=least)
+
+
+def _lines(rule: str, keys: Mapping[str, str]) -> str:
+    lines = [f"  {name}: {key}" for name, key in sorted(keys.items())]
+    return "\n".join([f"{rule}:", *lines]) if lines else f"# {rule}: {{NAME: any}}"

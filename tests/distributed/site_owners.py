@@ -1,0 +1,69 @@
+"""A federation with two operators whose kits lie on one disk, and jobs as its sites receive them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.toy import SITES, Sets, recipe_of, tree
+
+from fedvisage import recipe as recipes
+from fedvisage.base.files import write_json
+from fedvisage.nvflare.authority import FederationFile
+from fedvisage.nvflare.certificates import certificates_in, credentials_in, fingerprint_of
+from fedvisage.nvflare.job import Job, Submission, read_submission, without_local_parts, write_job
+from fedvisage.nvflare.kits import OWN, Kit
+from fedvisage.nvflare.membership import provision
+from fedvisage.nvflare.owner.policy import policy_path
+from fedvisage.nvflare.owner.statement import sign_run
+
+FIRST, SECOND = "first@example.org", "second@example.org"
+KITS = {FIRST: "operator", SECOND: f"operators/{SECOND}", "B": "sites/B"}
+
+
+def provision_owners(directory: Path) -> Path:
+    """Make the kits."""
+    content = {
+        "server": {"host": "localhost"},
+        "operator": [{"email": FIRST}, {"email": SECOND}],
+        "sites": {name: {"organisation": "owner"} for name in SITES},
+    }
+    provision(FederationFile.model_validate(content), directory)
+    return directory
+
+
+def key_of(kits: Path, name: str) -> str:
+    """Return the fingerprint of a member's key."""
+    kit = kits / KITS.get(name, f"sites/{name}")
+    return fingerprint_of(certificates_in(credentials_in(kit, at_server=False).certificate)[0])
+
+
+def prepare_owner(kit: Path, data: Path, state: Path, policy: str | None) -> Kit:
+    """Give site A its data, its state and its rules, as its start does; None removes the rules."""
+    write_json(kit / "local" / OWN, {"data": str(data), "state": str(state), "organisation": "owner"})
+    state.mkdir(exist_ok=True)
+    policy_path(kit).unlink(missing_ok=True)
+    if policy is not None:
+        policy_path(kit).write_text(policy, encoding="utf-8")
+    return Kit(kit, "site", "A")
+
+
+def submit(
+    kits: Path,
+    sets: Sets,
+    place: Path,
+    *,
+    run: str = "run-1",
+    signer: str | None = FIRST,
+    tampered: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> Submission:
+    """Return a job of a recipe that a member signed; a lying server then changes keys of the signed recipe."""
+    recipe = without_local_parts(recipe_of(tree(sets, "fedpad", **changes)))
+    credentials = None if signer is None else credentials_in(kits / KITS[signer], at_server=False)
+    signature = None if credentials is None else sign_run(credentials, run, recipes.tree_of(recipe))
+    write_job(place / f"job-{len(list(place.glob('job-*')))}", Job(run, recipe), SITES, signature)
+    newest = max(place.glob("job-*"), key=lambda path: int(path.name.removeprefix("job-")))
+    submission = read_submission(newest / "app" / "config")
+    for key, value in (tampered or {}).items():
+        recipes.set_value(submission.tree, key, value)
+    return submission

@@ -1,0 +1,95 @@
+"""Three organisations with rules of their own, in a federation of processes: refusals, an approval, and records."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.distributed.federations import run_through
+from tests.refusals import failed
+from tests.toy import SITES, Sets, tree
+
+from fedvisage.base.errors import RunFailed
+from fedvisage.base.files import read_json, write_json
+from fedvisage.federation.record.ledger import LEDGER, ROUNDS, read_lines
+from fedvisage.nvflare import operator
+from fedvisage.nvflare.job import write_job
+from fedvisage.nvflare.kits import REHEARSAL, own_settings
+from fedvisage.nvflare.owner.commands import SiteFiles
+from fedvisage.nvflare.owner.policy import policy_path
+from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
+from fedvisage.recipe import tree_of
+from fedvisage.runs.directory import NAME
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900), pytest.mark.long]
+
+
+@pytest.fixture(scope="module")
+def owners(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
+    """A federation whose sites apply the rules of their kits, as on separate machines."""
+    own = {name: str(sets[name]) for name in SITES}
+    with rehearsal(tmp_path_factory.mktemp("owners"), own) as members:
+        for kit in members.sites.values():
+            settings = own_settings(kit.path)
+            write_json(kit.own, {key: value for key, value in settings.items() if key != REHEARSAL})
+        yield members
+
+
+def add_rule(members: Rehearsal, name: str, rule: str) -> str:
+    """Add a rule to a site's rules, as its administrator does, and return the rules before."""
+    path = policy_path(members.sites[name].path)
+    before = path.read_text()
+    path.write_text(before.replace("approve: always", rule) if rule.startswith("approve") else f"{before}{rule}\n")
+    return before
+
+
+def content(sets: Sets, quorum: int) -> dict[str, Any]:
+    return tree(sets, training__rounds=2, federation__quorum=quorum, federation__give_up_after=1)
+
+
+def test_run_goes_on_without_a_site_that_refuses_it_and_the_operator_reads_the_rule(
+    owners: Rehearsal, sets: Sets, tmp_path: Path
+) -> None:
+    before = add_rule(owners, "A", "rounds: 1")
+    run_through(owners, content(sets, 2), tmp_path / "without")
+    with failed(RunFailed, "A", "rule rounds"):
+        run_through(owners, content(sets, 3), tmp_path / "refused")
+    policy_path(owners.sites["A"].path).write_text(before)
+    for row in read_lines(tmp_path / "without" / ROUNDS):
+        assert row["replied"] == ["B", "C"]
+        assert "rule rounds" in row["failed"]["A"]
+    run = str(read_json(tmp_path / "without" / NAME)["run"])
+    ledger = tmp_path / "without" / LEDGER
+    assert {row["site"] for row in read_lines(ledger) if row["direction"] == "up"} == {"B", "C"}
+    for name in "BC":
+        assert SiteFiles(owners.sites[name].path).differences(run, ledger) == []
+    refused = [row for row in SiteFiles(owners.sites["A"].path).record.read() if row["run"] == run]
+    assert {row["event"] for row in refused} == {"refused"}
+
+
+def test_run_waits_for_an_approval_and_continues_after_it(owners: Rehearsal, sets: Sets, tmp_path: Path) -> None:
+    before = add_rule(owners, "B", "approve: ask")
+    with failed(RunFailed, "B", "approve"):
+        run_through(owners, content(sets, 3), tmp_path / "run")
+    (request,) = SiteFiles(owners.sites["B"].path).requests.waiting()
+    SiteFiles(owners.sites["B"].path).decide(request.run, "approved")
+    run_through(owners, content(sets, 3), tmp_path / "run", resume=True)
+    policy_path(owners.sites["B"].path).write_text(before)
+    for name in SITES:
+        assert SiteFiles(owners.sites[name].path).differences(request.run, tmp_path / "run" / LEDGER) == []
+
+
+def test_recipe_changed_after_its_signature_is_refused_by_every_site(
+    owners: Rehearsal, sets: Sets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job that arrives has more rounds than the operator signed, as a lying server would send it."""
+
+    def write_changed_job(directory: Path, job: Any, sites: Any, signature: Any) -> None:
+        longer = job.recipe.training.model_copy(update={"rounds": 3})
+        recipe = job.recipe.model_copy(update={"training": longer})
+        assert tree_of(recipe)["training"]["rounds"] == 3
+        write_job(directory, type(job)(job.run, recipe), sites, signature)
+
+    monkeypatch.setattr(operator, "write_job", write_changed_job)
+    with failed(RunFailed, "signature", "A", "B", "C"):
+        run_through(owners, content(sets, 1), tmp_path / "changed")

@@ -1,0 +1,315 @@
+"""The rules of a site: the file, invalid rules at the start, a refusal per rule, and the operator's signature."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.distributed.site_owners import FIRST, SECOND, key_of, prepare_owner, provision_owners, submit
+from tests.federation.kit_sites import open_trust
+from tests.refusals import Command, check_output, failed, refused
+from tests.toy import Sets, recipe_of, tree
+
+from fedvisage.federation.wire.schema import RefusedMessage
+from fedvisage.nvflare.certificates import certificates_in, credentials_in, fingerprint_of, name_of
+from fedvisage.nvflare.commands import start_site
+from fedvisage.nvflare.job import NotReady, Submission
+from fedvisage.nvflare.kits import Kit, own_settings
+from fedvisage.nvflare.owner.acceptance import AcceptedRun, accept_run
+from fedvisage.nvflare.owner.policy import Policy, broken_rules, policy_path, policy_text, read_policy
+from fedvisage.nvflare.owner.record import SiteRecord, other_runs
+from fedvisage.nvflare.owner.statement import CONTEXT, verify_run
+from fedvisage.nvflare.terminal import Terminal
+
+pytestmark = pytest.mark.distributed
+
+
+@pytest.fixture(scope="module")
+def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return provision_owners(tmp_path_factory.mktemp("owners") / "kits")
+
+
+Owner = Callable[[str | None], Kit]
+
+
+@pytest.fixture
+def owner(kits: Path, sets: Sets, tmp_path: Path) -> Owner:
+    """Return site A with these rules, on a set whose images are missing: whatever reads them fails."""
+    data = Path(shutil.copytree(sets["A"], tmp_path / "data"))
+    (data / "images.npy").unlink()
+    kit = Path(shutil.copytree(kits / "sites" / "A", tmp_path / "kit"))
+    return lambda policy: prepare_owner(kit, data, tmp_path / "state", policy)
+
+
+def accept(site: Kit, submission: Submission) -> AcceptedRun:
+    return accept_run(site.path, site.name, own_settings(site.path), submission)
+
+
+def test_new_kits_pin_operators_and_members_and_require_three_sites(kits: Path) -> None:
+    policy = read_policy(kits / "sites" / "A", "A")
+    assert policy is not None
+    assert policy.operators == {name: key_of(kits, name) for name in (FIRST, SECOND)}
+    assert policy.members == {name: key_of(kits, name) for name in "BC"}
+    assert (policy.least_sites, policy.approve) == (3, "always")
+
+
+def test_commented_rules_are_valid_with_and_without_the_comments(tmp_path: Path) -> None:
+    (tmp_path / "local").mkdir()
+    policy_path(tmp_path).write_text(policy_text())
+    assert read_policy(tmp_path, "A") is not None
+    commented = [
+        line.removeprefix("# ") for line in policy_text().splitlines() if line.startswith("# ") and ": " in line
+    ]
+    rules = [line for line in commented if line.split(":")[0] in ("require", "methods", "sets", "rounds", "epochs")]
+    assert len(rules) == 5
+    policy_path(tmp_path).write_text(policy_text() + "\n".join(rules))
+    policy = read_policy(tmp_path, "A")
+    assert policy is not None
+    assert (policy.require, policy.rounds) == ("secure", 100)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "keyword"),
+    [
+        ("format: 1\nround: 3", "round", "rounds"),
+        ("rounds: 3", "format", "missing"),
+        ("format: 2\nnew_rule: 1", "format", "2"),
+        ("format: 1\nrounds: many", "rounds", "number"),
+        ("format: 1\napprove: yes", "approve", "ask"),
+        ("format: 1\nmethods: [fedpat]", "methods", "fedpad"),
+        ("format: 1\noperators: {a@b.org: '12:ab'}", "operators.a@b.org", "sha256"),
+        ("format: 1\noperators: {}", "operators", "1"),
+        ("format: 1\nleast_sites: 3\nmembers: {B: any}", "least_sites", "3"),
+    ],
+)
+def test_misspelt_contradictory_or_newer_rules_end_the_start_with_their_place(
+    text: str, key: str, keyword: str, owner: Owner, sets: Sets, tmp_path: Path
+) -> None:
+    site = owner(text)
+    with refused(f"policy.yaml: {key}", keyword):
+        start_site(site.path, sets["A"], tmp_path / "state", None, Terminal(print, print), verbose=False)
+
+
+def test_link_to_missing_rules_is_not_a_kit_without_rules(owner: Owner) -> None:
+    site = owner(None)
+    policy_path(site.path).symlink_to("moved.yaml")
+    with refused("policy.yaml"):
+        read_policy(site.path, "A")
+
+
+def test_sum_of_one_site_contradicts_the_rule_for_secure_sums(owner: Owner) -> None:
+    with refused("policy.yaml", "secure", "least_sites"):
+        read_policy(owner("format: 1\nrequire: secure\nleast_sites: 1").path, "A")
+
+
+def test_permission_for_plain_runs_contradicts_the_rule_for_secure_sums(
+    owner: Owner, sets: Sets, tmp_path: Path
+) -> None:
+    site = owner("format: 1\nrequire: secure")
+    with refused("policy.yaml: require", "--allow-roster"):
+        start_site(
+            site.path, sets["A"], tmp_path / "state", None, Terminal(print, print), verbose=False, rosters=["plain"]
+        )
+
+
+@pytest.mark.parametrize(
+    ("rule", "value", "changes", "keyword"),
+    [
+        ("methods", "[fedavg]", {}, "fedpad"),
+        ("sets", "[another]", {}, "set"),
+        ("rounds", "2", {}, "3"),
+        ("epochs", "1", {"training__local": {"epochs": 2}}, "2"),
+        ("epochs", "1", {}, "batches"),
+        ("image_size", "31", {}, "32"),
+        ("require", "secure", {}, "federation.secure"),
+        ("least_sites", "4", {}, "3"),
+        ("least_sites", "3", {"federation__participation": 0.5}, "2"),
+        ("operators", f"{{{SECOND}: any}}", {}, FIRST),
+        ("operators", f"{{{FIRST}: sha256:{'0' * 64}}}", {}, "key"),
+    ],
+)
+def test_each_rule_refuses_a_run_that_breaks_it_before_data_is_opened(
+    rule: str, value: str, changes: dict[str, Any], keyword: str, kits: Path, owner: Owner, sets: Sets, tmp_path: Path
+) -> None:
+    submission = submit(kits, sets, tmp_path, **changes)
+    assert accept(owner("format: 1"), submission).job.run == "run-1"
+    with failed(NotReady, "rule", rule, keyword):
+        accept(owner(f"format: 1\n{rule}: {value}"), submission)
+
+
+def test_secure_sums_that_close_with_fewer_sites_break_the_rule(sets: Sets) -> None:
+    """Of five sites two thirds must finish: four."""
+    content = tree(sets, federation={"secure": True})
+    content["data"]["sites"] = {name: f"sets/{name}" for name in ("A", "B", "C", "D", "E")}
+    recipe = recipe_of(content)
+    broken = [[rule for rule, _ in broken_rules(Policy(format=1, least_sites=least), recipe, [])] for least in (4, 5)]
+    assert broken == [[], ["least_sites"]]
+
+
+def test_runs_of_a_week_count_once_each_and_only_if_accepted(
+    kits: Path, owner: Owner, sets: Sets, tmp_path: Path
+) -> None:
+    site = owner("format: 1\nruns_per_week: 2\nrounds: 3")
+    for run in ("run-1", "run-2", "run-1"):
+        accept(site, submit(kits, sets, tmp_path, run=run))
+    with failed(NotReady, "runs_per_week", "2"):
+        accept(site, submit(kits, sets, tmp_path, run="run-3"))
+    with failed(NotReady, "runs_per_week"):  # another recipe under the name of an earlier run is another run
+        accept(site, submit(kits, sets, tmp_path, run="run-1", training__rounds=2))
+    rows = SiteRecord(site.path, tmp_path / "state").read()
+    assert [row["run"] for row in rows] == ["run-1", "run-2", "run-1"]
+    counts = [other_runs(rows, "run-3", {}, datetime.now(UTC) + timedelta(days=days)) for days in (0, 8)]
+    assert counts == [2, 0]
+
+
+def test_kit_without_rules_accepts_unsigned_jobs_and_says_so_at_its_start(
+    kits: Path, owner: Owner, sets: Sets, tmp_path: Path
+) -> None:
+    site, lines = owner(None), list[str]()
+    assert accept(site, submit(kits, sets, tmp_path, signer=None)).pins == {}
+    with refused("images.npy"):  # the check of the set, after the notes
+        start_site(site.path, tmp_path / "data", tmp_path / "state", None, Terminal(lines.append, print), verbose=False)
+    assert any("policy.yaml" in line and "every run" in line for line in lines)
+
+
+# The operator's signature, against a server that lies.
+
+
+@pytest.mark.parametrize(
+    "tampered",
+    [
+        {"training.rounds": 4},
+        {"data.sites": {"A": "elsewhere", "B": "elsewhere", "D": "elsewhere"}},
+        {"data.sites": {"A": "elsewhere", "B": "elsewhere"}},
+        {"method.name": "fedavg"},
+        {"federation.quorum": 2},
+    ],
+)
+@pytest.mark.parametrize("policy", ["format: 1", None])
+def test_recipe_roster_or_method_changed_by_the_server_is_refused(
+    tampered: dict[str, Any], policy: str | None, kits: Path, owner: Owner, sets: Sets, tmp_path: Path
+) -> None:
+    with failed(NotReady, "signature"):
+        accept(owner(policy), submit(kits, sets, tmp_path, tampered=tampered))
+
+
+def test_signature_of_another_run_is_refused(kits: Path, owner: Owner, sets: Sets, tmp_path: Path) -> None:
+    with failed(NotReady, "signature"):
+        accept(owner("format: 1"), replace(submit(kits, sets, tmp_path), run="run-2"))
+
+
+def test_unsigned_job_is_refused_by_any_rules(kits: Path, owner: Owner, sets: Sets, tmp_path: Path) -> None:
+    with failed(NotReady, "operators", "signed"):
+        accept(owner("format: 1"), submit(kits, sets, tmp_path, signer=None))
+
+
+def test_signature_of_a_member_that_is_no_operator_is_refused(
+    kits: Path, owner: Owner, sets: Sets, tmp_path: Path
+) -> None:
+    with failed(NotReady, "operator"):
+        accept(owner("format: 1"), submit(kits, sets, tmp_path, signer="B"))
+
+
+def test_certificate_of_another_operator_under_a_forged_signature_is_refused(
+    kits: Path, owner: Owner, sets: Sets, tmp_path: Path
+) -> None:
+    """The server puts the certificate of the first operator, which it knows, before the second one's signature."""
+    site = owner(f"format: 1\noperators: {{{FIRST}: any}}")
+    honest, other = (submit(kits, sets, tmp_path, signer=name) for name in (FIRST, SECOND))
+    assert honest.signature is not None
+    assert other.signature is not None
+    credentials = [bytes.fromhex(each.signature["credential"]) for each in (honest, other) if each.signature]
+    lengths = [int.from_bytes(each[:2], "big") for each in credentials]
+    forged = credentials[0][: 4 + lengths[0]] + credentials[1][4 + lengths[1] :]
+    with failed(NotReady, "signature"):
+        accept(site, replace(other, signature={**other.signature, "credential": forged.hex()}))
+    with failed(NotReady, "operators", SECOND):
+        accept(site, other)
+    assert accept(site, honest).job.run == "run-1"
+
+
+def test_operator_of_another_federation_is_refused(
+    owner: Owner, sets: Sets, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    others = provision_owners(tmp_path_factory.mktemp("others") / "kits")
+    with failed(NotReady, "certificate"):
+        accept(owner("format: 1"), submit(others, sets, tmp_path))
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [{}, {"time": "now"}, {"time": 1, "versions": [], "credential": "zz"}, {"time": "2026-01-01", "credential": None}],
+)
+def test_malformed_signature_is_refused(
+    signature: dict[str, Any], kits: Path, owner: Owner, sets: Sets, tmp_path: Path
+) -> None:
+    with failed(NotReady, "signature"):
+        accept(owner("format: 1"), replace(submit(kits, sets, tmp_path), signature=signature))
+
+
+@pytest.mark.parametrize(("days", "valid"), [(0, True), (6.9, True), (7.1, False), (-1, False)])
+def test_signature_is_valid_for_seven_days(days: float, valid: bool, kits: Path, sets: Sets, tmp_path: Path) -> None:
+    submission = submit(kits, sets, tmp_path)
+    root = certificates_in(credentials_in(kits / "sites/A", at_server=False).root)[0]
+    now = datetime.now(UTC) + timedelta(days=days)
+    if valid:
+        signer = verify_run(submission, root, now)
+        assert signer is not None
+        assert (name_of(signer), fingerprint_of(signer)) == (FIRST, key_of(kits, FIRST))
+    else:
+        with failed(NotReady, "7", "days"):
+            verify_run(submission, root, now)
+
+
+def test_time_of_a_signature_cannot_be_moved(kits: Path, owner: Owner, sets: Sets, tmp_path: Path) -> None:
+    submission = submit(kits, sets, tmp_path)
+    assert submission.signature is not None
+    later = (datetime.now(UTC) + timedelta(minutes=1)).isoformat(timespec="seconds")
+    with failed(NotReady, "signature"):
+        accept(owner("format: 1"), replace(submission, signature={**submission.signature, "time": later}))
+
+
+def test_statements_about_runs_and_secure_sums_cannot_be_exchanged(kits: Path, tmp_path: Path) -> None:
+
+    trust = open_trust(kits, "A", tmp_path)
+    assert not trust._context.startswith(CONTEXT)
+    assert not CONTEXT.startswith(trust._context)
+
+
+def test_pinned_key_of_a_member_is_checked_in_secure_sums(kits: Path, tmp_path: Path) -> None:
+
+    receiver, sender = open_trust(kits, "A", tmp_path), open_trust(kits, "B", tmp_path)
+    credential = sender.sign(b"keys")
+    receiver._pins = {"B": key_of(kits, "B")}
+    receiver.verify("B", b"keys", credential)
+    receiver._pins = {"B": key_of(kits, "C")}
+    with failed(RefusedMessage, "members", "B"):
+        receiver.verify("B", b"keys", credential)
+
+
+# The command.
+
+
+def test_command_writes_rules_and_shows_what_a_recipe_would_meet(
+    owner: Owner, sets: Sets, tmp_path: Path, command: Command
+) -> None:
+    site, recipe = owner(None), tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(tree(sets)))
+    code, output, _ = command("site", "policy", str(site.path))
+    assert code == 0
+    assert "policy.yaml" in output
+    assert "least_sites" in output
+    prepare_owner(site.path, tmp_path / "data", tmp_path / "state", "format: 1\nrounds: 2\nmembers: {B: any}")
+    code, output, _ = command("site", "policy", str(site.path), str(recipe))
+    assert code == 0
+    (rounds,) = [line for line in output.splitlines() if "rounds" in line and "2" in line]
+    assert "3" in rounds
+    assert "C" in next(line for line in output.splitlines() if "members" in line)
+    prepare_owner(site.path, tmp_path / "data", tmp_path / "state", "format: 1\nround: 2")
+    code, _, error = command("site", "policy", str(site.path))
+    assert code == 2
+    check_output(error, "policy.yaml: round", "rounds")
