@@ -110,7 +110,15 @@ SITE: Groups = {
     "who and when": ("name", "recipe", "round"),
     "data": (
         *("data", "test", "public", "strangers", "unseen", "classes_of", "batches", "next_batch", "batch"),
-        *("images_at", "batches_of", "batches_numbered", "batches_taken", "batches_per_epoch", "batches_per_round"),
+        *(
+            "plain_batches",
+            "images_at",
+            "batches_of",
+            "batches_numbered",
+            "batches_taken",
+            "batches_per_epoch",
+            "batches_per_round",
+        ),
     ),
     "network": ("net", "load", "lent", "frozen", "tensors", "own", "embed", "public_features"),
     "training": ("autocast", "optimizer", "rate", "learn", "step", "losses", "statistics"),
@@ -142,7 +150,7 @@ METHOD: Groups = {
 MODEL: Groups = {
     "what it is": ("name", "title", "task", "options", "weight", "averaged", "advice"),
     "network": ("network", "parts", "begin", "check"),
-    "training": ("represent", "supervise", "loss", "fit", "least_identities"),
+    "training": ("represent", "supervise", "loss", "fit", "head", "own_head", "least_identities"),
     "finished model": ("prediction",),
 }
 TYPES: tuple[tuple[type[Any], Groups], ...] = (

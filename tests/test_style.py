@@ -22,7 +22,7 @@ CONSTRUCTIONS = (
     r"\bjudg(e|es|ed|ing|ement)\b",  # evaluate
     r"\bthe user('s)?\b(?!.*\b(command|terminal|keyboard)\b)",  # the target
 )
-MOST_WORDS = 55_000
+MOST_WORDS = 57_000
 MOST_WORDS_WITHOUT_MEASUREMENTS = 40_000
 MOST_WORDS_OF_A_PAGE = 2_500
 MEASUREMENTS = ("docs/results", "docs/benchmarks.md")
