@@ -25,8 +25,6 @@ from fedvisage.nvflare.owner.record import SiteRecord, other_runs
 from fedvisage.nvflare.owner.statement import CONTEXT, verify_run
 from fedvisage.nvflare.terminal import Terminal
 
-pytestmark = pytest.mark.distributed
-
 
 @pytest.fixture(scope="module")
 def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -27,8 +27,6 @@ from fedvisage.nvflare.site_program import SiteProgram
 from fedvisage.nvflare.terminal import Terminal
 from fedvisage.nvflare.transport import pack_order, unpack_reply
 
-pytestmark = pytest.mark.distributed
-
 
 @pytest.fixture(scope="module")
 def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
