@@ -19,8 +19,6 @@ from fedvisage.nvflare.owner.acceptance import AcceptedRun, accept_run
 from fedvisage.nvflare.owner.commands import SiteFiles, review_page
 from fedvisage.nvflare.owner.requests import Request, Requests
 
-pytestmark = pytest.mark.distributed
-
 ASK = "format: 1\napprove: ask\n"
 
 

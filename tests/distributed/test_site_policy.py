@@ -25,8 +25,6 @@ from fedvisage.nvflare.owner.record import SiteRecord, other_runs
 from fedvisage.nvflare.owner.statement import CONTEXT, verify_run
 from fedvisage.nvflare.terminal import Terminal
 
-pytestmark = pytest.mark.distributed
-
 
 @pytest.fixture(scope="module")
 def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -166,7 +164,7 @@ def test_runs_of_a_week_count_once_each_and_only_if_accepted(
     assert counts == [2, 0]
 
 
-def test_kit_without_rules_accepts_unsigned_jobs_and_says_so_at_its_start(
+def test_kit_without_rules_accepts_unsigned_jobs_and_prints_a_note_at_its_start(
     kits: Path, owner: Owner, sets: Sets, tmp_path: Path
 ) -> None:
     site, lines = owner(None), list[str]()
@@ -294,7 +292,7 @@ def test_pinned_key_of_a_member_is_checked_in_secure_sums(kits: Path, tmp_path: 
 # The command.
 
 
-def test_command_writes_rules_and_shows_what_a_recipe_would_meet(
+def test_command_writes_rules_and_checks_a_recipe_against_them(
     owner: Owner, sets: Sets, tmp_path: Path, command: Command
 ) -> None:
     site, recipe = owner(None), tmp_path / "recipe.yaml"

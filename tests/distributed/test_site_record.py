@@ -27,8 +27,6 @@ from fedvisage.nvflare.site_program import SiteProgram
 from fedvisage.nvflare.terminal import Terminal
 from fedvisage.nvflare.transport import pack_order, unpack_reply
 
-pytestmark = pytest.mark.distributed
-
 
 @pytest.fixture(scope="module")
 def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -158,7 +156,7 @@ def train(program: SiteProgram, number: int) -> dict[str, torch.Tensor]:
     return dict(reply.message)
 
 
-def test_record_has_every_field_that_left_and_who_asked(site: Kit, kits: Path, sets: Sets, tmp_path: Path) -> None:
+def test_record_has_every_field_that_left_and_the_operator(site: Kit, kits: Path, sets: Sets, tmp_path: Path) -> None:
     context, program = begin(site, kits, sets, tmp_path)
     assert restore_failure(program, context) == ""
     replies = [train(program, number) for number in (1, 2)]
