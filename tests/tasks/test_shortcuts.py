@@ -41,12 +41,16 @@ DERIVED = {"entropy": "derived"}
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """Sets of ten training people per class, with dark prints at A, B and D; D has four people."""
+    """Sets of ten training people per class, with dark prints at A, B and D; D has four people and as many images."""
     root = tmp_path_factory.mktemp("many")
-    attacks, subjects = {"C": "replay"}, {"D": 6, "U": 6}
+    few = {"subjects": 6, "frames": 6}
     return {
         name: make_set(
-            root / name, name, seed, subjects=subjects.get(name, 15), species=("bonafide", attacks.get(name, "print"))
+            root / name,
+            name,
+            seed,
+            species=("bonafide", "replay" if name == "C" else "print"),
+            **(few if name in "DU" else {"subjects": 15}),
         )
         for seed, name in enumerate((*SITES, "U"))
     }
