@@ -194,7 +194,7 @@ def trials_of_steps(settings: PersonPrivacy) -> Iterator[ClaimTrial]:
     if settings.rate <= LARGEST_TESTED_RATE:
         variants["broken: everyone is drawn"] = everyone
     for name, variant in variants.items():
-        yield ClaimTrial(name, CLAIM, *(noisy_steps(people, variant, sigma) for people in (others, more)))
+        yield ClaimTrial(name, CLAIM, noisy_steps(others, variant, sigma), noisy_steps(more, variant, sigma))
 
 
 LARGEST_TESTED_RATE = 0.2

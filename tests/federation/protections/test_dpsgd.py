@@ -449,9 +449,12 @@ def test_recognition_is_refused(sets: Sets, tmp_path: Path) -> None:
         run_toy(tree(sets, "fedavg", training__privacy=PRIVACY), tmp_path / "run")
 
 
-def test_batchnorm_is_refused_unless_its_statistics_are_frozen(sets: Sets, tmp_path: Path) -> None:
+def test_batchnorm_is_refused_unless_frozen_or_replaced(sets: Sets, tmp_path: Path) -> None:
     recipe = tree(sets, "fedpad", training__privacy=PRIVACY, training__rounds=1, evaluation__every=0)
     with refused("recipe.training.privacy", "BatchNorm", "network.norm"):
         run_toy(recipe, tmp_path / "run")
-    frozen = recipe_of(tree(sets, "fedpad", training__privacy=PRIVACY, training__statistics="frozen"))
-    check_norms(frozen, METHODS["fedpad"].network(frozen))
+    frozen = tree(sets, "fedpad", training__privacy=PRIVACY, training__statistics="frozen")
+    grouped = tree(sets, "fedpad", training__privacy=PRIVACY)
+    grouped["method"]["network"] = {"norm": "group"}
+    for allowed in (recipe_of(frozen), recipe_of(grouped)):
+        check_norms(allowed, METHODS["fedpad"].network(allowed))
