@@ -61,8 +61,8 @@ def test_loss_classifies_one_draw_and_adds_both_regularisers() -> None:
     mean, spread = whole[:, :64], np.log1p(np.exp(whole[:, 64:]))
     noise = torch.randn(4, 64, generator=torch_rng(0, "A", 1, "representation", 5)).double().numpy()
     drawn = mean + spread * noise
-    last = net["model"].get_submodule("fc")
-    logits = drawn @ last.weight[0].detach().double().numpy() + float(last.bias.detach())
+    last = {name: value.double().numpy() for name, value in net["model"].get_submodule("fc").state_dict().items()}
+    logits = drawn @ last["weight"][0] + last["bias"]
     entropy = np.log1p(np.exp(-(2 * LABELS - 1) * logits)).mean()
     # The reference distributions start at N(0, softplus(1)²), the scale at 1.
     wide = np.log1p(np.e)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from tests.parity.gradients import Array, value_and_gradients
 from tests.toy import shortest_recipe
 from torch import Tensor, nn
@@ -25,7 +26,7 @@ def style_of(maps: Array) -> tuple[Array, Array]:
     return mean, spread
 
 
-def expected_maps(maps: Array, shares: Array, partners: Array) -> Array:
+def expected_maps(maps: Array, shares: Array, partners: NDArray[np.int64]) -> Array:
     mean, spread = style_of(maps)
     result = np.zeros_like(maps)
     for image, (share, partner) in enumerate(zip(shares, partners, strict=True)):

@@ -43,9 +43,10 @@ def test_equal_weights_stay_finite() -> None:
 
 
 def test_convolution_uses_the_standardised_weights() -> None:
-    net = replace_batchnorm(nn.Sequential(nn.Conv2d(3, 4, 2, bias=False)), "weight-standardised").double()
-    assert isinstance(net[0], StandardisedConv2d)
-    net[0].weight.data = torch.tensor(WEIGHT)
+    net = replace_batchnorm(nn.Sequential(nn.Conv2d(3, 4, 2, bias=False)), "weight-standardised")
+    (layer,) = net.children()
+    assert isinstance(layer, StandardisedConv2d)
+    layer.weight.data = torch.tensor(WEIGHT)
     images = np.random.default_rng(3).normal(size=(1, 3, 2, 2))
     expected = [(expected_weights(WEIGHT)[channel] * images[0]).sum() for channel in range(4)]
     np.testing.assert_allclose(net(torch.tensor(images)).detach().numpy().ravel(), expected, rtol=1e-12)

@@ -26,7 +26,7 @@ def expected_loss(features: Array, classes: Array, margin: float) -> float:
                 near, far = ((anchor - units[p]) ** 2).sum(), ((anchor - units[n]) ** 2).sum()
                 values.append(near - far + margin)
     positive = [value for value in values if value > 0]
-    return sum(positive) / max(1, len(positive))
+    return float(sum(positive)) / max(1, len(positive))
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.1, 1.5])

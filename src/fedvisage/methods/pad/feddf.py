@@ -51,7 +51,8 @@ class Options(resnet18.Options):
 @cache
 def render(faces: str, size: int) -> NDArray[np.uint8]:
     """Return rendered faces, N×S×S×3; once per process."""
-    from fedvisage.render.sets import film_subject, find_domain, parse_synthesis, plan_videos  # loads the renderer
+    from fedvisage.render.domains import find_domain  # imported late, as it loads the renderer
+    from fedvisage.render.sets import film_subject, parse_synthesis, plan_videos
 
     spec = parse_synthesis(f"{faces} size={size}")
     return np.concatenate([film_subject(videos, find_domain(spec.domain), size).images for videos in plan_videos(spec)])
@@ -98,7 +99,7 @@ def with_logits(turn: fedavg.Turn) -> fedavg.Turn:
         reply = turn(site, message)
         site.net.eval()
         with torch.no_grad(), site.autocast():
-            parts = inputs_of(site.recipe, site.compute).split(site.recipe.evaluation.batch)
+            parts = torch.split(inputs_of(site.recipe, site.compute), site.recipe.evaluation.batch)
             return reply | {LOGITS.name: torch.cat([logits_of(site.net, part) for part in parts])}
 
     return train
@@ -122,7 +123,8 @@ def distil(s: Server, images: Tensor, teacher: Tensor) -> None:
     options = s.recipe.options(Options)
     s.net.eval()
     orders = [torch.randperm(len(images), generator=s.rng("distillation", epoch)) for epoch in range(options.epochs)]
-    steps = [rows for order in orders for rows in order.to(images.device).split(s.recipe.training.batch.default)]
+    size = s.recipe.training.batch.default
+    steps = [rows for order in orders for rows in torch.split(order.to(images.device), size)]
     optimizer = torch.optim.Adam(s.net.parameters(), lr=options.rate)
     schedule = CosineAnnealingLR(optimizer, len(steps))
     for rows in steps:

@@ -80,7 +80,8 @@ def loss(site: Site, batch: Batch) -> Tensor:
         mean, spread = represent(site.net, batch.images)
     noise = torch.randn(mean.shape, generator=site.rng("representation", len(site.losses)))
     drawn = mean + spread * noise.to(mean)
-    total = resnet18.MODEL.supervise(site, batch, drawn) + options.l2 * drawn.norm(dim=1).mean()
+    length: Tensor = torch.linalg.vector_norm(drawn, dim=1).mean()
+    total = resnet18.MODEL.supervise(site, batch, drawn) + options.l2 * length
     return total + options.information * reference.divergence(mean, spread, batch.labels)
 
 
