@@ -142,7 +142,7 @@ METHOD: Groups = {
 MODEL: Groups = {
     "what it is": ("name", "title", "task", "options", "weight", "averaged", "advice"),
     "network": ("network", "parts", "begin", "check"),
-    "training": ("represent", "supervise", "loss", "fit", "least_identities"),
+    "training": ("represent", "supervise", "loss", "fit", "head", "own_head", "least_identities"),
     "finished model": ("prediction",),
 }
 TYPES: tuple[tuple[type[Any], Groups], ...] = (
