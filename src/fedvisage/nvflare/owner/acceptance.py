@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from cryptography import x509
+
 from fedvisage.base.errors import plain_line
-from fedvisage.data.prepared import read_manifest
+from fedvisage.data.prepared import Manifest, read_manifest
 from fedvisage.federation.protections.compatible import check_real
 from fedvisage.methods import find
 from fedvisage.nvflare.certificates import certificates_in, credentials_in, fingerprint_of, name_of
@@ -57,8 +59,7 @@ def accept_run(kit: Path, site: str, settings: Mapping[str, str], submission: Su
     check_real(job.recipe)  # also if the operator's command did not
     policy = read_policy(kit, site)
     sets = [read_manifest(path) for path in sets_at_site(job.recipe, settings)]
-    added = [] if policy is None else new_members(policy, job.recipe, site)
-    approval = ""
+    added, approval = [] if policy is None else new_members(policy, job.recipe, site), ""
     if policy is not None:
         reason = refuse_operator(policy, signer)
         broken = [("operators", reason)] if reason else []
@@ -68,14 +69,7 @@ def accept_run(kit: Path, site: str, settings: Mapping[str, str], submission: Su
             raise NotReady(f"refuses the run by its rule {rule}: {reason}")
         if policy.approve == "ask" or added:
             assert signer is not None  # the rule operators requires one
-            bound = {
-                "recipe": digest_of_recipe(submission.tree),
-                "operator": f"{name_of(signer)} {fingerprint_of(signer)}",
-                "sets": ", ".join(sorted(f"{manifest.name} {manifest.digest}" for manifest in sets)),
-                "versions": VERSIONS,
-            }
-            now = datetime.now(UTC).isoformat(timespec="seconds")
-            request = Request(submission.run, bound, submission.tree, tuple(added), now)
+            request = _request(submission, signer, sets, added)
             approval = requests.require_approval(request).decided
 
     def check_week(rows: list[Row]) -> None:  # while the record is locked, so that runs at once are counted, too
@@ -102,6 +96,18 @@ def accept_run(kit: Path, site: str, settings: Mapping[str, str], submission: Su
         signed=submission.signature,  # evidence that the operator asked for this
     )
     return AcceptedRun(job, {} if policy is None else policy.pins, requests)
+
+
+def _request(submission: Submission, signer: x509.Certificate, sets: list[Manifest], added: list[str]) -> Request:
+    """Return the request for a run; a decision about it holds for these values."""
+    bound = {
+        "recipe": digest_of_recipe(submission.tree),
+        "operator": f"{name_of(signer)} {fingerprint_of(signer)}",
+        "sets": ", ".join(sorted(f"{manifest.name} {manifest.digest}" for manifest in sets)),
+        "versions": VERSIONS,
+    }
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return Request(submission.run, bound, submission.tree, tuple(added), now)
 
 
 def protection_of(recipe: Recipe) -> str:

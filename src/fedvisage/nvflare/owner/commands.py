@@ -135,9 +135,9 @@ def report_page(site: SiteFiles) -> str:
         listed = [{"time": row["time"], "run": row["run"], "content": detail_of(row)} for row in chosen]
         tables[event] = _table(listed, "time", "run", "content")
     titles = ("run", "began", "operator", "purpose", "method", "protection", "members", "rounds", "sent", "ε so far")
-    runs = _table(list(_runs(rows)), *titles)
+    tables["runs"] = _table(list(_runs(rows)), *titles)
     template = environment().get_template("site_record.html.jinja")
-    return template.render(colours=colours(), site=site.name, lines=len(rows), runs=runs, **tables)
+    return template.render(colours=colours(), site=site.name, lines=len(rows), **tables)
 
 
 def _runs(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:

@@ -39,9 +39,8 @@ from fedvisage.federation.wire.message import Message, digest_of, size_of
 from fedvisage.federation.wire.schema import Schema
 from fedvisage.nvflare.certificates import PADDING, credentials_in, signing_key
 
-FOLDER = ".record"
-"""The folder beside the private state of the runs, whose names begin with a letter or digit."""
-LINES, HEAD = "record.jsonl", "head.json"
+FOLDER, LINES, HEAD = ".record", "record.jsonl", "head.json"
+"""The folder beside the private state of the runs, whose names begin with a letter or digit, and its files."""
 
 CONTEXT = b"\0fedvisage record\0"
 NOTHING = "0" * 64
