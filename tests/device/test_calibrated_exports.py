@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from tests.refusals import refused
 
 from fedvisage.device import Exported
 from fedvisage.device.calibration import CalibrationResult, calibrate
-from fedvisage.device.exported import GRAPH, read_config, write_export
+from fedvisage.device.exported import GRAPH, point_of, read_config, write_export
 from fedvisage.device.fused import required_threshold
 from fedvisage.device.predict import list_input_pictures, predict
 from fedvisage.metrics.calibration import K, threshold_for_camera
@@ -95,10 +96,9 @@ def test_threshold_stays_unless_it_rejects_too_many_genuine_pictures(bright: Pat
         model = tmp_path / name
         shutil.copytree(bright, model)
         config = read_config(model)
-        threshold = config.float32.description.threshold.model_copy(update={"value": float(own)})
-        write_export(
-            model, config.float32.description.model_copy(update={"threshold": threshold}), curves=config.curves
-        )
+        threshold = replace(required_threshold(Exported.open(model)), value=float(own))
+        description = config.float32.description.model_copy(update={"threshold": point_of(threshold)})
+        write_export(model, description, curves=config.curves)
         result = run(model, live, tmp_path / f"{name}-door", None)
         assert result.threshold.value == pytest.approx(expected, abs=2e-3)
         assert ("as before" in result.lines()[0]) is (name == "low")

@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tests.refusals import refused
@@ -20,7 +21,7 @@ def kit(directory: Path) -> Kit:
 def write_set_with_repeated_images(path: Path, source: Path, count: int) -> Path:
     """Write a set with the first pictures of another twice: to train on, and held out under another name."""
     rows = PreparedSet.open(source).rows
-    names = {
+    names: dict[str, Any] = {
         kind: [*getattr(rows, kind), *(f"again-{name}" for name in getattr(rows, kind)[:count])]
         for kind in ("subject", "video", "item")
     }
