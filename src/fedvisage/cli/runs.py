@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,6 +41,22 @@ app = App()
 
 Runs = Annotated[list[Path], typer.Argument(help="Run directories.")]
 Kit = Annotated[Path | None, typer.Option(help="The operator's kit of a federation.")]
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """The cluster of ``--on ray``."""
+
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Head node of the Ray cluster.", show_default="RAY_ADDRESS, or this machine"
+        ),
+    ] = None
+    gpus_per_worker: float = 1.0
+    """Share of a GPU per worker of a Ray cluster; 0.5 gives a GPU to two workers."""
+    allow_different_machines: bool = False
+    """Use nodes with other processors or libraries, which may give other bytes."""
 
 
 @app.command()
@@ -98,7 +115,8 @@ def run(
         str,
         typer.Option(
             help="Transport: local runs all sites in this process; nvflare runs the federation of --kit, or without one"
-            " rehearses on this machine, with a process for the server and each site."
+            " rehearses on this machine, with a process for the server and each site; ray trains the sites on the nodes"
+            " of a Ray cluster."
         ),
     ] = "local",
     kit: Kit = None,
@@ -109,6 +127,7 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was interrupted.")] = False,
     cache: Cache = CACHE,
     *,
+    cluster: ClusterOptions,
     checks: Checks,
     progress: ProgressOptions,
 ) -> None:
@@ -117,10 +136,12 @@ def run(
     from fedvisage.recipe import read_with_overrides, validate
     from fedvisage.studies.shipped import locate
 
-    if on not in ("local", "nvflare"):
-        raise UserError("--on", f"{on!r} is not a transport; choose local or nvflare")
-    if kit is not None and on == "local":
+    if on not in ("local", "nvflare", "ray"):
+        raise UserError("--on", f"{on!r} is not a transport; choose local, nvflare or ray")
+    if kit is not None and on != "nvflare":
         raise UserError("--kit", "belongs to a federation; add --on nvflare")
+    if cluster != ClusterOptions() and on != "ray":
+        raise UserError("--address", "and other options of a cluster belong to Ray; add --on ray")
     tree = read_with_overrides(locate(recipe, verb="run"), overrides or [])
     # The recipe may still be invalid. If it asks for workers, the fork server loads torch while this process does.
     runtime = tree.get("runtime")
@@ -142,6 +163,11 @@ def run(
     with interruptible(CONTINUES if kit is None else FOLLOWS):
         if on == "local":
             figures = run_recipe(request, reporter)
+        elif on == "ray":
+            from fedvisage.runs.ray_engine import RayEngine
+
+            with closing(RayEngine(run=folder.name, say=reporter.say, **asdict(cluster))) as engine:
+                figures = run_recipe(replace(request, engine=engine), reporter)
         else:
             from fedvisage.nvflare.commands import run_over_nvflare
 

@@ -47,6 +47,9 @@ from fedvisage.tasks.opened import RunData
 
 PACKAGES = ("torch", "timm", "numpy", "scikit-learn", "opencv-python-headless", "safetensors")
 
+INSTRUCTION_SETS = ("sse", "ssse", "avx", "amx", "fma", "f16c", "asimd", "sve", "bf16", "i8mm")
+"""The beginnings of their names."""
+
 
 def describe(compute: Compute, threads: int) -> dict[str, Any]:
     """Return versions, processor, device, memory layout, number format and threads."""
@@ -67,6 +70,12 @@ def describe(compute: Compute, threads: int) -> dict[str, Any]:
         "threads": threads,
         **({"deterministic": True} if torch.are_deterministic_algorithms_enabled() else {}),
     }
+
+
+def processor_features() -> list[str]:
+    """Return the instruction sets of the processor that numerical libraries choose their code by."""
+    names = _field("/proc/cpuinfo", "flags") or _field("/proc/cpuinfo", "Features")
+    return sorted(name for name in names.split() if name.startswith(INSTRUCTION_SETS))
 
 
 def peak_rss_mb(workers: Iterable[int] = ()) -> float:

@@ -203,20 +203,20 @@ class LocalWorker:
             self._process.end()
 
 
-class _Current:
+class Current:
     """The memory for the progress of this worker process; None in any other process."""
 
-    progress: Array[c_longlong] | None = None
+    progress: Array[c_longlong] | list[int] | None = None
 
 
 def report_progress(finished: int, total: int) -> None:
     """Report from within a job how many of its steps are finished."""
-    if _Current.progress is not None:
-        _Current.progress[:] = [finished, total]
+    if Current.progress is not None:
+        Current.progress[:] = [finished, total]
 
 
 def _begin_worker(progress: Array[c_longlong], threads: int, scratch: Path) -> None:
-    _Current.progress = progress
+    Current.progress = progress
     tempfile.tempdir = str(scratch)
     use_threads(threads)
 

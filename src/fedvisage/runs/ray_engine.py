@@ -1,0 +1,294 @@
+"""Workers on the nodes of a Ray cluster, behind the interface of ``runs/engine.py``.
+
+A worker is an actor, which executes one job at a time. The driver, which is the process of the run, alone reads and
+writes the run's directory. docs/decisions/0047-ray.md gives the reasons.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import torch
+
+from fedvisage.base.errors import RunFailed, UserError, plain_line
+from fedvisage.base.processes import let_threads_sleep
+from fedvisage.base.progress import Say, format_count
+from fedvisage.federation.wire.message import Message, Reply
+from fedvisage.runs.engine import WorkerLost
+
+# Ray reads these when it is imported. A token that Ray would find is used, and nothing is reported to Ray's authors.
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+if (
+    "RAY_AUTH_TOKEN" in os.environ
+    or Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser().exists()
+):
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+
+import ray
+from ray._raylet import GcsClient
+from ray.exceptions import AuthenticationError, RayError, RpcError
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from fedvisage.runs.ray_worker import PackedMessage, WorkerProcess, environment
+
+Result = TypeVar("Result")
+
+HEAD = "127.0.0.1:6379"
+"""The address of a head node on this machine with Ray's usual port."""
+GUIDE = "docs/scale.md shows how to start a cluster"
+PATIENCE = 60.0
+"""Seconds to wait for free cores, and for a node that does not answer."""
+IMPORTS = 600.0
+"""Seconds to wait until a placed worker has loaded its modules, which a busy node does slowly."""
+HEARTBEAT = 2.0
+"""Seconds between two checks that the head node answers while a job runs."""
+CLOSING = 5.0
+"""Seconds in which workers remove their files before they are killed."""
+
+
+class RayWorker:
+    """A worker on a node. A thread of the driver sends its jobs, because Ray does not keep their order."""
+
+    def __init__(self, actor: Any, engine: RayEngine) -> None:
+        """Take the handle of the actor."""
+        self._actor, self._engine = actor, engine
+        self._sender = ThreadPoolExecutor(1, "ray-worker")
+        self._sent, self._progress, self._question = 0, (0, 0, 0), cast(Any, None)
+        self.node = "its node"
+
+    def submit(self, job: Callable[..., Result], /, *args: Any) -> Future[Result]:
+        """Submit a job."""
+        return cast("Future[Result]", self._sender.submit(self._execute, job, args))
+
+    def _execute(self, job: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        self._sent += 1
+        try:
+            answer = self._actor.execute.remote(job, *args)
+            while not ray.wait([answer], timeout=HEARTBEAT)[0]:
+                self._engine.check_head()
+            result, error = ray.get(answer)
+        except RayError as fault:
+            self._engine.check_head()
+            raise WorkerLost(f"a worker on {self.node} ended unexpectedly ({_reason(fault)})") from None
+        if error is not None:
+            raise error
+        if isinstance(result, Reply) and result.message is not None:
+            result = replace(result, message=cast(PackedMessage, result.message).read())
+        return result
+
+    def progress(self) -> tuple[int, int]:
+        """Return the numbers of the last answer, if it is about the current job, and ask again without waiting."""
+        if self._question is None:
+            self._question = self._actor.progress.remote()
+        elif ray.wait([self._question], timeout=0)[0]:
+            with suppress(RayError):  # the job's future reports a lost worker
+                self._progress = ray.get(self._question)
+            self._question = None
+        jobs, finished, total = self._progress
+        return (finished, total) if jobs == self._sent else (0, 0)
+
+    def ask(self, question: str) -> Any:
+        """Ask the actor a question, and return the reference of the answer."""
+        return getattr(self._actor, question).remote()
+
+    def close(self) -> None:
+        """Kill the actor."""
+        self._sender.shutdown(wait=False, cancel_futures=True)
+        with suppress(RayError):
+            ray.kill(self._actor)
+
+
+def _reason(fault: RayError) -> str:
+    """Return the part of Ray's message that states a cause, in one line."""
+    lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
+    causes = [
+        line
+        for line in lines
+        if line.startswith(("The actor is dead because", "The actor died because", "Worker exit type"))
+    ]
+    return plain_line((causes or lines or [type(fault).__name__])[-1 if causes else 0], 300)
+
+
+@dataclass
+class RayEngine:
+    """Actors of a cluster to which this process connects as the driver; Ray never restarts them."""
+
+    address: str | None
+    """HOST:PORT of the head node; without it, RAY_ADDRESS or a head node on this machine."""
+    run: str
+    """The name of the run, for the files of its workers."""
+    say: Say
+    gpus_per_worker: float = 1.0
+    """The share of a GPU per worker, if the recipe asks for GPUs."""
+    allow_different_machines: bool = False
+    """Use nodes whose processors or libraries may give other bytes."""
+    patience: float = PATIENCE
+    """Seconds to wait for free cores."""
+    workers: list[RayWorker] = field(default_factory=list)
+
+    shared = False
+
+    def __post_init__(self) -> None:
+        """Connect to the cluster."""
+        self.head = connect(self.address, self.say)
+        self._group: Any = None
+        self._started, self._threads, self._closed = 0.0, 1, False
+
+    def _nodes(self) -> list[dict[str, Any]]:
+        return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+    def capacity(self, threads: int) -> int:
+        """Count the workers that the cores of each node serve."""
+        return sum(int(node.get("CPU", 0)) // threads for node in self._nodes())
+
+    def gpus(self, device: str) -> int:
+        """Count the workers that the GPUs of each node serve; a recipe must leave the choice of a card to Ray."""
+        if device.startswith("cuda:"):
+            raise UserError(
+                "recipe.runtime.device", f"{device} is a card of one machine; Ray gives each worker its card: use cuda"
+            )
+        if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
+            return 0
+        count = sum(int(node.get("GPU", 0) / self.gpus_per_worker) for node in self._nodes())
+        if not count:
+            raise UserError(
+                "recipe.runtime.device", "cuda was requested, but no node of the cluster has a GPU; use cpu"
+            )
+        return count
+
+    def device_of(self, device: str, number: int) -> str:
+        """Return the card that Ray gives to the worker, or the CPU."""
+        return "cuda" if self.gpus(device) else "cpu"
+
+    def start(self, count: int, threads: int, device: str) -> Sequence[RayWorker]:
+        """Reserve cores, and start the actors there."""
+        share = self.gpus_per_worker if self.gpus(device) else 0
+        self._threads, self._started = threads, time.monotonic()
+        self._group = placement_group([{"CPU": threads, **({"GPU": share} if share else {})}] * count)
+        quick = dict[str, str]()
+        let_threads_sleep(quick)
+        actors = ray.remote(concurrency_groups={"questions": 1})(WorkerProcess)
+        for number in range(count):
+            options = actors.options(
+                num_cpus=threads,
+                num_gpus=share,
+                max_restarts=0,
+                runtime_env={"env_vars": quick},
+                scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, number),
+            )
+            self.workers.append(RayWorker(options.remote(self.run, threads), self))
+        return self.workers
+
+    def wait(self) -> Mapping[str, Any]:
+        """Wait for free cores and for the actors; refuse nodes that may give other bytes, or record them."""
+        if not self._group.wait(max(0.0, self._started + self.patience - time.monotonic())):
+            needed = len(self.workers) * self._threads
+            free = int(ray.available_resources().get("CPU", 0))
+            raise RunFailed(
+                f"waited {self.patience:g} s for {format_count(needed, 'core')}, and {free} of them are free: "
+                f"{format_count(max(needed - free, 1), 'core')} missing; end other work on the cluster, add a node, or "
+                "set a lower runtime.workers; --resume continues the run"
+            )
+        questions = [worker.ask("describe") for worker in self.workers]
+        while len(ray.wait(questions, num_returns=len(questions), timeout=HEARTBEAT)[0]) < len(questions):
+            self.check_head()
+            if time.monotonic() > self._started + IMPORTS:
+                raise RunFailed("the workers did not load their modules; --resume continues the run")
+        expected, differing = environment() | {"threads": self._threads}, dict[str, dict[str, Any]]()
+        for worker, answer in zip(self.workers, questions, strict=True):
+            try:
+                found = ray.get(answer)
+            except RayError as fault:
+                raise RunFailed(f"a worker did not start ({_reason(fault)}); --resume continues the run") from None
+            worker.node = found.pop("node")
+            different = {name: value for name, value in found.items() if value != expected[name]}
+            if different:
+                differing[worker.node] = different
+        for node, different in sorted(differing.items()):
+            name, value = next(iter(different.items()))
+            if not self.allow_different_machines:
+                raise UserError(
+                    f"node {node}",
+                    f"has {name} {value}, here it is {expected[name]}, so that results may differ; make them equal, or "
+                    "give --allow-different-machines, which the run records",
+                )
+        return {"engine": "ray", **({"different_machines": differing} if differing else {})}
+
+    def put(self, message: Message) -> Any:
+        """Store a message in this node's shared memory; other nodes fetch it once."""
+        return ray.put(PackedMessage.pack(message))
+
+    def check_head(self) -> None:
+        """Raise an exception if the head node does not answer, or if the engine was closed."""
+        if self._closed:
+            raise WorkerLost("the run has ended")
+        try:
+            socket.create_connection(self.head, PATIENCE / 4).close()
+        except OSError:
+            raise WorkerLost(f"the head node at {self.head[0]}:{self.head[1]} does not answer") from None
+
+    def close(self) -> None:
+        """End all actors after they have removed their files, and disconnect."""
+        if self._closed:
+            return
+        with suppress(WorkerLost):
+            self.check_head()
+            self._closed = True
+            removing = [worker.ask("remove_scratch") for worker in self.workers]
+            if removing:
+                ray.wait(removing, num_returns=len(removing), timeout=CLOSING)
+            for worker in self.workers:
+                worker.close()
+            if self._group is not None:
+                remove_placement_group(self._group)
+        self._closed = True
+        ray.shutdown()
+
+
+def connect(address: str | None, say: Say) -> tuple[str, int]:
+    """Connect to a cluster, after checks that name the fault sooner than Ray does; return the head node's address."""
+    address = address or os.environ.get("RAY_ADDRESS") or HEAD
+    host, _, port = address.rpartition(":")
+    if "://" in address or not host or not port.isdecimal():
+        raise UserError(
+            "--address",
+            f"{address} is not HOST:PORT of a head node; for Ray's client (ray://) there is no support: run this on a "
+            "node of the cluster",
+        )
+    try:
+        socket.create_connection((host, int(port)), 5).close()
+    except OSError as error:
+        raise UserError("--address", f"no cluster answers at {address} ({error.strerror or error}); {GUIDE}") from None
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        GcsClient(address=address)  # knows a wrong token at once; ray.init takes 20 seconds
+        ray.init(address=address, namespace="fedvisage", log_to_driver=False, logging_level="ERROR")
+    except AuthenticationError:
+        raise UserError(
+            "RAY_AUTH_TOKEN_PATH",
+            f"the token of this process is missing or not that of the cluster at {address}; set RAY_AUTH_MODE=token, "
+            "and RAY_AUTH_TOKEN_PATH to a copy of the head node's token",
+        ) from None
+    except (RpcError, ConnectionError, RuntimeError, ValueError) as error:
+        fault = plain_line(str(error), 400)
+        if "version" in fault.lower():
+            raise UserError(
+                "--address", f"the cluster has another version of Ray or Python: {fault}; install the same here"
+            ) from None
+        advice = f"run this on a node of the cluster, which `ray start --address={address}` makes of a machine"
+        raise UserError("--address", f"{address} cannot be used from here; {advice} ({fault})") from None
+    finally:
+        signal.signal(signal.SIGTERM, before)  # Ray's handler would end the process without our line
+    if os.environ.get("RAY_AUTH_MODE") != "token":
+        say("warning: the cluster has no token, so that anyone who reaches its ports can run code there; docs/scale.md")
+    return host, int(port)
