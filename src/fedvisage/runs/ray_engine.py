@@ -25,8 +25,10 @@ from fedvisage.base.progress import Say, format_count
 from fedvisage.federation.wire.message import Message, Reply
 from fedvisage.runs.engine import WorkerLost
 
-# Ray reads these when it is imported. A token that Ray would find is used, and nothing is reported to Ray's authors.
+# Ray reads these when it is imported. A token that Ray would find is used, nothing is reported to Ray's authors, and our
+# lines replace Ray's warnings.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
 if (
     "RAY_AUTH_TOKEN" in os.environ
     or Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser().exists()
