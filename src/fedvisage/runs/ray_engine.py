@@ -25,8 +25,8 @@ from fedvisage.base.progress import Say, format_count
 from fedvisage.federation.wire.message import Message, Reply
 from fedvisage.runs.engine import WorkerLost
 
-# Ray reads these when it is imported. A token that Ray would find is used, nothing is reported to Ray's authors, and our
-# lines replace Ray's warnings.
+# Ray reads these when it is imported. A token that Ray would find is used, nothing is reported to Ray's authors, and
+# our lines replace Ray's warnings.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
 if (
@@ -291,6 +291,8 @@ def connect(address: str | None, say: Say) -> tuple[str, int]:
         raise UserError("--address", f"{address} cannot be used from here; {advice} ({fault})") from None
     finally:
         signal.signal(signal.SIGTERM, before)  # Ray's handler would end the process without our line
+    # Ray also prints the faults of nodes on standard output, where our lines name them.
+    ray._private.worker.print_to_stdstream = lambda *_, **__: None
     if os.environ.get("RAY_AUTH_MODE") != "token":
         say("warning: the cluster has no token, so that anyone who reaches its ports can run code there; docs/scale.md")
     return host, int(port)

@@ -11,10 +11,10 @@ from typing import Any
 
 from rich.console import Console
 
-from fedvisage.base.errors import UserError
+from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.files import json_key, write_atomically, write_json
 from fedvisage.base.processes import block_signals, cores, worker_processes
-from fedvisage.base.progress import Reporter, Say, discard
+from fedvisage.base.progress import Reporter, Say, discard, format_count
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import ONLY, split_entry
 from fedvisage.datasets.show import contact_sheet
@@ -219,9 +219,13 @@ def run_study(
             except UserError as error:
                 place = f"{cell.row}, target {cell.target}: {error.place}"
                 raise UserError(place, f"{error.message}{remedy}") from error
-    groups = groups_of(cells)
+    groups, failures = groups_of(cells), list[tuple[str, Exception]]()
     results: list[dict[str, Any]] = []
     for cell, metrics in _finished_cells(groups, cache, workers, checks, say):
+        if isinstance(metrics, Exception):
+            failures.append((cell.title, metrics))
+            say(f"failed: {cell.title}: {metrics}")
+            continue
         figures = {name: value_of(metrics, name) for name in study.figures}
         members = {} if blind else metrics.parts("members")  # their figures are on the target
         results.append(
@@ -236,6 +240,12 @@ def run_study(
         values = [f"{name} {scale(name) * value:.1f}" for name, value in figures.items() if value is not None]
         position = f"{len(results)}/{len(cells)}  {cell.row:{max(map(len, study.rows))}} target {cell.target}"
         say("  ".join([position, f"seed {cell.seed}", *values]))
+    if failures:
+        title, error = failures[0]
+        raise RunFailed(
+            f"{len(failures)} of {format_count(len(cells), 'cell')} failed, the first one {title}: {error}; after a "
+            "correction the same command runs these cells"
+        ) from error
     # Groups finish in any order; sorting makes the table independent of it.
     results.sort(key=lambda result: (result["seed"], result["target"]))
     table = summarise(study, results)
@@ -271,40 +281,56 @@ def _write(
 
 def _finished_cells(
     groups: list[list[Cell]], cache: Path, workers: int, checks: Checks, say: Say
-) -> Iterator[tuple[Cell, Metrics]]:
-    """Run groups of cells and yield the cells as they finish.
+) -> Iterator[tuple[Cell, Metrics | Exception]]:
+    """Run groups of cells and yield the cells as they finish, or the exceptions of those that fail.
 
     Cells of a group run in order, because a row may evaluate the model of an earlier one.
     """
     if workers == 1:
-        yield from ((cell, _run_cell(cell, cache, checks, say)) for group in groups for cell in group)
+        for group in groups:
+            yield from _run_group(group, cache, checks, say)
         return
     for entry in sorted({entry for group in groups for cell in group for entry in cell.recipe.data.entries}):
         resolve(split_entry(without_part(entry)[0])[0], cache, workers=workers, say=say)
     with worker_processes(workers) as pool:
         with block_signals():
-            running = [pool.submit(_run_group, group, cache, checks) for group in groups]
+            running = [pool.submit(_run_group_alone, group, cache, checks) for group in groups]
         for done in as_completed(running):
             yield from done.result()
 
 
-def _run_group(group: list[Cell], cache: Path, checks: Checks) -> list[tuple[Cell, Metrics]]:
+def _run_group_alone(group: list[Cell], cache: Path, checks: Checks) -> list[tuple[Cell, Metrics | Exception]]:
     """Run a group in a worker process; its sites get no workers, because the groups already use all cores."""
-    results = []
+    alone = []
     for cell in group:
         runtime = {key: value for key, value in cell.resolved["runtime"].items() if key != "workers"}
-        alone = replace(cell, resolved={**cell.resolved, "runtime": runtime})
-        results.append((cell, _run_cell(alone, cache, checks)))
-    return results
+        alone.append(replace(cell, resolved={**cell.resolved, "runtime": runtime}))
+    results = _run_group(alone, cache, checks, discard)
+    return [(cell, result) for cell, (_, result) in zip(group, results, strict=True)]
 
 
-def _run_cell(cell: Cell, cache: Path, checks: Checks, say: Say = discard) -> Metrics:
+def _run_group(group: list[Cell], cache: Path, checks: Checks, say: Say) -> Iterator[tuple[Cell, Metrics | Exception]]:
+    """Run the cells of a group, and yield the metrics or the exception of each.
+
+    A failing cell stops only those that use its model.
+    """
+    failed = dict[Path, str]()
+    for cell in group:
+        try:
+            if cell.trained in failed:
+                raise RunFailed(f"uses the model of a cell that failed: {failed[cell.trained]}")
+            result: Metrics | Exception = _run_cell(cell, cache, checks, say)
+        except Exception as error:  # of any kind: a study may run for days
+            failed[cell.out], result = cell.title, error
+        yield cell, result
+
+
+def _run_cell(cell: Cell, cache: Path, checks: Checks, say: Say) -> Metrics:
     recipe, training = cell.recipe, None
     if cell.trained is not None:
         # The rule may choose otherwise on this machine, but adopting a model does not train it again.
         recipe, training = close_settings(recipe, RunDirectory(cell.trained).settings), adoption(cell.trained)
-    name = f"{cell.row} target {cell.target} seed {cell.seed}"
-    reporter = say.part(name) if isinstance(say, Reporter) else Reporter(Console(), quiet=True)
+    reporter = say.part(cell.title) if isinstance(say, Reporter) else Reporter(Console(), quiet=True)
     return run(Request(recipe, cell.out, cache, resume=True, training=training, checks=checks), reporter)
 
 
