@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -201,6 +202,37 @@ def test_run_that_the_cluster_cannot_train_is_refused(
     with refused(place, *keywords):
         train(tree(sets, name, runtime__workers=workers), tmp_path / "run", connect(two_nodes))
     assert not (tmp_path / "run" / "recipe.yaml").exists()
+
+
+def test_sets_that_a_node_lacks_are_named_or_copied_or_rendered(two_nodes: Cluster, sets: Sets, tmp_path: Path) -> None:
+    """The driver states paths of two sets that no node has; the third set is a rendered one."""
+    from fedvisage.runs.ray_data import needed_sets, provide_sets
+
+    rendered = "synth: O subjects=4 videos=1 frames=1 heldout=0.5 size=32 species=print"
+    content = tree(sets, training__rounds=1, evaluation__every=0, training__batch=4)
+    content["data"]["sites"] = {"A": str(sets["A"]), "B": str(sets["B"]), "R": rendered}
+    needed = needed_sets(recipe_of(content), tmp_path / "cache")
+    assert [one.line for one in needed] == ["", "", rendered]
+    moved = [replace(one, absolute=Path("/nowhere") / one.path.name) for one in needed]
+    engine = connect(two_nodes)
+    with closing(engine):
+        engine.start(2, 1, "cpu")
+        engine.wait(recipe_of(content), tmp_path / "cache")
+        groups = [[worker] for worker in engine.workers]
+        with refused(f"node {engine.workers[0].node}", "/nowhere/A", "--copy-data"):
+            provide_sets(groups, moved, False, discard)
+        lines = list[str]()
+        provide_sets(groups, moved, True, lines.append)
+        assert [line.split()[1] for line in lines] == ["/nowhere/A", "/nowhere/B"] * 2
+        again = list[str]()
+        provide_sets(groups, moved, False, again.append)
+        assert again == []
+    for node in ("node-0", "node-1"):
+        home = two_nodes.folder / node
+        for one in needed[:2]:
+            copied = home / ".cache" / "fedvisage" / "sets" / one.digest
+            assert {path.name: path.read_bytes() for path in copied.iterdir()} == files_below(one.path)
+        assert (home / ".cache" / "fedvisage" / needed[2].path.name / "set.json").exists()
 
 
 def test_card_of_one_machine_is_refused(two_nodes: Cluster) -> None:

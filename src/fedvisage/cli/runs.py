@@ -57,6 +57,8 @@ class ClusterOptions:
     """Share of a GPU per worker of a Ray cluster; 0.5 gives a GPU to two workers."""
     allow_different_machines: bool = False
     """Use nodes with other processors or libraries, which may give other bytes."""
+    copy_data: bool = False
+    """Send sets that a node of a Ray cluster does not have to its cache."""
 
 
 @app.command()

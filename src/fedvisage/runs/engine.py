@@ -27,6 +27,7 @@ from fedvisage.base.parallel import LastingProcess, start_fork_server
 from fedvisage.base.processes import cores, use_threads
 from fedvisage.federation.wire.message import Message, Reply, encode, plain
 from fedvisage.nn.compute import device_of_worker, gpus_of
+from fedvisage.recipe import Recipe
 from fedvisage.runs import PRELOAD
 
 Result = TypeVar("Result")
@@ -80,8 +81,11 @@ class Engine(Protocol):
         """Start workers for a recipe's device. Their modules are loaded while the caller goes on."""
         ...
 
-    def wait(self) -> Mapping[str, Any]:
-        """Wait until the workers can take jobs, and return what the record of a run's environment adds for them."""
+    def wait(self, recipe: Recipe, cache: Path) -> Mapping[str, Any]:
+        """Wait until the workers can take jobs and have the sets of a recipe, which are here or in the cache.
+
+        Return what the record of the run's environment adds for the workers.
+        """
         ...
 
     def put(self, message: Message) -> Any:
@@ -149,8 +153,8 @@ class LocalEngine:
         self._workers += [LocalWorker(self._scratch / f"worker-{number}", threads) for number in range(count)]
         return self._workers
 
-    def wait(self) -> Mapping[str, Any]:
-        """Return at once, because a process takes its first job while it starts."""
+    def wait(self, recipe: Recipe, cache: Path) -> Mapping[str, Any]:
+        """Return at once, because a process takes its first job while it starts, and reads the same disks."""
         return {}
 
     def put(self, message: Message) -> StoredMessage:

@@ -23,6 +23,7 @@ from fedvisage.base.errors import RunFailed, UserError, plain_line
 from fedvisage.base.processes import let_threads_sleep
 from fedvisage.base.progress import Say, format_count
 from fedvisage.federation.wire.message import Message, Reply
+from fedvisage.recipe import Recipe
 from fedvisage.runs.engine import WorkerLost
 
 # Ray reads these when it is imported. A token that Ray would find is used, nothing is reported to Ray's authors, and
@@ -41,6 +42,7 @@ from ray.exceptions import AuthenticationError, RayError, RpcError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from fedvisage.runs.ray_data import needed_sets, provide_sets
 from fedvisage.runs.ray_worker import PackedMessage, WorkerProcess, environment
 
 Result = TypeVar("Result")
@@ -134,6 +136,8 @@ class RayEngine:
     """The share of a GPU per worker, if the recipe asks for GPUs."""
     allow_different_machines: bool = False
     """Use nodes whose processors or libraries may give other bytes."""
+    copy_data: bool = False
+    """Send sets that a node does not have to its cache."""
     patience: float = PATIENCE
     """Seconds to wait for free cores."""
     workers: list[RayWorker] = field(default_factory=list)
@@ -191,8 +195,8 @@ class RayEngine:
             self.workers.append(RayWorker(options.remote(self.run, threads), self))
         return self.workers
 
-    def wait(self) -> Mapping[str, Any]:
-        """Wait for free cores and for the actors; refuse nodes that may give other bytes, or record them."""
+    def wait(self, recipe: Recipe, cache: Path) -> Mapping[str, Any]:
+        """Wait for free cores, for the actors and for their sets; return the nodes that may give other bytes."""
         if not self._group.wait(max(0.0, self._started + self.patience - time.monotonic())):
             needed = len(self.workers) * self._threads
             free = int(ray.available_resources().get("CPU", 0))
@@ -206,25 +210,34 @@ class RayEngine:
             self.check_head()
             if time.monotonic() > self._started + IMPORTS:
                 raise RunFailed("the workers did not load their modules; --resume continues the run")
-        expected, differing = environment() | {"threads": self._threads}, dict[str, dict[str, Any]]()
+        differing, nodes = dict[str, dict[str, Any]](), dict[str, list[RayWorker]]()
         for worker, answer in zip(self.workers, questions, strict=True):
             try:
-                found = ray.get(answer)
+                described = ray.get(answer)
             except RayError as fault:
                 raise RunFailed(f"a worker did not start ({_reason(fault)}); --resume continues the run") from None
-            worker.node = found.pop("node")
-            different = {name: value for name, value in found.items() if value != expected[name]}
-            if different:
+            number, worker.node = described.pop("node")
+            nodes.setdefault(number, []).append(worker)
+            if different := self._compare(worker.node, described):
                 differing[worker.node] = different
-        for node, different in sorted(differing.items()):
-            name, value = next(iter(different.items()))
-            if not self.allow_different_machines:
-                raise UserError(
-                    f"node {node}",
-                    f"has {name} {value}, here it is {expected[name]}, so that results may differ; make them equal, or "
-                    "give --allow-different-machines, which the run records",
-                )
+        try:
+            provide_sets([*nodes.values()], needed_sets(recipe, cache), self.copy_data, self.say)
+        except WorkerLost as error:
+            raise RunFailed(f"{error}; --resume continues the run") from None
         return {"engine": "ray", **({"different_machines": differing} if differing else {})}
+
+    def _compare(self, node: str, described: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what differs from this process on a node; refuse it unless that is allowed."""
+        expected = environment() | {"threads": self._threads}
+        different = {name: value for name, value in described.items() if value != expected[name]}
+        if different and not self.allow_different_machines:
+            name, value = next(iter(different.items()))
+            raise UserError(
+                f"node {node}",
+                f"has {name} {value}, here it is {expected[name]}, so that results may differ; make them equal, or "
+                "give --allow-different-machines, which the run records",
+            )
+        return different
 
     def put(self, message: Message) -> Any:
         """Store a message in this node's shared memory; other nodes fetch it once."""

@@ -78,9 +78,10 @@ class WorkerProcess:
         os.umask(0o077)
 
     def describe(self) -> dict[str, Any]:
-        """Return the name of the node, and everything that the bytes of a result depend on."""
+        """Return the node's number and name, and everything that the bytes of a result depend on."""
         use_threads(self._threads)
-        return {"node": f"{socket.gethostname()} ({ray.util.get_node_ip_address()})", **environment()}
+        number = ray.get_runtime_context().get_node_id()
+        return {"node": (number, f"{socket.gethostname()} ({ray.util.get_node_ip_address()})"), **environment()}
 
     def execute(self, job: Callable[..., Any], *args: Any) -> tuple[Any, Exception | None]:
         """Return the result of a job, or its exception."""

@@ -57,7 +57,7 @@ def run(request: Request, reporter: Reporter) -> Metrics:
                 # Another process may have finished the run while this one opened its data.
                 metrics = directory.finished_metrics(setup.recipe, resume=True)
                 if metrics is None:
-                    directory.record_start(setup, data, overlap, pool.wait())
+                    directory.record_start(setup, data, overlap, pool.wait(setup.recipe, request.cache))
                     trained = train_model(request, setup, data, pool, reporter)
                     metrics = evaluate(setup, request.out, data, trained, pool, reporter.say)
         trackers.finish(metrics)

@@ -216,9 +216,9 @@ class WorkerPool:
             say(f"note: {count} processes of {threads} threads are slow on {cores()} cores; set runtime.threads=1")
         self.workers = engine.start(count, threads, device)
 
-    def wait(self) -> dict[str, Any]:
+    def wait(self, recipe: Recipe, cache: Path) -> dict[str, Any]:
         """Wait until the workers can take jobs, and return their part of the record of the run's environment."""
-        return {"workers": len(self.workers), **self.engine.wait()} if self.workers else {}
+        return {"workers": len(self.workers), **self.engine.wait(recipe, cache)} if self.workers else {}
 
     @contextmanager
     def wire(self, otherwise: Wire) -> Iterator[Wire]:
