@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from tests.ray.clusters import Cluster, cluster
+from tests.ray.clusters import Cluster as TestCluster
+from tests.ray.clusters import cluster
 from tests.refusals import failed, refused
 from tests.toy import (
     Sets,
@@ -28,6 +29,7 @@ from tests.toy import (
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.base.progress import Reporter, discard
+from fedvisage.runs.cluster import Cluster, prepare_ray
 from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
 
@@ -38,10 +40,11 @@ KEPT: dict[str, Any] = {"training__optimizer__state": "kept", "training__rounds"
 THREE: dict[str, Any] = {**KEPT, "training__rounds": 3}
 
 
-def connect(cluster: Cluster, **options: Any) -> RayEngine:
+def connect(cluster: TestCluster, **options: Any) -> RayEngine:
+    prepare_ray()
     from fedvisage.runs.ray_engine import RayEngine
 
-    return RayEngine(cluster.address, "run", discard, **options)
+    return RayEngine(Cluster(cluster.address), "run", discard, **options)
 
 
 def train(content: Mapping[str, Any], out: Path, engine: RayEngine, reporter: Reporter | None = None) -> None:
@@ -94,7 +97,12 @@ class WatchingReporter(Reporter):
     ids=["fedpad", "fedgpad", "fedfr", "privacyface", "secure", "dp"],
 )
 def test_run_on_two_nodes_has_the_bytes_of_one_process(
-    name: str, changes: dict[str, Any], two_nodes: Cluster, sets: Sets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    changes: dict[str, Any],
+    two_nodes: TestCluster,
+    sets: Sets,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No worker sees the run's directory, whose path is relative to the directory of this process."""
     monkeypatch.chdir(tmp_path)
@@ -112,7 +120,9 @@ def test_run_on_two_nodes_has_the_bytes_of_one_process(
     check_equal(alone, on_ray)
 
 
-def test_run_on_ray_reports_batches_and_memory_of_its_workers(two_nodes: Cluster, sets: Sets, tmp_path: Path) -> None:
+def test_run_on_ray_reports_batches_and_memory_of_its_workers(
+    two_nodes: TestCluster, sets: Sets, tmp_path: Path
+) -> None:
     content = tree(sets, training__rounds=1, training__local={"batches": 200}, evaluation__every=0)
     reporter = WatchingReporter()
     train(content, tmp_path / "run", connect(two_nodes), reporter)
@@ -125,7 +135,7 @@ def test_run_on_ray_reports_batches_and_memory_of_its_workers(two_nodes: Cluster
 
 
 def test_killed_worker_ends_the_run_and_resume_gives_the_same_bytes(
-    two_nodes: Cluster, sets: Sets, tmp_path: Path
+    two_nodes: TestCluster, sets: Sets, tmp_path: Path
 ) -> None:
     content, alone, on_ray = tree(sets, "fedpad", **THREE), tmp_path / "alone", tmp_path / "run"
     run_toy(content, alone)
@@ -149,7 +159,7 @@ def test_killed_worker_ends_the_run_and_resume_gives_the_same_bytes(
 
 
 def test_killed_node_ends_the_run_which_continues_with_local_workers(
-    sets: Sets, tmp_path: Path, two_nodes: Cluster
+    sets: Sets, tmp_path: Path, two_nodes: TestCluster
 ) -> None:
     content, alone, on_ray = tree(sets, "fedpad", **THREE), tmp_path / "alone", tmp_path / "run"
     run_toy(content, alone)
@@ -167,7 +177,7 @@ def test_killed_node_ends_the_run_which_continues_with_local_workers(
     check_equal(alone, on_ray)
 
 
-def test_wait_for_cores_ends_with_the_missing_ones(two_nodes: Cluster, sets: Sets, tmp_path: Path) -> None:
+def test_wait_for_cores_ends_with_the_missing_ones(two_nodes: TestCluster, sets: Sets, tmp_path: Path) -> None:
     import ray
 
     engine = connect(two_nodes, patience=1.0)
@@ -195,7 +205,7 @@ def test_run_that_the_cluster_cannot_train_is_refused(
     workers: int | None,
     place: str,
     keywords: tuple[str, ...],
-    two_nodes: Cluster,
+    two_nodes: TestCluster,
     sets: Sets,
     tmp_path: Path,
 ) -> None:
@@ -204,14 +214,16 @@ def test_run_that_the_cluster_cannot_train_is_refused(
     assert not (tmp_path / "run" / "recipe.yaml").exists()
 
 
-def test_sets_that_a_node_lacks_are_named_or_copied_or_rendered(two_nodes: Cluster, sets: Sets, tmp_path: Path) -> None:
+def test_sets_that_a_node_lacks_are_named_or_copied_or_rendered(
+    two_nodes: TestCluster, sets: Sets, tmp_path: Path
+) -> None:
     """The driver states paths of two sets that no node has; the third set is a rendered one."""
     from fedvisage.runs.ray_data import needed_sets, provide_sets
 
     rendered = "synth: O subjects=4 videos=1 frames=1 heldout=0.5 size=32 species=print"
     content = tree(sets, training__rounds=1, evaluation__every=0, training__batch=4)
     content["data"]["sites"] = {"A": str(sets["A"]), "B": str(sets["B"]), "R": rendered}
-    needed = needed_sets(recipe_of(content), tmp_path / "cache")
+    needed = needed_sets(content["data"]["sites"].values(), tmp_path / "cache")
     assert [one.line for one in needed] == ["", "", rendered]
     moved = [replace(one, absolute=Path("/nowhere") / one.path.name) for one in needed]
     engine = connect(two_nodes)
@@ -235,7 +247,7 @@ def test_sets_that_a_node_lacks_are_named_or_copied_or_rendered(two_nodes: Clust
         assert (home / ".cache" / "fedvisage" / needed[2].path.name / "set.json").exists()
 
 
-def test_card_of_one_machine_is_refused(two_nodes: Cluster) -> None:
+def test_card_of_one_machine_is_refused(two_nodes: TestCluster) -> None:
     with closing(connect(two_nodes)) as engine:
         with refused("recipe.runtime.device", "cuda:1", "cuda"):
             engine.gpus("cuda:1")
@@ -262,7 +274,7 @@ def test_node_with_another_processor_is_refused_by_name_or_recorded(sets: Sets, 
     assert different == {"cpu_capability": "DEFAULT"}
 
 
-def on_ray(content: Mapping[str, Any], folder: Path, cluster: Cluster, *options: str) -> list[str]:
+def on_ray(content: Mapping[str, Any], folder: Path, cluster: TestCluster, *options: str) -> list[str]:
     """Return the command of a run on a cluster."""
     (folder / "recipe.yaml").write_text(json.dumps(content))
     command = [sys.executable, "-m", "fedvisage", "run", str(folder / "recipe.yaml"), "--out", str(folder / "run")]

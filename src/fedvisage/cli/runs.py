@@ -35,30 +35,13 @@ from fedvisage.cli.options import (
     with_options,
 )
 from fedvisage.runs import PRELOAD
+from fedvisage.runs.cluster import Cluster, prepare_ray
 from fedvisage.tasks.checks import Checks
 
 app = App()
 
 Runs = Annotated[list[Path], typer.Argument(help="Run directories.")]
 Kit = Annotated[Path | None, typer.Option(help="The operator's kit of a federation.")]
-
-
-@dataclass(frozen=True)
-class ClusterOptions:
-    """The cluster of ``--on ray``."""
-
-    address: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT", help="Head node of the Ray cluster.", show_default="RAY_ADDRESS, or this machine"
-        ),
-    ] = None
-    gpus_per_worker: float = 1.0
-    """Share of a GPU per worker of a Ray cluster; 0.5 gives a GPU to two workers."""
-    allow_different_machines: bool = False
-    """Use nodes with other processors or libraries, which may give other bytes."""
-    copy_data: bool = False
-    """Send sets that a node of a Ray cluster does not have to its cache."""
 
 
 @app.command()
@@ -129,7 +112,7 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was interrupted.")] = False,
     cache: Cache = CACHE,
     *,
-    cluster: ClusterOptions,
+    cluster: Cluster,
     checks: Checks,
     progress: ProgressOptions,
 ) -> None:
@@ -142,7 +125,7 @@ def run(
         raise UserError("--on", f"{on!r} is not a transport; choose local, nvflare or ray")
     if kit is not None and on != "nvflare":
         raise UserError("--kit", "belongs to a federation; add --on nvflare")
-    if cluster != ClusterOptions() and on != "ray":
+    if cluster != Cluster() and on != "ray":
         raise UserError("--address", "and other options of a cluster belong to Ray; add --on ray")
     tree = read_with_overrides(locate(recipe, verb="run"), overrides or [])
     # The recipe may still be invalid. If it asks for workers, the fork server loads torch while this process does.
@@ -166,9 +149,10 @@ def run(
         if on == "local":
             figures = run_recipe(request, reporter)
         elif on == "ray":
+            prepare_ray()
             from fedvisage.runs.ray_engine import RayEngine
 
-            with closing(RayEngine(run=folder.name, say=reporter.say, **asdict(cluster))) as engine:
+            with closing(RayEngine(cluster, folder.name, reporter.say)) as engine:
                 figures = run_recipe(replace(request, engine=engine), reporter)
         else:
             from fedvisage.nvflare.commands import run_over_nvflare
@@ -201,10 +185,14 @@ class StudyOptions:
     """Processes; give the recipe as many threads as cores / workers."""
     blind: bool = False
     """Show only figures of the sites' held-out images, none of the target's."""
+    on: str = "local"
+    """Machines of the runs: local, or ray for the nodes of a Ray cluster."""
+    gpus_per_run: float = 1.0
+    """Share of a GPU per run on a Ray cluster; with 0.5, two runs share one."""
 
 
 @app.command()
-@with_options(leave_out=("verify",))
+@with_options(leave_out=("verify", "gpus_per_worker"))
 def study(
     study: Annotated[
         Path,
@@ -218,6 +206,7 @@ def study(
     cache: Cache = CACHE,
     *,
     options: StudyOptions,
+    cluster: Cluster,
     checks: Checks,
     progress: ProgressOptions,
 ) -> None:
@@ -225,10 +214,26 @@ def study(
     from fedvisage.studies.conduct import DIFFERENCES, run_study
     from fedvisage.studies.shipped import locate
 
+    given = asdict(options)
+    on, share = given.pop("on"), given.pop("gpus_per_run")
+    if on not in ("local", "ray"):
+        raise UserError("--on", f"{on!r} is not a place for runs; choose local or ray")
+    cluster = replace(cluster, gpus_per_worker=share)
+    if cluster != Cluster() and on != "ray":
+        raise UserError("--address", "and other options of a cluster belong to Ray; add --on ray")
     path = locate(study, verb="study")
     folder = out or Path("runs") / f"{study.stem}{'-smoke' if options.smoke else ''}"
     with interruptible(CONTINUES):
-        run_study(path, folder, cache, progress.reporter(), changes=changes or (), checks=checks, **asdict(options))
+        run_study(
+            path,
+            folder,
+            cache,
+            progress.reporter(),
+            changes=changes or (),
+            checks=checks,
+            cluster=cluster if on == "ray" else None,
+            **given,
+        )
     for name in ("blind.md",) if options.blind else ("table.md", DIFFERENCES):
         say((folder / name).read_text(encoding="utf-8"))
 

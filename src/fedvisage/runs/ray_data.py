@@ -6,7 +6,7 @@ A set is known by its digest, so that no node trains on other images.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,6 @@ from fedvisage.base.progress import Say
 from fedvisage.data.prepared import MOVED, SET, PreparedSet, read_manifest
 from fedvisage.data.selection import split_entry
 from fedvisage.datasets.sources import SYNTHETIC, resolve, without_part
-from fedvisage.recipe import Recipe
 from fedvisage.runs import engine
 
 COPIES = "sets"
@@ -39,9 +38,8 @@ class NeededSet:
     """The line of a rendered set, from which a node can render it."""
 
 
-def needed_sets(recipe: Recipe, cache: Path) -> list[NeededSet]:
-    """Return the sets of a recipe's sites, and the public one."""
-    entries = [*recipe.data.sites.values(), *([recipe.data.public] if recipe.data.public else [])]
+def needed_sets(entries: Iterable[str], cache: Path) -> list[NeededSet]:
+    """Return the sets of data entries."""
     needed = {}
     for entry in entries:
         line = split_entry(without_part(entry)[0])[0].strip()

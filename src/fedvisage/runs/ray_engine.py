@@ -6,50 +6,36 @@ writes the run's directory. docs/decisions/0047-ray.md gives the reasons.
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
+import ray
 import torch
+from ray.exceptions import RayError, RayTaskError
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from fedvisage.base.errors import RunFailed, UserError, plain_line
 from fedvisage.base.processes import let_threads_sleep
 from fedvisage.base.progress import Say, format_count
 from fedvisage.federation.wire.message import Message, Reply
 from fedvisage.recipe import Recipe
+from fedvisage.runs.cluster import Cluster
 from fedvisage.runs.engine import WorkerLost
-
-# Ray reads these when it is imported. A token that Ray would find is used, nothing is reported to Ray's authors, and
-# our lines replace Ray's warnings.
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-if (
-    "RAY_AUTH_TOKEN" in os.environ
-    or Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser().exists()
-):
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
-
-import ray
-from ray._raylet import GcsClient
-from ray.exceptions import AuthenticationError, RayError, RpcError
-from ray.util.placement_group import placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-from fedvisage.runs.ray_data import needed_sets, provide_sets
+from fedvisage.runs.ray_connection import connect
+from fedvisage.runs.ray_data import NeededSet, needed_sets, provide_sets
 from fedvisage.runs.ray_worker import PackedMessage, WorkerProcess, environment
 
+Key = TypeVar("Key")
 Result = TypeVar("Result")
 
-HEAD = "127.0.0.1:6379"
-"""The address of a head node on this machine with Ray's usual port."""
-GUIDE = "docs/scale.md shows how to start a cluster"
 PATIENCE = 60.0
 """Seconds to wait for free cores, and for a node that does not answer."""
 IMPORTS = 600.0
@@ -127,17 +113,10 @@ def _reason(fault: RayError) -> str:
 class RayEngine:
     """Actors of a cluster to which this process connects as the driver; Ray never restarts them."""
 
-    address: str | None
-    """HOST:PORT of the head node; without it, RAY_ADDRESS or a head node on this machine."""
+    cluster: Cluster
     run: str
     """The name of the run, for the files of its workers."""
     say: Say
-    gpus_per_worker: float = 1.0
-    """The share of a GPU per worker, if the recipe asks for GPUs."""
-    allow_different_machines: bool = False
-    """Use nodes whose processors or libraries may give other bytes."""
-    copy_data: bool = False
-    """Send sets that a node does not have to its cache."""
     patience: float = PATIENCE
     """Seconds to wait for free cores."""
     workers: list[RayWorker] = field(default_factory=list)
@@ -146,16 +125,17 @@ class RayEngine:
 
     def __post_init__(self) -> None:
         """Connect to the cluster."""
-        self.head = connect(self.address, self.say)
+        self.head = connect(self.cluster.address, self.say)
         self._group: Any = None
         self._started, self._threads, self._closed = 0.0, 1, False
 
-    def _nodes(self) -> list[dict[str, Any]]:
-        return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    def nodes(self) -> dict[str, dict[str, float]]:
+        """Return the resources of the nodes by their numbers."""
+        return {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
 
     def capacity(self, threads: int) -> int:
         """Count the workers that the cores of each node serve."""
-        return sum(int(node.get("CPU", 0)) // threads for node in self._nodes())
+        return sum(int(node.get("CPU", 0)) // threads for node in self.nodes().values())
 
     def gpus(self, device: str) -> int:
         """Count the workers that the GPUs of each node serve; a recipe must leave the choice of a card to Ray."""
@@ -165,7 +145,7 @@ class RayEngine:
             )
         if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
             return 0
-        count = sum(int(node.get("GPU", 0) / self.gpus_per_worker) for node in self._nodes())
+        count = sum(int(node.get("GPU", 0) / self.cluster.gpus_per_worker) for node in self.nodes().values())
         if not count:
             raise UserError(
                 "recipe.runtime.device", "cuda was requested, but no node of the cluster has a GPU; use cpu"
@@ -178,7 +158,7 @@ class RayEngine:
 
     def start(self, count: int, threads: int, device: str) -> Sequence[RayWorker]:
         """Reserve cores, and start the actors there."""
-        share = self.gpus_per_worker if self.gpus(device) else 0
+        share = self.cluster.gpus_per_worker if self.gpus(device) else 0
         self._threads, self._started = threads, time.monotonic()
         self._group = placement_group([{"CPU": threads, **({"GPU": share} if share else {})}] * count)
         quick = dict[str, str]()
@@ -205,6 +185,22 @@ class RayEngine:
                 f"{format_count(max(needed - free, 1), 'core')} missing; end other work on the cluster, add a node, or "
                 "set a lower runtime.workers; --resume continues the run"
             )
+        needed = [*recipe.data.sites.values(), *([recipe.data.public] if recipe.data.public else [])]
+        differing = self._check_workers(needed_sets(needed, cache))
+        return {"engine": "ray", **({"different_machines": differing} if differing else {})}
+
+    def check_nodes(self, needed: Sequence[NeededSet]) -> None:
+        """Check every node of the cluster by a worker that only answers, and let it find sets."""
+        actors = ray.remote(concurrency_groups={"questions": 1})(WorkerProcess)
+        for number in self.nodes():
+            options = actors.options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(number, soft=False))
+            self.workers.append(RayWorker(options.remote(self.run, self._threads), self))
+        self._started = time.monotonic()
+        self._check_workers(needed)
+        self._end_workers()
+
+    def _check_workers(self, needed: Sequence[NeededSet]) -> dict[str, dict[str, Any]]:
+        """Refuse nodes that may give other bytes, or return them, and let the workers find sets."""
         questions = [worker.ask("describe") for worker in self.workers]
         while len(ray.wait(questions, num_returns=len(questions), timeout=HEARTBEAT)[0]) < len(questions):
             self.check_head()
@@ -221,16 +217,16 @@ class RayEngine:
             if different := self._compare(worker.node, described):
                 differing[worker.node] = different
         try:
-            provide_sets([*nodes.values()], needed_sets(recipe, cache), self.copy_data, self.say)
+            provide_sets([*nodes.values()], needed, self.cluster.copy_data, self.say)
         except WorkerLost as error:
             raise RunFailed(f"{error}; --resume continues the run") from None
-        return {"engine": "ray", **({"different_machines": differing} if differing else {})}
+        return differing
 
     def _compare(self, node: str, described: Mapping[str, Any]) -> dict[str, Any]:
         """Return what differs from this process on a node; refuse it unless that is allowed."""
         expected = environment() | {"threads": self._threads}
         different = {name: value for name, value in described.items() if value != expected[name]}
-        if different and not self.allow_different_machines:
+        if different and not self.cluster.allow_different_machines:
             name, value = next(iter(different.items()))
             raise UserError(
                 f"node {node}",
@@ -259,53 +255,58 @@ class RayEngine:
         with suppress(WorkerLost):
             self.check_head()
             self._closed = True
-            removing = [worker.ask("remove_scratch") for worker in self.workers]
-            if removing:
-                ray.wait(removing, num_returns=len(removing), timeout=CLOSING)
-            for worker in self.workers:
-                worker.close()
+            self._end_workers()
             if self._group is not None:
                 remove_placement_group(self._group)
         self._closed = True
         ray.shutdown()
 
+    def _end_workers(self) -> None:
+        removing = [worker.ask("remove_scratch") for worker in self.workers]
+        if removing:
+            ray.wait(removing, num_returns=len(removing), timeout=CLOSING)
+        for worker in self.workers:
+            worker.close()
+        self.workers.clear()
 
-def connect(address: str | None, say: Say) -> tuple[str, int]:
-    """Connect to a cluster, after checks that name the fault sooner than Ray does; return the head node's address."""
-    address = address or os.environ.get("RAY_ADDRESS") or HEAD
-    host, _, port = address.rpartition(":")
-    if "://" in address or not host or not port.isdecimal():
-        raise UserError(
-            "--address",
-            f"{address} is not HOST:PORT of a head node; for Ray's client (ray://) there is no support: run this on a "
-            "node of the cluster",
-        )
-    try:
-        socket.create_connection((host, int(port)), 5).close()
-    except OSError as error:
-        raise UserError("--address", f"no cluster answers at {address} ({error.strerror or error}); {GUIDE}") from None
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        GcsClient(address=address)  # knows a wrong token at once; ray.init takes 20 seconds
-        ray.init(address=address, namespace="fedvisage", log_to_driver=False, logging_level="ERROR")
-    except AuthenticationError:
-        raise UserError(
-            "RAY_AUTH_TOKEN_PATH",
-            f"the token of this process is missing or not that of the cluster at {address}; set RAY_AUTH_MODE=token, "
-            "and RAY_AUTH_TOKEN_PATH to a copy of the head node's token",
-        ) from None
-    except (RpcError, ConnectionError, RuntimeError, ValueError) as error:
-        fault = plain_line(str(error), 400)
-        if "version" in fault.lower():
-            raise UserError(
-                "--address", f"the cluster has another version of Ray or Python: {fault}; install the same here"
-            ) from None
-        advice = f"run this on a node of the cluster, which `ray start --address={address}` makes of a machine"
-        raise UserError("--address", f"{address} cannot be used from here; {advice} ({fault})") from None
-    finally:
-        signal.signal(signal.SIGTERM, before)  # Ray's handler would end the process without our line
-    # Ray also prints the faults of nodes on standard output, where our lines name them.
-    ray._private.worker.print_to_stdstream = lambda *_, **__: None
-    if os.environ.get("RAY_AUTH_MODE") != "token":
-        say("warning: the cluster has no token, so that anyone who reaches its ports can run code there; docs/scale.md")
-    return host, int(port)
+
+class Tasks(Generic[Key]):
+    """Tasks of a cluster, which start anew if their node is lost."""
+
+    def __init__(self, engine: RayEngine) -> None:
+        """Take the engine whose connection to use."""
+        self._engine = engine
+        self._begin = dict[Key, Callable[[], Any]]()
+
+    def add(self, key: Key, threads: int, device: str, job: Callable[..., Any], *args: Any) -> None:
+        """Add a task that needs cores for its threads, and a share of a GPU if its device is one."""
+        share = self._engine.cluster.gpus_per_worker if self._engine.gpus(device) else 0
+        task = ray.remote(job).options(num_cpus=threads, num_gpus=share, max_retries=0)
+        self._begin[key] = partial(task.remote, *args)
+
+    def results(self, repeats: int, report: Callable[[Key, str], None]) -> Iterator[tuple[Key, Any]]:
+        """Yield the results or exceptions as they arrive; report lost tasks, and repeat each at most so many times."""
+        running, attempts = {begin(): key for key, begin in self._begin.items()}, dict[Key, int]()
+        try:
+            while running:
+                done, _ = ray.wait([*running], timeout=HEARTBEAT)
+                self._engine.check_head()
+                for reference in done:
+                    key = running.pop(reference)
+                    try:
+                        outcome = ray.get(reference)
+                    except RayTaskError as error:
+                        outcome = error.cause
+                    except RayError as fault:
+                        attempts[key] = attempts.get(key, 0) + 1
+                        if attempts[key] <= repeats:
+                            report(key, _reason(fault))
+                            running[self._begin[key]()] = key
+                            continue
+                        outcome = RunFailed(f"was lost {attempts[key]} times ({_reason(fault)})")
+                    yield key, outcome
+        except WorkerLost as error:
+            raise RunFailed(f"{error}; the same command continues the study") from None
+        finally:
+            for reference in running:
+                ray.cancel(reference, force=True)

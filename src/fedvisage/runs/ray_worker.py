@@ -81,7 +81,7 @@ class WorkerProcess:
         """Return the node's number and name, and everything that the bytes of a result depend on."""
         use_threads(self._threads)
         number = ray.get_runtime_context().get_node_id()
-        return {"node": (number, f"{socket.gethostname()} ({ray.util.get_node_ip_address()})"), **environment()}
+        return {"node": (number, node_name()), **environment()}
 
     def execute(self, job: Callable[..., Any], *args: Any) -> tuple[Any, Exception | None]:
         """Return the result of a job, or its exception."""
@@ -110,6 +110,11 @@ class WorkerProcess:
         """Remove the files of this process, which is killed next."""
         if self._scratch:
             shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def node_name() -> str:
+    """Return the name of this node in messages."""
+    return f"{socket.gethostname()} ({ray.util.get_node_ip_address()})"
 
 
 def environment() -> dict[str, Any]:
