@@ -66,7 +66,7 @@ class Cluster:
         }
         return {**os.environ, **own, **changes}
 
-    def add_node(self, *, cores: int = 1, **changes: str) -> Node:
+    def add_node(self, *, cores: int = 1, gpus: int = 0, **changes: str) -> Node:
         """Start a node, the first of which is the head, and return when it has joined the cluster."""
         place = self.folder / f"node-{len(self.nodes)}"
         (place / "tmp").mkdir(parents=True)
@@ -79,7 +79,7 @@ class Cluster:
                 f"--ray-client-server-port={free_port()}",
             ]
         command = [sys.executable, str(START), "start", *role, "--node-ip-address=127.0.0.1", f"--num-cpus={cores}"]
-        command += [f"--temp-dir={place}", f"--object-store-memory={STORE}", "--block"]
+        command += [f"--temp-dir={place}", f"--object-store-memory={STORE}", f"--num-gpus={gpus}", "--block"]
         environment = self.environment(TMPDIR=str(place / "tmp"), HOME=str(place), **changes)
         starter = subprocess.Popen(
             command,

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from tests.ray.clusters import Cluster as TestCluster
 from tests.ray.clusters import cluster
-from tests.refusals import failed, refused
+from tests.refusals import check_keywords, failed, refused
 from tests.toy import (
     Sets,
     deterministic_files,
@@ -256,13 +256,40 @@ def test_card_of_one_machine_is_refused(two_nodes: TestCluster) -> None:
         assert engine.gpus("cpu") == 0
 
 
+@pytest.mark.usefixtures("two_nodes")
+def test_two_workers_share_an_emulated_card() -> None:
+    """Ray counts the cards that a node states, and tells each worker which one to see."""
+    with cluster(nodes=0) as emulated:
+        emulated.add_node(cores=4, gpus=2)
+        program = [sys.executable, "-c", SHARE_CARDS, emulated.address]
+        ended = subprocess.run(program, env=emulated.environment(), capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout) == {"capacity": 4, "device": "cuda", "cards": ["0", "0", "1", "1"]}
+
+
+SHARE_CARDS = """
+import json, os, sys
+from contextlib import closing
+from fedvisage.runs.cluster import Cluster, prepare_ray
+prepare_ray()
+from fedvisage.runs.ray_engine import RayEngine
+
+with closing(RayEngine(Cluster(sys.argv[1], gpus_per_worker=0.5), "run", lambda line: None)) as engine:
+    capacity = engine.gpus("cuda")
+    jobs = [worker.submit(os.getenv, "CUDA_VISIBLE_DEVICES") for worker in engine.start(capacity, 1, "cuda")]
+    cards = sorted(job.result() for job in jobs)
+    print(json.dumps({"capacity": capacity, "device": engine.device_of("cuda", 3), "cards": cards}))
+"""
+
+
+@pytest.mark.usefixtures("two_nodes")  # skips the test without Ray
 def test_node_with_another_processor_is_refused_by_name_or_recorded(sets: Sets, tmp_path: Path) -> None:
     with cluster(nodes=0) as other:
         other.add_node(cores=1)
         other.add_node(cores=1, ATEN_CPU_CAPABILITY="default")
         content = tree(sets, training__rounds=1, evaluation__every=0, runtime__workers=2)
         for allowed in (False, True):
-            command = on_ray(content, tmp_path, other, *(["--allow-different-machines"] if allowed else []))
+            command = ray_command(content, tmp_path, other, *(["--allow-different-machines"] if allowed else []))
             ended = subprocess.run(command, env=other.environment(), capture_output=True, text=True, check=False)
             assert (ended.returncode == 0) == allowed, ended.stderr
             if not allowed:
@@ -274,19 +301,22 @@ def test_node_with_another_processor_is_refused_by_name_or_recorded(sets: Sets, 
     assert different == {"cpu_capability": "DEFAULT"}
 
 
-def on_ray(content: Mapping[str, Any], folder: Path, cluster: TestCluster, *options: str) -> list[str]:
+def ray_command(content: Mapping[str, Any], folder: Path, cluster: TestCluster, *options: str) -> list[str]:
     """Return the command of a run on a cluster."""
     (folder / "recipe.yaml").write_text(json.dumps(content))
     command = [sys.executable, "-m", "fedvisage", "run", str(folder / "recipe.yaml"), "--out", str(folder / "run")]
     return [*command, "--on", "ray", "--address", cluster.address, *options]
 
 
+@pytest.mark.usefixtures("two_nodes")
 @pytest.mark.parametrize("killed", ["driver", "head"])
 def test_killed_driver_or_head_leaves_no_worker_and_the_run_continues(killed: str, sets: Sets, tmp_path: Path) -> None:
-    content = tree(sets, **{**KEPT, "training__rounds": 300}, evaluation__every=0)
+    content = tree(sets, **{**KEPT, "training__rounds": 12}, training__local={"batches": 8}, evaluation__every=0)
+    run_toy(content, tmp_path / "alone")
+    take_name(tmp_path / "alone", tmp_path / "run")
     with cluster() as own:
         running = subprocess.Popen(
-            on_ray(content, tmp_path, own),
+            ray_command(content, tmp_path, own, "--resume"),
             env=own.environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -294,7 +324,7 @@ def test_killed_driver_or_head_leaves_no_worker_and_the_run_continues(killed: st
         )
         try:
             assert running.stdout is not None
-            assert any(line.startswith("round 2/") for line in running.stdout)
+            assert any(line.startswith("round 1/") for line in running.stdout)
             workers = own.workers()
             assert len(workers) == 2
             if killed == "driver":
@@ -302,10 +332,13 @@ def test_killed_driver_or_head_leaves_no_worker_and_the_run_continues(killed: st
                 running.wait(60)
             else:
                 own.nodes[0].kill()
-                assert "does not answer" in running.communicate(timeout=60)[1]
+                _, line = running.communicate(timeout=60)
                 assert running.returncode == 1
+                check_keywords(line, ("head node", own.address, "does not answer", "--resume"))
+                assert len(line.splitlines()) == 1
             assert psutil.wait_procs(workers, timeout=90)[1] == []
         finally:
             running.kill()
-    short = tmp_path / "run" / "rounds.jsonl"
-    assert len(short.read_text().splitlines()) >= 1
+    assert not (tmp_path / "run" / "metrics.json").exists()
+    run_toy(content, tmp_path / "run", resume=True)
+    check_equal(tmp_path / "alone", tmp_path / "run")
