@@ -135,3 +135,12 @@ def cluster(*, nodes: int = 2) -> Iterator[Cluster]:
                 for process in left:
                     process.kill()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def die_at_first(notes: Path, kills: int) -> str:
+    """Kill this process in the first attempts, whose number is the length of a file."""
+    with notes.open("a") as file:
+        file.write(".")
+    if notes.stat().st_size <= kills:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "finished"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from tests.ray.clusters import Cluster as TestCluster
+from tests.ray.clusters import Cluster as RayNodes
 from tests.ray.clusters import cluster
 from tests.refusals import check_keywords, failed, refused
 from tests.toy import (
@@ -40,7 +40,7 @@ KEPT: dict[str, Any] = {"training__optimizer__state": "kept", "training__rounds"
 THREE: dict[str, Any] = {**KEPT, "training__rounds": 3}
 
 
-def connect(cluster: TestCluster, **options: Any) -> RayEngine:
+def connect(cluster: RayNodes, **options: Any) -> RayEngine:
     prepare_ray()
     from fedvisage.runs.ray_engine import RayEngine
 
@@ -99,7 +99,7 @@ class WatchingReporter(Reporter):
 def test_run_on_two_nodes_has_the_bytes_of_one_process(
     name: str,
     changes: dict[str, Any],
-    two_nodes: TestCluster,
+    two_nodes: RayNodes,
     sets: Sets,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -120,9 +120,7 @@ def test_run_on_two_nodes_has_the_bytes_of_one_process(
     check_equal(alone, on_ray)
 
 
-def test_run_on_ray_reports_batches_and_memory_of_its_workers(
-    two_nodes: TestCluster, sets: Sets, tmp_path: Path
-) -> None:
+def test_run_on_ray_reports_batches_and_memory_of_its_workers(two_nodes: RayNodes, sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, training__rounds=1, training__local={"batches": 200}, evaluation__every=0)
     reporter = WatchingReporter()
     train(content, tmp_path / "run", connect(two_nodes), reporter)
@@ -135,7 +133,7 @@ def test_run_on_ray_reports_batches_and_memory_of_its_workers(
 
 
 def test_killed_worker_ends_the_run_and_resume_gives_the_same_bytes(
-    two_nodes: TestCluster, sets: Sets, tmp_path: Path
+    two_nodes: RayNodes, sets: Sets, tmp_path: Path
 ) -> None:
     content, alone, on_ray = tree(sets, "fedpad", **THREE), tmp_path / "alone", tmp_path / "run"
     run_toy(content, alone)
@@ -159,7 +157,7 @@ def test_killed_worker_ends_the_run_and_resume_gives_the_same_bytes(
 
 
 def test_killed_node_ends_the_run_which_continues_with_local_workers(
-    sets: Sets, tmp_path: Path, two_nodes: TestCluster
+    sets: Sets, tmp_path: Path, two_nodes: RayNodes
 ) -> None:
     content, alone, on_ray = tree(sets, "fedpad", **THREE), tmp_path / "alone", tmp_path / "run"
     run_toy(content, alone)
@@ -177,7 +175,7 @@ def test_killed_node_ends_the_run_which_continues_with_local_workers(
     check_equal(alone, on_ray)
 
 
-def test_wait_for_cores_ends_with_the_missing_ones(two_nodes: TestCluster, sets: Sets, tmp_path: Path) -> None:
+def test_wait_for_cores_ends_with_the_missing_ones(two_nodes: RayNodes, sets: Sets, tmp_path: Path) -> None:
     import ray
 
     engine = connect(two_nodes, patience=1.0)
@@ -205,7 +203,7 @@ def test_run_that_the_cluster_cannot_train_is_refused(
     workers: int | None,
     place: str,
     keywords: tuple[str, ...],
-    two_nodes: TestCluster,
+    two_nodes: RayNodes,
     sets: Sets,
     tmp_path: Path,
 ) -> None:
@@ -215,7 +213,7 @@ def test_run_that_the_cluster_cannot_train_is_refused(
 
 
 def test_sets_that_a_node_lacks_are_named_or_copied_or_rendered(
-    two_nodes: TestCluster, sets: Sets, tmp_path: Path
+    two_nodes: RayNodes, sets: Sets, tmp_path: Path
 ) -> None:
     """The driver states paths of two sets that no node has; the third set is a rendered one."""
     from fedvisage.runs.ray_data import needed_sets, provide_sets
@@ -247,7 +245,7 @@ def test_sets_that_a_node_lacks_are_named_or_copied_or_rendered(
         assert (home / ".cache" / "fedvisage" / needed[2].path.name / "set.json").exists()
 
 
-def test_card_of_one_machine_is_refused(two_nodes: TestCluster) -> None:
+def test_card_of_one_machine_is_refused(two_nodes: RayNodes) -> None:
     with closing(connect(two_nodes)) as engine:
         with refused("recipe.runtime.device", "cuda:1", "cuda"):
             engine.gpus("cuda:1")
@@ -301,7 +299,7 @@ def test_node_with_another_processor_is_refused_by_name_or_recorded(sets: Sets, 
     assert different == {"cpu_capability": "DEFAULT"}
 
 
-def ray_command(content: Mapping[str, Any], folder: Path, cluster: TestCluster, *options: str) -> list[str]:
+def ray_command(content: Mapping[str, Any], folder: Path, cluster: RayNodes, *options: str) -> list[str]:
     """Return the command of a run on a cluster."""
     (folder / "recipe.yaml").write_text(json.dumps(content))
     command = [sys.executable, "-m", "fedvisage", "run", str(folder / "recipe.yaml"), "--out", str(folder / "run")]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ray.clusters import Cluster as TestCluster
+from tests.ray.clusters import Cluster as TwoNodes
+from tests.ray.clusters import die_at_first
 from tests.refusals import failed
 from tests.toy import Sets, deterministic_files, discard, tree, write_study
 
@@ -36,7 +35,7 @@ def grid(sets: Sets) -> dict[str, Any]:
 
 
 def test_study_on_ray_gives_the_table_and_the_bytes_of_this_machine(
-    grid: dict[str, Any], two_nodes: TestCluster, tmp_path: Path
+    grid: dict[str, Any], two_nodes: TwoNodes, tmp_path: Path
 ) -> None:
     """A cell whose directory cannot be made fails at first; the others finish, and the same command continues."""
     path, cache, lines = write_study(grid, tmp_path), tmp_path / "cache", list[str]()
@@ -60,7 +59,7 @@ def test_study_on_ray_gives_the_table_and_the_bytes_of_this_machine(
         assert (there / "checkpoints").exists() == (cell == "single-U-seed0"), "another cell uses its model"
 
 
-def test_lost_task_starts_anew_twice_at_most(two_nodes: TestCluster, tmp_path: Path) -> None:
+def test_lost_task_starts_anew_twice_at_most(two_nodes: TwoNodes, tmp_path: Path) -> None:
     from fedvisage.runs.cluster import prepare_ray
 
     prepare_ray()
@@ -75,12 +74,3 @@ def test_lost_task_starts_anew_twice_at_most(two_nodes: TestCluster, tmp_path: P
     assert results["once"] == "finished"
     assert isinstance(results["always"], RunFailed)
     assert sorted(lost) == ["always", "always", "once"]
-
-
-def die_at_first(notes: Path, kills: int) -> str:
-    """Kill this process in the first attempts, whose number is the length of a file."""
-    with notes.open("a") as file:
-        file.write(".")
-    if notes.stat().st_size <= kills:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return "finished"

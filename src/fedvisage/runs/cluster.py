@@ -28,6 +28,10 @@ def prepare_ray() -> None:
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
-    if "RAY_AUTH_TOKEN" in os.environ or token.exists():
+    if "RAY_AUTH_TOKEN" in os.environ or token_path().exists():
         os.environ.setdefault("RAY_AUTH_MODE", "token")
+
+
+def token_path() -> Path:
+    """Return the path of the token that Ray reads."""
+    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()

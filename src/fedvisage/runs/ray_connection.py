@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import ray
 from ray._raylet import GcsClient
@@ -12,10 +15,25 @@ from ray.exceptions import AuthenticationError, RpcError
 
 from fedvisage.base.errors import UserError, plain_line
 from fedvisage.base.progress import Say
+from fedvisage.runs.cluster import token_path
 
 HEAD = "127.0.0.1:6379"
 """The address of a head node on this machine with Ray's usual port."""
 GUIDE = "docs/scale.md shows how to start a cluster"
+
+
+@contextmanager
+def silence_standard_error() -> Iterator[None]:
+    """Drop the lines that Ray's libraries write on standard error themselves; ours replace them."""
+    sys.stderr.flush()
+    kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(null)
 
 
 def connect(address: str | None, say: Say) -> tuple[str, int]:
@@ -32,16 +50,21 @@ def connect(address: str | None, say: Say) -> tuple[str, int]:
         socket.create_connection((host, int(port)), 5).close()
     except OSError as error:
         raise UserError("--address", f"no cluster answers at {address} ({error.strerror or error}); {GUIDE}") from None
+    no_token = UserError(
+        "RAY_AUTH_TOKEN_PATH",
+        f"the token of this process is missing or not that of the cluster at {address}; set RAY_AUTH_MODE=token, and "
+        "RAY_AUTH_TOKEN_PATH to a copy of the head node's token",
+    )
+    asks_for_token = os.environ.get("RAY_AUTH_MODE") == "token"
+    if asks_for_token and "RAY_AUTH_TOKEN" not in os.environ and not token_path().is_file():
+        raise no_token  # Ray would abort this process
     before = signal.getsignal(signal.SIGTERM)
     try:
-        GcsClient(address=address)  # knows a wrong token at once; ray.init takes 20 seconds
+        with silence_standard_error():
+            GcsClient(address=address)  # knows a wrong token at once; ray.init takes 20 seconds
         ray.init(address=address, namespace="fedvisage", log_to_driver=False, logging_level="ERROR")
     except AuthenticationError:
-        raise UserError(
-            "RAY_AUTH_TOKEN_PATH",
-            f"the token of this process is missing or not that of the cluster at {address}; set RAY_AUTH_MODE=token, "
-            "and RAY_AUTH_TOKEN_PATH to a copy of the head node's token",
-        ) from None
+        raise no_token from None
     except (RpcError, ConnectionError, RuntimeError, ValueError) as error:
         fault = plain_line(str(error), 400)
         if "version" in fault.lower():
@@ -54,6 +77,6 @@ def connect(address: str | None, say: Say) -> tuple[str, int]:
         signal.signal(signal.SIGTERM, before)  # Ray's handler would end the process without our line
     # Ray also prints the faults of nodes on standard output, where our lines name them.
     ray._private.worker.print_to_stdstream = lambda *_, **__: None
-    if os.environ.get("RAY_AUTH_MODE") != "token":
+    if not asks_for_token:
         say("warning: the cluster has no token, so that anyone who reaches its ports can run code there; docs/scale.md")
     return host, int(port)

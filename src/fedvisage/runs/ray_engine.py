@@ -146,7 +146,7 @@ class RayEngine:
         if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
             return 0
         count = sum(int(node.get("GPU", 0) / self.cluster.gpus_per_worker) for node in self.nodes().values())
-        if not count:
+        if not count and device == "cuda":
             raise UserError(
                 "recipe.runtime.device", "cuda was requested, but no node of the cluster has a GPU; use cpu"
             )

@@ -75,13 +75,12 @@ class WorkerProcess:
         """Set the number of threads; files are created with the first job."""
         self._run, self._threads, self._jobs, self._progress = run, threads, 0, [0, 0]
         self._lock, self._scratch = ExitStack(), ""
-        os.umask(0o077)
 
     def describe(self) -> dict[str, Any]:
         """Return the node's number and name, and everything that the bytes of a result depend on."""
         use_threads(self._threads)
         number = ray.get_runtime_context().get_node_id()
-        return {"node": (number, node_name()), **environment()}
+        return {"node": (number, node_name()), "threads": torch.get_num_threads(), **environment()}
 
     def execute(self, job: Callable[..., Any], *args: Any) -> tuple[Any, Exception | None]:
         """Return the result of a job, or its exception."""
@@ -118,10 +117,10 @@ def node_name() -> str:
 
 
 def environment() -> dict[str, Any]:
-    """Return the versions, processor features and numbers of threads of this process."""
-    described = describe(resolve_compute("cpu", "fp32"), torch.get_num_threads())
+    """Return the versions and the processor features of this process."""
+    described = describe(resolve_compute("cpu", "fp32"), 0)
     packages = described.pop("packages")
-    names = ("fedvisage", "python", "system", "cpu_capability", "threads")
+    names = ("fedvisage", "python", "system", "cpu_capability")
     return {**{name: described[name] for name in names}, **packages, "processor features": processor_features()}
 
 
@@ -146,7 +145,8 @@ class open_scratch:
         self._run, self._lock = run, ExitStack()
 
     def __enter__(self) -> Path:
-        """Return the directory, which this process keeps locked."""
+        """Return the directory, which this process keeps locked; no file of it is readable to others."""
+        os.umask(0o077)
         parent = Path(tempfile.gettempdir()) / f"fedvisage-{os.getuid()}"
         parent.mkdir(mode=0o700, exist_ok=True)
         status = parent.lstat()

@@ -119,7 +119,9 @@ def write_file(path: Path, content: bytes) -> None:
 def run_on_cluster(cells: Sequence[Cell], cluster: Cluster, cache: Path, checks: Checks, say: Say) -> Iterator[Result]:
     """Run the cells of a study on a cluster, and yield the results as they arrive."""
     chains = Chain.of(cells)
-    yield from (_finished(cell) for chain in chains if chain.finished for cell in chain.cells)
+    for chain in chains:
+        if chain.finished:
+            yield from run_group(chain.cells, cache, checks, discard)  # reads and checks them
     waiting = [chain for chain in chains if not chain.finished]
     if not waiting:
         return
@@ -129,9 +131,9 @@ def run_on_cluster(cells: Sequence[Cell], cluster: Cluster, cache: Path, checks:
             [entry for chain in waiting for cell in chain.cells for entry in cell.recipe.data.entries], cache
         )
         engine.check_nodes(sets)
-        tasks, board = Tasks(engine), Board(say, sum(len(chain.cells) for chain in waiting), engine)
+        tasks, board = Tasks[int](engine), Board(say, sum(len(chain.cells) for chain in waiting), engine)
         expected = None if cluster.allow_different_machines else environment()
-        for chain in waiting:
+        for number, chain in enumerate(waiting):
             first = chain.cells[0].recipe.runtime
             assignment = Assignment(
                 root.parent.name,
@@ -141,10 +143,13 @@ def run_on_cluster(cells: Sequence[Cell], cluster: Cluster, cache: Path, checks:
                 expected,
                 checks,
             )
-            tasks.add(chain, first.threads, first.device, run_assignment, assignment)
-        for chain, outcome in tasks.results(
-            REPEATS, lambda lost, reason: say(f"starting anew: {lost.title} ({reason})")
-        ):
+            tasks.add(number, first.threads, first.device, run_assignment, assignment)
+
+        def report(number: int, reason: str) -> None:
+            say(f"starting anew: {waiting[number].title} ({reason})")
+
+        for number, outcome in tasks.results(REPEATS, report):
+            chain = waiting[number]
             if isinstance(outcome, Exception):
                 yield from ((cell, outcome) for cell in chain.cells)
             else:
