@@ -216,7 +216,8 @@ def test_sets_that_a_node_lacks_are_named_or_copied_or_rendered(
     two_nodes: RayNodes, sets: Sets, tmp_path: Path
 ) -> None:
     """The driver states paths of two sets that no node has; the third set is a rendered one."""
-    from fedvisage.runs.ray_data import needed_sets, provide_sets
+    from fedvisage.runs.ray_data import needed_sets
+    from fedvisage.runs.ray_engine import provide_sets
 
     rendered = "synth: O subjects=4 videos=1 frames=1 heldout=0.5 size=32 species=print"
     content = tree(sets, training__rounds=1, evaluation__every=0, training__batch=4)

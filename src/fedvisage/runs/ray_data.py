@@ -5,25 +5,19 @@ A set is known by its digest, so that no node trains on other images.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import CACHE
-from fedvisage.base.progress import Say
-from fedvisage.data.prepared import MOVED, SET, PreparedSet, read_manifest
+from fedvisage.data.prepared import MOVED, PreparedSet, read_manifest
 from fedvisage.data.selection import split_entry
 from fedvisage.datasets.sources import SYNTHETIC, resolve, without_part
-from fedvisage.runs import engine
 
 COPIES = "sets"
 """The folder of copied sets in a node's cache, by their digests."""
-CHUNK = 1 << 26
-"""Bytes of a file per message."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +43,6 @@ def needed_sets(entries: Iterable[str], cache: Path) -> list[NeededSet]:
     return list(needed.values())
 
 
-# The jobs of a node.
-
-
 def find_sets(needed: Sequence[NeededSet]) -> list[NeededSet]:
     """Find or render sets on this node for the views that its process opens later; return those that are missing."""
     missing = []
@@ -73,17 +64,12 @@ def _is(needed: NeededSet, path: Path) -> bool:
     return False
 
 
-def receive_chunk(digest: str, name: str, chunk: bytes) -> None:
-    """Append to a file of a set that is being copied to this node."""
-    folder = CACHE / COPIES / f"{digest}.partial"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / name).open("ab") as file:
+def receive_chunk(digest: str, name: str, chunk: bytes, position: int) -> None:
+    """Store a part of a file of a set that is being copied to this node."""
+    path = CACHE / COPIES / f"{digest}.partial" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab" if position else "wb") as file:  # not what an interrupted copy left
         file.write(chunk)
-
-
-def begin_copy(digest: str) -> None:
-    """Remove what an interrupted copy left."""
-    shutil.rmtree(CACHE / COPIES / f"{digest}.partial", ignore_errors=True)
 
 
 def finish_copy(digest: str) -> None:
@@ -93,39 +79,3 @@ def finish_copy(digest: str) -> None:
     if copied.digest != digest:
         raise UserError(str(folder), "is not the set that was sent; start again")
     folder.rename(folder.with_name(digest))
-
-
-# The driver.
-
-
-class Worker(engine.Worker, Protocol):
-    """A worker that knows the name of its node."""
-
-    node: str
-
-
-def provide_sets(nodes: Sequence[Sequence[Worker]], needed: Sequence[NeededSet], copy: bool, say: Say) -> None:
-    """Let the workers of each node find the sets of a run; send each missing set once per node, or name it."""
-    looking = [(workers[0], workers[0].submit(find_sets, needed)) for workers in nodes]
-    for worker, future in looking:
-        for missing in future.result():
-            if not copy:
-                raise UserError(
-                    f"node {worker.node}",
-                    f"does not have the set {missing.absolute}; copy it to this path there, or give --copy-data, which "
-                    "sends it to the node's cache",
-                )
-            say(f"copying {missing.absolute} to node {worker.node}")
-            _send(missing, worker)
-    for future in [worker.submit(find_sets, needed) for workers in nodes for worker in workers]:
-        if left := future.result():
-            raise UserError(str(left[0].absolute), "changed on a node while the run started; start again")
-
-
-def _send(needed: NeededSet, worker: Worker) -> None:
-    worker.submit(begin_copy, needed.digest).result()
-    for name in (SET, *read_manifest(needed.path).files):
-        with (needed.path / name).open("rb") as file:
-            while chunk := file.read(CHUNK):
-                worker.submit(receive_chunk, needed.digest, name, chunk).result()
-    worker.submit(finish_copy, needed.digest).result()

@@ -25,12 +25,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 from fedvisage.base.errors import RunFailed, UserError, plain_line
 from fedvisage.base.processes import let_threads_sleep
 from fedvisage.base.progress import Say, format_count
+from fedvisage.data.prepared import SET, read_manifest
 from fedvisage.federation.wire.message import Message, Reply
 from fedvisage.recipe import Recipe
 from fedvisage.runs.cluster import Cluster
 from fedvisage.runs.engine import WorkerLost
 from fedvisage.runs.ray_connection import connect
-from fedvisage.runs.ray_data import NeededSet, needed_sets, provide_sets
+from fedvisage.runs.ray_data import NeededSet, find_sets, finish_copy, needed_sets, receive_chunk
 from fedvisage.runs.ray_worker import PackedMessage, WorkerProcess, environment
 
 Key = TypeVar("Key")
@@ -42,6 +43,8 @@ IMPORTS = 600.0
 """Seconds to wait until a placed worker has loaded its modules, which a busy node does slowly."""
 HEARTBEAT = 2.0
 """Seconds between two checks that the head node answers while a job runs."""
+CHUNK = 1 << 26
+"""Bytes of a set's file per message."""
 CLOSING = 5.0
 """Seconds in which workers remove their files before they are killed."""
 
@@ -100,13 +103,9 @@ class RayWorker:
 
 def _reason(fault: RayError) -> str:
     """Return the part of Ray's message that states a cause, in one line."""
-    lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
-    causes = [
-        line
-        for line in lines
-        if line.startswith(("The actor is dead because", "The actor died because", "Worker exit type"))
-    ]
-    return plain_line((causes or lines or [type(fault).__name__])[-1 if causes else 0], 300)
+    lines = [line.strip() for line in str(fault).splitlines() if line.strip()] or [type(fault).__name__]
+    causes = [line for line in lines if line.startswith(("The actor is dead because", "The actor died because"))]
+    return plain_line([*causes, *lines][0], 300)
 
 
 @dataclass
@@ -140,16 +139,13 @@ class RayEngine:
     def gpus(self, device: str) -> int:
         """Count the workers that the GPUs of each node serve; a recipe must leave the choice of a card to Ray."""
         if device.startswith("cuda:"):
-            raise UserError(
-                "recipe.runtime.device", f"{device} is a card of one machine; Ray gives each worker its card: use cuda"
-            )
+            fault = f"{device} is a card of one machine; Ray gives each worker its card: use cuda"
+            raise UserError("recipe.runtime.device", fault)
         if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
             return 0
         count = sum(int(node.get("GPU", 0) / self.cluster.gpus_per_worker) for node in self.nodes().values())
         if not count and device == "cuda":
-            raise UserError(
-                "recipe.runtime.device", "cuda was requested, but no node of the cluster has a GPU; use cpu"
-            )
+            raise UserError("recipe.runtime.device", "cuda was requested, but no node has a GPU; use cpu")
         return count
 
     def device_of(self, device: str, number: int) -> str:
@@ -163,17 +159,15 @@ class RayEngine:
         self._group = placement_group([{"CPU": threads, **({"GPU": share} if share else {})}] * count)
         quick = dict[str, str]()
         let_threads_sleep(quick)
-        actors = ray.remote(concurrency_groups={"questions": 1})(WorkerProcess)
         for number in range(count):
-            options = actors.options(
-                num_cpus=threads,
-                num_gpus=share,
-                max_restarts=0,
-                runtime_env={"env_vars": quick},
-                scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, number),
-            )
-            self.workers.append(RayWorker(options.remote(self.run, threads), self))
+            place = PlacementGroupSchedulingStrategy(self._group, number)
+            self._add_worker(place, num_cpus=threads, num_gpus=share, runtime_env={"env_vars": quick})
         return self.workers
+
+    def _add_worker(self, place: Any, **options: Any) -> None:
+        actors = ray.remote(concurrency_groups={"questions": 1})(WorkerProcess)
+        actor = actors.options(max_restarts=0, scheduling_strategy=place, **options).remote(self.run, self._threads)
+        self.workers.append(RayWorker(actor, self))
 
     def wait(self, recipe: Recipe, cache: Path) -> Mapping[str, Any]:
         """Wait for free cores, for the actors and for their sets; return the nodes that may give other bytes."""
@@ -185,16 +179,14 @@ class RayEngine:
                 f"{format_count(max(needed - free, 1), 'core')} missing; end other work on the cluster, add a node, or "
                 "set a lower runtime.workers; --resume continues the run"
             )
-        needed = [*recipe.data.sites.values(), *([recipe.data.public] if recipe.data.public else [])]
-        differing = self._check_workers(needed_sets(needed, cache))
+        entries = [*recipe.data.sites.values(), *([recipe.data.public] if recipe.data.public else [])]
+        differing = self._check_workers(needed_sets(entries, cache))
         return {"engine": "ray", **({"different_machines": differing} if differing else {})}
 
     def check_nodes(self, needed: Sequence[NeededSet]) -> None:
         """Check every node of the cluster by a worker that only answers, and let it find sets."""
-        actors = ray.remote(concurrency_groups={"questions": 1})(WorkerProcess)
         for number in self.nodes():
-            options = actors.options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(number, soft=False))
-            self.workers.append(RayWorker(options.remote(self.run, self._threads), self))
+            self._add_worker(NodeAffinitySchedulingStrategy(number, soft=False), num_cpus=0)
         self._started = time.monotonic()
         self._check_workers(needed)
         self._end_workers()
@@ -228,9 +220,12 @@ class RayEngine:
         different = {name: value for name, value in described.items() if value != expected[name]}
         if different and not self.cluster.allow_different_machines:
             name, value = next(iter(different.items()))
+            here = expected[name]
+            if isinstance(value, list):  # state only the instruction sets of one of the machines
+                value, here = (" ".join(sorted({*a} - {*b})) or "none" for a, b in ((value, here), (here, value)))
             raise UserError(
                 f"node {node}",
-                f"has {name} {value}, here it is {expected[name]}, so that results may differ; make them equal, or "
+                f"has {name} {value}, here it is {here}, so that results may differ; make them equal, or "
                 "give --allow-different-machines, which the run records",
             )
         return different
@@ -310,3 +305,23 @@ class Tasks(Generic[Key]):
         finally:
             for reference in running:
                 ray.cancel(reference, force=True)
+
+
+def provide_sets(nodes: Sequence[Sequence[RayWorker]], needed: Sequence[NeededSet], copy: bool, say: Say) -> None:
+    """Let the workers of each node find sets; send each missing set once per node, or refuse the node."""
+    looking = [(workers[0], workers[0].submit(find_sets, needed)) for workers in nodes]
+    for worker, future in looking:
+        for missing in future.result():
+            if not copy:
+                remedy = "copy it to this path there, or give --copy-data, which sends it to the node's cache"
+                raise UserError(f"node {worker.node}", f"does not have the set {missing.absolute}; {remedy}")
+            say(f"copying {missing.absolute} to node {worker.node}")
+            for name in (SET, *read_manifest(missing.path).files):
+                with (missing.path / name).open("rb") as file:
+                    while chunk := file.read(CHUNK):
+                        position = file.tell() - len(chunk)
+                        worker.submit(receive_chunk, missing.digest, name, chunk, position).result()
+            worker.submit(finish_copy, missing.digest).result()
+    for future in [worker.submit(find_sets, needed) for workers in nodes for worker in workers]:
+        if left := future.result():
+            raise UserError(str(left[0].absolute), "changed on a node while the run started; start again")

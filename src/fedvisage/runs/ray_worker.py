@@ -13,8 +13,8 @@ import stat
 import tempfile
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -134,32 +134,23 @@ def _as_picklable(error: Exception) -> Exception:
     return error
 
 
-class open_scratch:
-    """A new directory for a worker's files, of mode 700 and named after the run; those of dead workers are removed.
+@contextmanager
+def open_scratch(run: str) -> Iterator[Path]:
+    """Create a directory for a worker's files, of mode 700 and named after the run, and lock it; remove dead workers'.
 
     Private state of sites must not stay on a node whose worker was killed.
     """
-
-    def __init__(self, run: str) -> None:
-        """Take the name of the run."""
-        self._run, self._lock = run, ExitStack()
-
-    def __enter__(self) -> Path:
-        """Return the directory, which this process keeps locked; no file of it is readable to others."""
-        os.umask(0o077)
-        parent = Path(tempfile.gettempdir()) / f"fedvisage-{os.getuid()}"
-        parent.mkdir(mode=0o700, exist_ok=True)
-        status = parent.lstat()
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-            raise UserError(str(parent), "is not a directory of mode 700 of this user; remove it on this node")
+    os.umask(0o077)
+    parent = Path(tempfile.gettempdir()) / f"fedvisage-{os.getuid()}"
+    parent.mkdir(mode=0o700, exist_ok=True)
+    status = parent.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise UserError(str(parent), "is not a directory of mode 700 of this user; remove it on this node")
+    with ExitStack() as held:
         with lock_directory(parent, LOCKED):
             for other in parent.iterdir():
                 with suppress(UserError, OSError), lock_directory(other):  # a living worker holds its lock
                     shutil.rmtree(other)
-            scratch = Path(tempfile.mkdtemp(prefix=f"{self._run}-", dir=parent))
-            self._lock.enter_context(lock_directory(scratch))
-        return scratch
-
-    def __exit__(self, *_: object) -> None:
-        """Release the lock."""
-        self._lock.close()
+            scratch = Path(tempfile.mkdtemp(prefix=f"{run}-", dir=parent))
+            held.enter_context(lock_directory(scratch))
+        yield scratch

@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,156 +32,108 @@ NODE = "node.json"
 REPEATS = 2
 """How often cells start anew after the loss of their node."""
 
-
-@dataclass(frozen=True)
-class Chain:
-    """A cell, and the cells that use its model."""
-
-    cells: list[Cell]
-
-    @staticmethod
-    def of(cells: Sequence[Cell]) -> list[Chain]:
-        """Return the chains of a study, in the order of their first cells."""
-        chains: dict[Path, list[Cell]] = {}
-        for cell in cells:
-            chains.setdefault(cell.trained or cell.out, []).append(cell)
-        return [Chain(group) for group in chains.values()]
-
-    @property
-    def finished(self) -> bool:
-        """Whether there is nothing left to run."""
-        return all((cell.out / METRICS).exists() for cell in self.cells)
-
-    @property
-    def title(self) -> str:
-        """The name of the chain in messages."""
-        return " and ".join(cell.title for cell in self.cells)
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """Everything that a task needs."""
-
-    study: str
-    cells: list[Cell]
-    files: Mapping[str, bytes]
-    """The files of these cells' directories on the driver, by their paths below the directory of all cells."""
-    sets: Sequence[NeededSet]
-    environment: Mapping[str, Any] | None
-    """The environment that a node must have; None if it may differ."""
-    checks: Checks
-
-
-def run_assignment(assignment: Assignment) -> tuple[str, list[Exception | None], dict[str, bytes]]:
-    """Run cells in a task; return the node's name, the exceptions of the cells, and the files of their directories."""
-    if assignment.environment not in (None, environment()):
-        raise RunFailed(f"node {node_name()} joined with another processor or other libraries; remove it")
-    if missing := find_sets(assignment.sets):
-        raise RunFailed(f"node {node_name()} joined without the set {missing[0].absolute}; copy it there")
-    with open_scratch(assignment.study) as scratch:
-        try:
-            for name, content in assignment.files.items():
-                write_file(scratch / name, content)
-            cells = [
-                replace(cell, out=scratch / cell.out.name, trained=cell.trained and scratch / cell.trained.name)
-                for cell in map(without_workers, assignment.cells)
-            ]
-            results = list(run_group(cells, CACHE, assignment.checks, discard))
-            errors = [result if isinstance(result, Exception) else None for _, result in results]
-            # A later task needs the sites' private state only to use the model of a cell.
-            keep_all = len(cells) > 1
-            return node_name(), errors, read_files([cell.out for cell in cells], keep_all)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-
-
-def read_files(directories: Sequence[Path], keep_all: bool) -> dict[str, bytes]:
-    """Return the files of cells by their paths, without the private state of sites unless ``keep_all``."""
-    files = {}
-    for directory in directories:
-        for path in sorted(directory.rglob("*")):
-            name = path.relative_to(directory.parent)
-            if (
-                path.is_file()
-                and not path.name.startswith(".")
-                and (keep_all or name.parts[1] not in (SITES, CHECKPOINTS))
-            ):
-                files[str(name)] = path.read_bytes()
-    return files
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file and its directories."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, content)
+Files = Mapping[str, bytes]
+"""Files of cells, by their paths below the directory of all cells."""
 
 
 def run_on_cluster(cells: Sequence[Cell], cluster: Cluster, cache: Path, checks: Checks, say: Say) -> Iterator[Result]:
     """Run the cells of a study on a cluster, and yield the results as they arrive."""
-    chains = Chain.of(cells)
-    for chain in chains:
-        if chain.finished:
-            yield from run_group(chain.cells, cache, checks, discard)  # reads and checks them
-    waiting = [chain for chain in chains if not chain.finished]
+    chains: dict[Path, list[Cell]] = {}  # a cell, and the cells that use its model
+    for cell in cells:
+        chains.setdefault(cell.trained or cell.out, []).append(cell)
+    waiting = [chain for chain in chains.values() if not all((cell.out / METRICS).exists() for cell in chain)]
+    for chain in chains.values():
+        if chain not in waiting:
+            yield from run_group(chain, cache, checks, discard)  # reads and checks them
     if not waiting:
         return
-    root = cells[0].out.parent
-    with closing(RayEngine(cluster, root.parent.name, say)) as engine:
-        sets = needed_sets(
-            [entry for chain in waiting for cell in chain.cells for entry in cell.recipe.data.entries], cache
-        )
+    root, began, pace = cells[0].out.parent, time.monotonic(), Pace(time.monotonic, 0.0, EVERY)
+    study = root.parent.name
+    with closing(RayEngine(cluster, study, say)) as engine:
+        sets = needed_sets((entry for chain in waiting for cell in chain for entry in cell.recipe.data.entries), cache)
         engine.check_nodes(sets)
-        tasks, board = Tasks[int](engine), Board(say, sum(len(chain.cells) for chain in waiting), engine)
-        expected = None if cluster.allow_different_machines else environment()
+        expected, tasks = None if cluster.allow_different_machines else environment(), Tasks[int](engine)
         for number, chain in enumerate(waiting):
-            first = chain.cells[0].recipe.runtime
-            assignment = Assignment(
-                root.parent.name,
-                chain.cells,
-                read_files([cell.out for cell in chain.cells if cell.out.exists()], True),
-                sets,
-                expected,
-                checks,
-            )
-            tasks.add(number, first.threads, first.device, run_assignment, assignment)
+            runtime = chain[0].recipe.runtime
+            files = read_files([cell.out for cell in chain if cell.out.exists()], True)
+            arguments = (study, chain, files, sets, expected, checks)
+            tasks.add(number, runtime.threads, runtime.device, run_chain, *arguments)
 
         def report(number: int, reason: str) -> None:
-            say(f"starting anew: {waiting[number].title} ({reason})")
+            say(f"starting anew: {' and '.join(cell.title for cell in waiting[number])} ({reason})")
 
-        for number, outcome in tasks.results(REPEATS, report):
+        for done, (number, outcome) in enumerate(tasks.results(REPEATS, report), 1):
             chain = waiting[number]
             if isinstance(outcome, Exception):
-                yield from ((cell, outcome) for cell in chain.cells)
+                yield from ((cell, outcome) for cell in chain)
             else:
-                node, errors, files = outcome
-                for name in sorted(files, key=lambda name: name.endswith(METRICS)):  # last, as it marks a finished run
-                    write_file(root / name, files[name])
-                for cell, error in zip(chain.cells, errors, strict=True):
-                    if error is None:
-                        write_json(cell.out / NODE, {"node": node})
-                    yield _finished(cell) if error is None else (cell, error)
-            board.count(len(chain.cells))
+                yield from _receive(chain, root, *outcome)
+            if pace.due() or done == len(waiting):
+                rate, left = done / (time.monotonic() - began), len(waiting) - done
+                running = min(left, engine.capacity(1))
+                say(
+                    f"tasks: {done} finished, {running} running, {left - running} waiting; {3600 * rate:.0f} per hour, "
+                    f"{duration_in_words(left / rate)} left; {format_count(len(engine.nodes()), 'node')}"
+                )
 
 
-def _finished(cell: Cell) -> Result:
-    return cell, read_metrics(cell.out / METRICS)
+def run_chain(
+    study: str,
+    chain: Sequence[Cell],
+    files: Files,
+    sets: Sequence[NeededSet],
+    expected: Mapping[str, Any] | None,
+    checks: Checks,
+) -> tuple[str, list[Exception | None], Files]:
+    """Run cells in a task, from the files that the driver has of them.
+
+    Return the node's name, the exceptions of the cells and their files. A node that joined late is refused without the
+    sets, or if its environment is not the expected one.
+    """
+    if expected not in (None, environment()):
+        raise RunFailed(f"node {node_name()} joined with another processor or other libraries; remove it")
+    if missing := find_sets(sets):
+        raise RunFailed(f"node {node_name()} joined without the set {missing[0].absolute}; copy it there")
+    with open_scratch(study) as scratch:
+        try:
+            for name, content in files.items():
+                _write(scratch / name, content)
+            moved = [
+                replace(cell, out=scratch / cell.out.name, trained=cell.trained and scratch / cell.trained.name)
+                for cell in map(without_workers, chain)
+            ]
+            results = [result for _, result in run_group(moved, CACHE, checks, discard)]
+            errors = [result if isinstance(result, Exception) else None for result in results]
+            # Only the cells that use a model need the sites' private state.
+            return node_name(), errors, read_files([cell.out for cell in moved], len(chain) > 1)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
-class Board:
-    """The lines about the course of a study."""
+def read_files(directories: Sequence[Path], all_files: bool) -> Files:
+    """Return the files of cells, without checkpoints and the private state of sites unless ``all_files``."""
+    files = {}
+    for directory in directories:
+        for path in sorted(directory.rglob("*")):
+            inside = path.relative_to(directory)
+            is_wanted = all_files or inside.parts[0] not in (SITES, CHECKPOINTS)
+            if is_wanted and path.is_file() and not path.name.startswith("."):
+                files[f"{directory.name}/{inside}"] = path.read_bytes()
+    return files
 
-    def __init__(self, say: Say, total: int, engine: RayEngine) -> None:
-        """Start counting."""
-        self._say, self._total, self._engine = say, total, engine
-        self._done, self._began, self._pace = 0, time.monotonic(), Pace(time.monotonic, 0.0, EVERY)
 
-    def count(self, cells: int) -> None:
-        """Count ended cells, and report them at most once per minute."""
-        self._done += cells
-        if self._pace.due() or self._done == self._total:
-            rate, left = self._done / (time.monotonic() - self._began), self._total - self._done
-            running = min(left, self._engine.capacity(1))
-            self._say(
-                f"{self._done} finished, {running} running, {left - running} waiting; {3600 * rate:.0f} per hour, "
-                f"{duration_in_words(left / rate)} left; {format_count(len(self._engine.nodes()), 'node')}"
-            )
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, content)
+
+
+def _receive(
+    chain: Sequence[Cell], root: Path, node: str, errors: Sequence[Exception | None], files: Files
+) -> Iterator[Result]:
+    """Write the files of cells, and yield the results."""
+    for name in sorted(files, key=lambda name: name.endswith(METRICS)):  # last, as they mark finished runs
+        _write(root / name, files[name])
+    for cell, error in zip(chain, errors, strict=True):
+        if error is None:
+            write_json(cell.out / NODE, {"node": node})
+        yield cell, error or read_metrics(cell.out / METRICS)
