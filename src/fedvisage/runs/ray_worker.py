@@ -93,7 +93,7 @@ class WorkerProcess:
                 tempfile.tempdir = self._scratch
             use_threads(self._threads)  # of the thread in which Ray executes jobs
             result = job(*(argument.read() if isinstance(argument, PackedMessage) else argument for argument in args))
-        except Exception as error:
+        except Exception as error:  # the driver gets every exception of its job
             return None, _as_picklable(error)
         if isinstance(result, Reply) and result.message is not None:
             result = replace(result, message=cast(Any, PackedMessage.pack(result.message)))
@@ -129,7 +129,7 @@ def _as_picklable(error: Exception) -> Exception:
     try:
         error.add_note(traceback.format_exc())
         pickle.loads(pickle.dumps(error))
-    except Exception:
+    except Exception:  # pickling calls code of the exception's class
         return RuntimeError(traceback.format_exc())
     return error
 
