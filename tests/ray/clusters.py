@@ -62,6 +62,7 @@ class Cluster:
             "RAY_AUTH_TOKEN_PATH": str(self.folder / "token"),
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
             "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_raylet_start_wait_time_s": "300",
             "RAY_worker_niceness": "0",  # Ray's 15 starves workers where other tests run
         }
         return {**os.environ, **own, **changes}
@@ -90,6 +91,7 @@ class Cluster:
             stderr=subprocess.STDOUT,
             text=True,
         )
+        self.nodes.append(Node(starter))  # before anything can fail, so that its processes are ended
         assert starter.stdout is not None
         output = []
         for line in starter.stdout:
@@ -98,7 +100,6 @@ class Cluster:
                 break
         else:
             raise AssertionError("".join(output))
-        self.nodes.append(Node(starter))
         return self.nodes[-1]
 
     def workers(self) -> list[psutil.Process]:
