@@ -99,12 +99,12 @@ class WorkerProcess:
             result = replace(result, message=cast(Any, PackedMessage.pack(result.message)))
         return result, None
 
-    @ray.method(concurrency_group="questions")  # type: ignore[misc]
+    @ray.method(concurrency_group="questions")
     def progress(self) -> tuple[int, int, int]:
         """Return the number of jobs so far, and the numbers of the current job's last ``report_progress``."""
         return (self._jobs, *self._progress)
 
-    @ray.method(concurrency_group="questions")  # type: ignore[misc]
+    @ray.method(concurrency_group="questions")
     def remove_scratch(self) -> None:
         """Remove the files of this process, which is killed next."""
         if self._scratch:
