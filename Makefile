@@ -16,7 +16,7 @@ QUICK := $(addprefix tests/,base data datasets faces federation metrics nn recip
 # Tests start hundreds of processes, each of which would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs notebooks setup demo test test-all coverage quick test-slow test-wheel test-dependencies test-processors distributed faults soak soak-tests hostile web browser lint reference calibrate benchmark wheel release-check clean
+.PHONY: docs notebooks setup demo test test-all coverage quick test-slow test-wheel test-dependencies test-processors test-ray distributed faults soak soak-tests hostile web browser lint reference calibrate benchmark wheel release-check clean
 
 setup: $(VENV)/.ready
 
@@ -32,7 +32,7 @@ demo: setup
 # gives the bytes of one process, bad input is refused. Most tests of more than 0.7 seconds have the marker long and are left to test-all.
 test: setup
 	$(PYTEST) -n $(TESTERS) $(SPREAD) $(SELECTED)
-	@echo "left out: most tests of more than 0.7 seconds (make test-all), tests marked slow (make test-slow: detector on rendered faces, every study at smoke size, full-size transformers, the wheel in an environment of its own, methods and models that share their code with another one), make browser (the page in Chromium, after make web), make test-processors (the same tests as other processors would compute), make distributed (every method through NVFlare), make calibrate, make benchmark"
+	@echo "left out: most tests of more than 0.7 seconds (make test-all), tests marked slow (make test-slow: detector on rendered faces, every study at smoke size, full-size transformers, the wheel in an environment of its own, methods and models that share their code with another one), make browser (the page in Chromium, after make web), make test-processors (the same tests as other processors would compute), make distributed (every method through NVFlare), make test-ray (two nodes of a Ray cluster), make calibrate, make benchmark"
 
 # All that make test runs, and the tests that take more than 0.7 seconds.
 test-all: setup
@@ -48,7 +48,7 @@ quick: setup
 	$(PYTEST) -n $(WORKERS) $(SPREAD) $(SELECTED) $(QUICK)
 
 test-slow: setup
-	$(BIN)/python -m pytest -m "slow and not distributed and not browser"
+	$(BIN)/python -m pytest -m "slow and not distributed and not browser and not ray"
 
 test-wheel: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow or not slow" tests/test_wheel.py
@@ -83,6 +83,10 @@ web: setup
 # Skipped where there is no Chromium, or before `make web`.
 browser: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/device/web
+
+# Two nodes on this machine; needs `pip install ".[ray]"`, and is skipped without it.
+test-ray: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m ray tests/ray
 
 distributed: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m distributed tests/distributed

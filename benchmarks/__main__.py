@@ -1,4 +1,4 @@
-"""Measure on a GPU (``python -m benchmarks gpu``), or run the rows of docs/benchmarks.md (``python -m benchmarks``)."""
+"""Measure on a GPU (``python -m benchmarks gpu``) or a Ray cluster (``ray``), or run the rows of docs/benchmarks.md."""
 
 import sys
 
@@ -9,6 +9,10 @@ def main() -> None:
         from benchmarks.gpu.program import main as measure
 
         sys.exit(measure(sys.argv[2:]))
+    if sys.argv[1:2] == ["ray"]:
+        from benchmarks.ray_cluster import main as measure_ray
+
+        sys.exit(measure_ray(sys.argv[2:]))
     from benchmarks.rows import main as run_rows
 
     run_rows()

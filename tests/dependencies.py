@@ -23,7 +23,7 @@ import sys
 from importlib.metadata import version
 print(*(f"{name} {version(name)}" for name in sys.argv[1:]), sep=", ")
 """
-UNTESTED_EXTRAS = ("docs", "dev")
+UNTESTED_EXTRAS = ("docs", "dev", "ray")  # make test-ray tests Ray
 TOOLS = ("httpx",)  # the test client of Starlette's older versions needs it
 FAST = "not slow and not browser and not long"
 SELECTION = (

@@ -23,10 +23,13 @@ MAY_CATCH_ALL = {
     "nvflare/site_program.py": {"_answer"},
     "device/service/guard.py": {"_answer"},
     "runs/engine.py": {"_deliver"},
+    "runs/ray_worker.py": {"execute", "_as_picklable"},
     "report/tracking/reporting.py": {"_or_without"},
+    "studies/cells.py": {"run_group"},
 }
 """By file: parsers of hostile files and foreign code, which can raise any exception; ends of NVFlare's processes and of
-the service's replies; and places that undo a step before they raise the error again."""
+the service's replies; jobs and cells, whose exceptions their caller gets; and places that undo a step before they raise
+the error again."""
 
 
 @cache

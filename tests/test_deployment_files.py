@@ -218,3 +218,33 @@ def test_damaged_archive_leaves_no_startable_kit(kit_and_archive: tuple[Path, Pa
     volume.mkdir()
     assert unpack(archive, volume).returncode != 0
     assert not (volume / "startup").exists()
+
+
+def test_ray_files_set_a_token_and_keep_the_dashboard_from_other_machines() -> None:
+    script = (DEPLOY / "ray" / "slurm.sh").read_text()
+    subprocess.run(["bash", "-n", str(DEPLOY / "ray" / "slurm.sh")], check=True)
+    assert "export RAY_AUTH_TOKEN RAY_AUTH_MODE=token RAY_USAGE_STATS_ENABLED=0" in script
+    assert "umask 077" in script
+    assert "--include-dashboard=false" in script
+    cluster = manifest(DEPLOY / "ray" / "raycluster.yaml", "RayCluster")["spec"]
+    assert cluster["authOptions"] == {"mode": "token"}
+    assert cluster["headGroupSpec"]["rayStartParams"]["dashboard-host"] == "127.0.0.1"
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    for group in groups:
+        (container,) = group["template"]["spec"]["containers"]
+        assert {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"} in container["env"]
+        assert container["resources"]["limits"] == container["resources"]["requests"]
+    machines = yaml.safe_load((DEPLOY / "ray" / "cluster.yaml").read_text())
+    starts = [machines[f"{role}_start_ray_commands"][-1] for role in ("head", "worker")]
+    assert all("umask 077" in start and "RAY_AUTH_MODE=token" in start for start in starts)
+    assert "--include-dashboard=false" in starts[0]
+    assert machines["file_mounts"]["~/.ray/auth_token"] == "token"
+    assert len({kind["node_config"]["InstanceType"] for kind in machines["available_node_types"].values()}) == 1
+
+
+def test_ray_versions_of_the_files_are_the_pinned_one() -> None:
+    pinned = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("ray=="))
+    assert manifest(DEPLOY / "ray" / "raycluster.yaml", "RayCluster")["spec"]["rayVersion"] == pinned.removeprefix(
+        "ray=="
+    )
+    assert f"ray[default]=={pinned.removeprefix('ray==')}" in (DEPLOY / "ray" / "cluster.yaml").read_text()

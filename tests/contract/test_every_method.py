@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,8 +23,8 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.method import Call, Home, Method, Upload
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.site import Site
-from fedvisage.federation.site_worker import LocalTransport
-from fedvisage.federation.wire.message import Message, encode
+from fedvisage.federation.site_worker import LocalTransport, SiteWorker
+from fedvisage.federation.wire.message import Message, Order, Reply, digest_of, encode
 from fedvisage.methods import METHODS
 from fedvisage.methods.models import resnet18
 from fedvisage.metrics.recorded import read_metrics
@@ -38,10 +38,24 @@ ALL = {**METHODS, **EXAMPLES}
 
 @dataclass(frozen=True)
 class Recorded:
-    """A run and every message that left a site in it."""
+    """A run, every message that left a site in it, and the calls that changed the message of their order."""
 
     out: Path
     sent: list[tuple[str, Message]]
+    changing: list[str]
+
+
+class WatchingTransport(LocalTransport):
+    """A transport that notes the calls that change the message of their order."""
+
+    def __init__(self, site_workers: Sequence[SiteWorker], run: Recorded) -> None:
+        super().__init__(site_workers, lambda site, message: run.sent.append((site, message)))
+        self._changing = run.changing
+
+    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+        before = {name: digest_of(order.message) for name, order in orders.items()}
+        yield from super().call(orders)
+        self._changing.extend(order.call for name, order in orders.items() if digest_of(order.message) != before[name])
 
 
 ALIKE = (
@@ -76,9 +90,8 @@ def method(request: pytest.FixtureRequest) -> Method:
 @pytest.fixture(scope="module")
 def recorded(method: Method, sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     """One run of the method, with a recorder on the wire; the tests below compare other runs with it."""
-    run = Recorded(tmp_path_factory.mktemp(method.name) / "run", [])
-    tapped = partial(LocalTransport, tap=lambda site, message: run.sent.append((site, message)))
-    run_toy(contract(sets, method), run.out, method=method, wire=tapped)
+    run = Recorded(tmp_path_factory.mktemp(method.name) / "run", [], [])
+    run_toy(contract(sets, method), run.out, method=method, wire=partial(WatchingTransport, run=run))
     return run
 
 
@@ -99,6 +112,12 @@ def test_a_small_run_ends_in_finite_weights_and_figures(method: Method, recorded
         assert all(math.isfinite(metrics[key]) for key in ("hter", "eer", "auc", "acer", "bpcer", "threshold"))
     assert metrics["method"] == method.name
     assert metrics["rounds"] == ROUNDS
+
+
+def test_no_call_changes_the_message_of_its_order(recorded: Recorded) -> None:
+    """Workers of an engine share one stored message."""
+    assert recorded.sent
+    assert recorded.changing == []
 
 
 FIXED = {"fedbabu": ("model.fc.weight", "model.fc.bias")}

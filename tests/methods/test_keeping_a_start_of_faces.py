@@ -103,7 +103,7 @@ def test_worker_processes_give_the_same_comparison(
 ) -> None:
     start = str(runs / "first" / "model.safetensors")
     with closing(LocalEngine(tmp_path / SCRATCH)) as engine:
-        wire = partial(WorkerTransport, engine=engine, workers=engine.start(2, 1))
+        wire = partial(WorkerTransport, engine=engine, workers=engine.start(2, 1, "cpu"))
         changes = {"training__start": start, "training__keep": "average"}
         run_toy(content(sets, people, **changes), tmp_path / "run", wire=wire)
     assert deterministic_files(tmp_path / "run") == deterministic_files(runs / "average")

@@ -26,6 +26,7 @@ from fedvisage.nn.compute import (
     resolve_compute,
 )
 from fedvisage.runs.directory import describe
+from fedvisage.runs.engine import LocalEngine
 from fedvisage.runs.evaluate import evaluate
 from fedvisage.runs.predict import predict
 from fedvisage.runs.workers import WorkerPool, recipe_of_worker
@@ -58,10 +59,13 @@ def algorithms(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("cpu", ["cpu"] * 4),
     ],
 )
-def test_workers_use_the_gpus_in_turn_unless_the_recipe_names_a_device(device: str, expected: list[str]) -> None:
+def test_workers_use_the_gpus_in_turn_unless_the_recipe_names_a_device(
+    device: str, expected: list[str], tmp_path: Path
+) -> None:
+    engine = LocalEngine(tmp_path)
     recipe = recipe_of(tree(SETS, runtime__device=device))
     assert [device_of_worker(device, number) for number in range(4)] == expected
-    assert [recipe_of_worker(recipe, number).runtime.device for number in range(4)] == expected
+    assert [recipe_of_worker(recipe, engine, number).runtime.device for number in range(4)] == expected
 
 
 @pytest.mark.usefixtures("three_gpus")
@@ -93,7 +97,7 @@ def test_auto_starts_one_worker_per_gpu(
     device: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = recipe_of(tree(SETS, runtime__device=device))
-    pool, notes = WorkerPool("auto", tmp_path), list[str]()
+    pool, notes = WorkerPool("auto", LocalEngine(tmp_path)), list[str]()
     monkeypatch.setattr(pool.engine, "capacity", lambda threads: 16)
     pool.start(recipe, METHODS["fedpad"], True, notes.append)
     assert len(pool.workers) == count

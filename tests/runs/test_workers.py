@@ -25,6 +25,7 @@ from tests.toy import (
     Sets,
     deterministic_files,
     files_below,
+    open_run_data,
     quiet_reporter,
     recipe_of,
     run_toy,
@@ -43,15 +44,18 @@ from fedvisage.federation.site_worker import SiteWorker
 from fedvisage.federation.wire.message import Message, Order, Reply
 from fedvisage.methods import METHODS
 from fedvisage.runs.engine import LocalEngine, Worker, WorkerLost, report_progress
+from fedvisage.runs.train import open_site_workers
 from fedvisage.runs.workers import (
     SCRATCH,
     WorkerPool,
     WorkerTransport,
     assign_sites,
+    execute_order,
     is_picklable,
     pack_setup,
     unpack_setup,
 )
+from fedvisage.tasks.catalogue import set_up
 
 KEPT: dict[str, Any] = {"training__optimizer__state": "kept", "training__rounds": 2}
 NORMAL = ("scaffold",)
@@ -68,7 +72,7 @@ def engine(tmp_path: Path) -> Iterator[LocalEngine]:
 
 @pytest.fixture
 def workers(engine: LocalEngine) -> Sequence[Worker]:
-    return engine.start(2, 1)
+    return engine.start(2, 1, "cpu")
 
 
 @pytest.fixture
@@ -313,7 +317,7 @@ def describe(message: Message, factor: int) -> tuple[list[str], float, int]:
 @pytest.mark.slow
 def test_workers_start_on_a_system_without_a_fork_server(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel_work, "FORK_SERVER", False)
-    (worker,) = engine.start(1, 1)
+    (worker,) = engine.start(1, 1, "cpu")
     stored = engine.put({"z": torch.ones(3), "a": torch.tensor(7)})
     assert worker.submit(describe, stored, 2).result() == (["z", "a"], 6.0, 7)
     assert worker.submit(os.getppid).result() == os.getpid()
@@ -370,12 +374,45 @@ def test_reason_against_parallel_sites_is_one_line(
     monkeypatch.setattr(sys.modules["__main__"], "check_of_a_script", check_of_a_script, raising=False)
     method = OWN[name] if name in OWN else METHODS.get(name, METHODS["fedpad"])
     threads = 256 if name == "too-many-threads" else 1
-    pool, lines = WorkerPool("auto" if threads > 1 else 2, tmp_path), list[str]()
+    pool, lines = WorkerPool("auto" if threads > 1 else 2, LocalEngine(tmp_path)), list[str]()
     pool.start(recipe_of(tree(sets, method, runtime__threads=threads), method), method, ours, lines.append)
     assert pool.workers == ()
     (line,) = lines
     assert reason in line
     assert "runtime.workers" in line
+
+
+class SmallEngine(LocalEngine):
+    """An engine of one core whose workers cannot share it, like a cluster."""
+
+    shared = False
+
+    def capacity(self, threads: int) -> int:
+        return 1 // threads
+
+
+@pytest.mark.parametrize(
+    ("name", "requested", "threads", "place", "keywords"),
+    [
+        ("fedsis", None, 1, "--on", ("one after another",)),
+        ("pooled", None, 1, "--on", ("merges",)),
+        ("fedpad", 2, 1, "recipe.runtime.workers", ("2 workers", "1 of them")),
+        ("fedpad", "auto", 2, "recipe.runtime.workers", ("2 threads", "0 of them")),
+    ],
+)
+def test_engine_that_cannot_share_cores_refuses_a_run_that_it_cannot_train(
+    name: str, requested: Any, threads: int, place: str, keywords: tuple[str, ...], sets: Sets, tmp_path: Path
+) -> None:
+    pool = WorkerPool(requested, SmallEngine(tmp_path))
+    with refused(place, *keywords):
+        pool.start(recipe_of(tree(sets, name, runtime__threads=threads)), METHODS[name], True, print)
+    assert pool.workers == ()
+
+
+def test_engine_that_cannot_share_cores_trains_even_at_one_worker(sets: Sets, tmp_path: Path) -> None:
+    pool = WorkerPool(None, SmallEngine(tmp_path))
+    pool.start(recipe_of(tree(sets)), METHODS["fedpad"], True, print)
+    assert len(pool.workers) == 1
 
 
 def test_method_of_importable_functions_is_pickled(sets: Sets) -> None:
@@ -394,9 +431,57 @@ def test_method_of_importable_functions_is_pickled(sets: Sets) -> None:
 
 @pytest.mark.parametrize(("name", "requested"), [("fedpad", None), ("fedpad", 1), ("pooled", 4)])
 def test_one_site_or_worker_starts_no_processes(name: str, requested: int | None, sets: Sets, tmp_path: Path) -> None:
-    pool, lines = WorkerPool(requested, tmp_path), list[str]()
+    pool, lines = WorkerPool(requested, LocalEngine(tmp_path)), list[str]()
     pool.start(recipe_of(tree(sets, name)), METHODS[name], True, lines.append)
     assert (pool.workers, lines) == ((), [])
+
+
+class HeldWorker:
+    """A worker whose first order lasts until the run asks for its progress; all other jobs end at once."""
+
+    def __init__(self, begun: list[str]) -> None:
+        self._begun, self._held, self.begun_before_the_first_reply = begun, list[Future[Any]](), list[str]()
+
+    def submit(self, job: Callable[..., Any], /, *args: Any) -> Future[Any]:
+        future = Future[Any]()
+        if job is not execute_order:
+            future.set_result(set())
+            return future
+        self._begun.append(args[0])
+        if args[0] == FIRST:
+            self._held.append(future)
+        else:
+            future.set_result(Reply(args[0], None, "absent"))
+        return future
+
+    def progress(self) -> tuple[int, int]:
+        if self._held:
+            self.begun_before_the_first_reply = list(self._begun)
+            self._held.pop().set_result(Reply(FIRST, None, "absent"))
+        return 0, 0
+
+    def close(self) -> None: ...
+
+
+FIRST = "S00"
+
+
+def test_sites_begin_in_sorted_order_and_only_a_few_replies_wait(
+    sets: Sets, tmp_path: Path, engine: LocalEngine
+) -> None:
+    """The first site takes longest. Meanwhile the other worker may take only the next three of twenty sites."""
+    names = [f"S{number:02}" for number in range(20)]
+    content = tree(sets, data__sites={name: str(sets["ABC"[number % 3]]) for number, name in enumerate(names)})
+    setup = set_up(recipe_of(content), METHODS["fedpad"])
+    data = open_run_data(content, tmp_path / "cache")
+    (tmp_path / "recipe.yaml").touch()
+    site_workers, _ = open_site_workers(setup, tmp_path, data, quiet_reporter())
+    begun = list[str]()
+    workers = [HeldWorker(begun) for _ in range(2)]
+    transport = WorkerTransport(site_workers, engine, workers)
+    replies = list(transport.call({name: Order("train", 1, {}, 0) for name in reversed(names)}))
+    assert [reply.site for reply in replies] == names == begun
+    assert sorted(worker.begun_before_the_first_reply for worker in workers) == [[], names[:4]]
 
 
 def test_sites_are_assigned_by_their_images() -> None:

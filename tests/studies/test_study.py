@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from tests.refusals import refused
+from tests.refusals import failed, refused
 from tests.toy import Sets, discard, scores_of, tree, write_study
 
+from fedvisage.base.errors import RunFailed
 from fedvisage.studies.conduct import run_study, shrink_for_smoke
 from fedvisage.studies.grid import Cell, cells_of, groups_of
 from fedvisage.studies.study import load_study
@@ -269,6 +270,27 @@ def test_parallel_cells_give_the_same_table_without_processes_per_site(
     environments = [json.loads(path.read_text()) for path in (tmp_path / "out").rglob("environment.json")]
     assert environments
     assert not any("workers" in environment for environment in environments)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("workers", [1, 2])
+def test_failing_cell_stops_only_the_cells_that_use_its_model(
+    workers: int, grid: dict[str, Any], tmp_path: Path
+) -> None:
+    path = write_study({**grid, "targets": ["U"], "seeds": [0], "paper": []}, tmp_path)
+    out, lines = tmp_path / "out", list[str]()
+    (out / "cells").mkdir(parents=True)
+    blocked = out / "cells" / "single-U-seed0"
+    blocked.touch()
+    with failed(RunFailed, "2 of 3 cells", "Single target U seed 0", "is a file"):
+        run_study(path, out, tmp_path / "cache", lines.append, workers=workers)
+    assert metrics_of(tmp_path, "fedpad-U-seed0")["target"] == "U"
+    assert not (out / "table.md").exists()
+    (line,) = (line for line in lines if line.startswith("failed: Fused"))
+    assert "Single target U seed 0" in line
+    blocked.unlink()
+    table = run_study(path, out, tmp_path / "cache", discard, workers=workers)
+    assert set(table["rows"]) == {"Single", "Fused", "FedPAD"}
 
 
 @pytest.mark.parametrize(

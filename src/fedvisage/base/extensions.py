@@ -21,6 +21,7 @@ EXTRA_OF = {
     **dict.fromkeys(("fastapi", "starlette", "uvicorn", "python_multipart"), "serve"),
     **dict.fromkeys(("onnxscript", "huggingface_hub"), "export"),
     "h5py": "datasets",
+    "ray": "ray",
 }
 """The extra of the wheel that brings a package, by the name under which it is imported."""
 

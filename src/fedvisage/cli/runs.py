@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,6 +35,7 @@ from fedvisage.cli.options import (
     with_options,
 )
 from fedvisage.runs import PRELOAD
+from fedvisage.runs.cluster import Cluster, prepare_ray
 from fedvisage.tasks.checks import Checks
 
 app = App()
@@ -98,7 +100,8 @@ def run(
         str,
         typer.Option(
             help="Transport: local runs all sites in this process; nvflare runs the federation of --kit, or without one"
-            " rehearses on this machine, with a process for the server and each site."
+            " rehearses on this machine, with a process for the server and each site; ray trains the sites on the nodes"
+            " of a Ray cluster."
         ),
     ] = "local",
     kit: Kit = None,
@@ -109,6 +112,7 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was interrupted.")] = False,
     cache: Cache = CACHE,
     *,
+    cluster: Cluster,
     checks: Checks,
     progress: ProgressOptions,
 ) -> None:
@@ -117,10 +121,12 @@ def run(
     from fedvisage.recipe import read_with_overrides, validate
     from fedvisage.studies.shipped import locate
 
-    if on not in ("local", "nvflare"):
-        raise UserError("--on", f"{on!r} is not a transport; choose local or nvflare")
-    if kit is not None and on == "local":
+    if on not in ("local", "nvflare", "ray"):
+        raise UserError("--on", f"{on!r} is not a transport; choose local, nvflare or ray")
+    if kit is not None and on != "nvflare":
         raise UserError("--kit", "belongs to a federation; add --on nvflare")
+    if cluster != Cluster() and on != "ray":
+        raise UserError("--address", "and other options of a cluster belong to Ray; add --on ray")
     tree = read_with_overrides(locate(recipe, verb="run"), overrides or [])
     # The recipe may still be invalid. If it asks for workers, the fork server loads torch while this process does.
     runtime = tree.get("runtime")
@@ -142,6 +148,12 @@ def run(
     with interruptible(CONTINUES if kit is None else FOLLOWS):
         if on == "local":
             figures = run_recipe(request, reporter)
+        elif on == "ray":
+            prepare_ray()
+            from fedvisage.runs.ray_engine import RayEngine
+
+            with closing(RayEngine(cluster, folder.name, reporter.say)) as engine:
+                figures = run_recipe(replace(request, engine=engine), reporter)
         else:
             from fedvisage.nvflare.commands import run_over_nvflare
 
@@ -173,10 +185,14 @@ class StudyOptions:
     """Processes; give the recipe as many threads as cores / workers."""
     blind: bool = False
     """Show only figures of the sites' held-out images, none of the target's."""
+    on: str = "local"
+    """Machines of the runs: local, or ray for the nodes of a Ray cluster."""
+    gpus_per_run: float = 1.0
+    """Share of a GPU per run on a Ray cluster; with 0.5, two runs share one."""
 
 
 @app.command()
-@with_options(leave_out=("verify",))
+@with_options(leave_out=("verify", "gpus_per_worker"))
 def study(
     study: Annotated[
         Path,
@@ -190,6 +206,7 @@ def study(
     cache: Cache = CACHE,
     *,
     options: StudyOptions,
+    cluster: Cluster,
     checks: Checks,
     progress: ProgressOptions,
 ) -> None:
@@ -197,10 +214,26 @@ def study(
     from fedvisage.studies.conduct import DIFFERENCES, run_study
     from fedvisage.studies.shipped import locate
 
+    given = asdict(options)
+    on, share = given.pop("on"), given.pop("gpus_per_run")
+    if on not in ("local", "ray"):
+        raise UserError("--on", f"{on!r} is not a place for runs; choose local or ray")
+    cluster = replace(cluster, gpus_per_worker=share)
+    if cluster != Cluster() and on != "ray":
+        raise UserError("--address", "and other options of a cluster belong to Ray; add --on ray")
     path = locate(study, verb="study")
     folder = out or Path("runs") / f"{study.stem}{'-smoke' if options.smoke else ''}"
     with interruptible(CONTINUES):
-        run_study(path, folder, cache, progress.reporter(), changes=changes or (), checks=checks, **asdict(options))
+        run_study(
+            path,
+            folder,
+            cache,
+            progress.reporter(),
+            changes=changes or (),
+            checks=checks,
+            cluster=cluster if on == "ray" else None,
+            **given,
+        )
     for name in ("blind.md",) if options.blind else ("table.md", DIFFERENCES):
         say((folder / name).read_text(encoding="utf-8"))
 

@@ -53,6 +53,9 @@ REPORT: Final = "import-report.json"
 
 _MANIFEST_LIMIT = 1 << 20
 
+MOVED: dict[Path, Path] = {}
+"""The places of sets on this machine by the places that recipes and views from another machine state."""
+
 FileName = Literal[
     "images.npy",
     "images-2.npy",
@@ -126,6 +129,7 @@ class Manifest(BaseModel):
 
 def read_manifest(path: Path) -> Manifest:
     """Read and check `set.json` in the directory of a set."""
+    path = MOVED.get(path, path)
     if not path.is_dir():
         raise UserError(str(path), "directory not found; give the directory of a prepared set")
     place = path / SET
@@ -186,6 +190,7 @@ class PreparedSet:
     @staticmethod
     def open(path: Path, verify: bool = False) -> PreparedSet:
         """Open a set after checking its files; `verify` also compares their digests, which reads everything."""
+        path = MOVED.get(path, path)
         try:
             manifest = read_manifest(path)
             for missing in {IMAGES, ROWS} - manifest.files.keys():

@@ -47,6 +47,9 @@ from fedvisage.tasks.opened import RunData
 
 PACKAGES = ("torch", "timm", "numpy", "scikit-learn", "opencv-python-headless", "safetensors")
 
+INSTRUCTION_SETS = ("sse", "ssse", "avx", "amx", "fma", "f16c", "asimd", "sve", "bf16", "i8mm")
+"""The beginnings of their names."""
+
 
 def describe(compute: Compute, threads: int) -> dict[str, Any]:
     """Return versions, processor, device, memory layout, number format and threads."""
@@ -67,6 +70,12 @@ def describe(compute: Compute, threads: int) -> dict[str, Any]:
         "threads": threads,
         **({"deterministic": True} if torch.are_deterministic_algorithms_enabled() else {}),
     }
+
+
+def processor_features() -> list[str]:
+    """Return the instruction sets of the processor that numerical libraries choose their code by."""
+    names = _field("/proc/cpuinfo", "flags") or _field("/proc/cpuinfo", "Features")
+    return sorted(name for name in names.split() if name.startswith(INSTRUCTION_SETS))
 
 
 def peak_rss_mb(workers: Iterable[int] = ()) -> float:
@@ -224,8 +233,8 @@ class RunDirectory:
             return {}
         return settings if settings["layout"] in LAYOUTS and settings["precision"] in ("fp32", "bf16") else {}
 
-    def record_start(self, setup: Setup, data: RunData, overlap: Mapping[str, Any], workers: int) -> None:
-        """Write the files that describe a run before it trains.
+    def record_start(self, setup: Setup, data: RunData, overlap: Mapping[str, Any], workers: Mapping[str, Any]) -> None:
+        """Write the files that describe a run before it trains; the environment record gets that of its workers.
 
         A run is refused with other data or another method than it began with. A run with a checkpoint, which has the
         digests of these files, keeps them. Without one, training begins again, so the process is recorded again.
@@ -244,9 +253,8 @@ class RunDirectory:
                 changed[0],
                 f"is not the data that {self / DATA} records for the start of the run; restore it, or start a new run",
             )
-        environment = describe(setup.compute, setup.recipe.runtime.threads)
-        if workers:  # no byte of the result depends on their number
-            environment["workers"] = workers
+        # No byte of the result depends on the number of workers.
+        environment = {**describe(setup.compute, setup.recipe.runtime.threads), **workers}
         # A method that was passed in is recorded by its modules and the digest of its source.
         if origin := origin_of(setup.method, setup.recipe.method):
             environment["method"] = origin

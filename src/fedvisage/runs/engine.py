@@ -1,8 +1,8 @@
 """Workers that execute jobs in other processes: a small interface, and its implementation by processes of this machine.
 
 A job is a function that other processes can import, with arguments that can be pickled. The interface has no pipes,
-process IDs, shared memory or local files, so that workers on other machines can implement it, too.
-docs/decisions/0037-worker-engine.md gives the reasons.
+process IDs, shared memory or local files: ``runs/ray_engine.py`` implements it for several machines.
+docs/decisions/0037-worker-engine.md and 0047-ray.md give the reasons.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import itertools
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures.process import BrokenProcessPool
 from ctypes import Array, c_longlong
@@ -26,13 +26,15 @@ from safetensors.torch import load_file
 from fedvisage.base.parallel import LastingProcess, start_fork_server
 from fedvisage.base.processes import cores, use_threads
 from fedvisage.federation.wire.message import Message, Reply, encode, plain
+from fedvisage.nn.compute import device_of_worker, gpus_of
+from fedvisage.recipe import Recipe
 from fedvisage.runs import PRELOAD
 
 Result = TypeVar("Result")
 
 
 class WorkerLost(Exception):
-    """A worker ended before its job was finished. Its state is lost."""
+    """A worker ended before its job was finished, for a reason that begins with the worker. Its state is lost."""
 
 
 class Worker(Protocol):
@@ -57,12 +59,33 @@ class Worker(Protocol):
 class Engine(Protocol):
     """A source of workers."""
 
+    shared: bool
+    """Workers share the cores of this machine with each other, so that there may be more than :meth:`capacity`.
+
+    Without this, a run on the engine trains at workers or not at all.
+    """
+
     def capacity(self, threads: int) -> int:
         """Return how many workers with this many threads can run at the same time without waiting."""
         ...
 
-    def start(self, count: int, threads: int) -> Sequence[Worker]:
-        """Start workers. Their modules are loaded while the caller goes on."""
+    def gpus(self, device: str) -> int:
+        """Return how many workers the GPUs of a recipe's device serve at the same time; 0 for a CPU."""
+        ...
+
+    def device_of(self, device: str, number: int) -> str:
+        """Return the device of a recipe as a worker names it, by the worker's number."""
+        ...
+
+    def start(self, count: int, threads: int, device: str) -> Sequence[Worker]:
+        """Start workers for a recipe's device. Their modules are loaded while the caller goes on."""
+        ...
+
+    def wait(self, recipe: Recipe, cache: Path) -> Mapping[str, Any]:
+        """Wait until the workers can take jobs and have the sets of a recipe, which are here or in the cache.
+
+        Return what the record of the run's environment adds for the workers.
+        """
         ...
 
     def put(self, message: Message) -> Any:
@@ -75,6 +98,8 @@ class Engine(Protocol):
 
 
 # The implementation by processes of this machine.
+
+LOST = "a worker process ended unexpectedly, perhaps for lack of memory"
 
 
 @dataclass(frozen=True)
@@ -102,6 +127,8 @@ class LocalEngine:
     Where the system has no fork server, each process loads the modules itself.
     """
 
+    shared = True
+
     def __init__(self, scratch: Path) -> None:
         """Take a directory for files of workers and messages, which is created with the first job."""
         self._scratch = scratch
@@ -112,11 +139,23 @@ class LocalEngine:
         """Divide the cores among workers."""
         return max(1, cores() // threads)
 
-    def start(self, count: int, threads: int) -> Sequence[Worker]:
-        """Start the fork server. Each process begins with its first job; all processes see all GPUs."""
+    def gpus(self, device: str) -> int:
+        """Return the number of GPUs: each serves one process."""
+        return len(gpus_of(device))
+
+    def device_of(self, device: str, number: int) -> str:
+        """Return the GPUs in turn, because all processes see all of them."""
+        return device_of_worker(device, number)
+
+    def start(self, count: int, threads: int, device: str) -> Sequence[Worker]:
+        """Start the fork server. Each process begins with its first job."""
         start_fork_server(PRELOAD)
         self._workers += [LocalWorker(self._scratch / f"worker-{number}", threads) for number in range(count)]
         return self._workers
+
+    def wait(self, recipe: Recipe, cache: Path) -> Mapping[str, Any]:
+        """Return at once, because a process takes its first job while it starts, and reads the same disks."""
+        return {}
 
     def put(self, message: Message) -> StoredMessage:
         """Write a message to a file, which is removed when the returned object is."""
@@ -154,7 +193,7 @@ class LocalWorker:
                 self._process = LastingProcess(begin, fork_server=True)
             self._process.submit(_execute, job, args).add_done_callback(partial(_deliver, future))
         except (RuntimeError, EOFError):  # the process was lost, or ended, before this job
-            future.set_exception(WorkerLost())
+            future.set_exception(WorkerLost(LOST))
         return future
 
     def progress(self) -> tuple[int, int]:
@@ -168,20 +207,20 @@ class LocalWorker:
             self._process.end()
 
 
-class _Current:
+class Current:
     """The memory for the progress of this worker process; None in any other process."""
 
-    progress: Array[c_longlong] | None = None
+    progress: Array[c_longlong] | list[int] | None = None
 
 
 def report_progress(finished: int, total: int) -> None:
     """Report from within a job how many of its steps are finished."""
-    if _Current.progress is not None:
-        _Current.progress[:] = [finished, total]
+    if Current.progress is not None:
+        Current.progress[:] = [finished, total]
 
 
 def _begin_worker(progress: Array[c_longlong], threads: int, scratch: Path) -> None:
-    _Current.progress = progress
+    Current.progress = progress
     tempfile.tempdir = str(scratch)
     use_threads(threads)
 
@@ -206,7 +245,7 @@ def _deliver(future: Future[Any], finished: Future[Any]) -> None:
             result = replace(result, message=stored.read())
             stored.path.unlink()
     except (BrokenProcessPool, CancelledError):
-        future.set_exception(WorkerLost())
+        future.set_exception(WorkerLost(LOST))
     except Exception as error:  # the caller gets every exception of its job
         future.set_exception(error)
     else:

@@ -20,6 +20,7 @@ from fedvisage.metrics.operating_point import LEAST_SITES
 from fedvisage.metrics.threshold import ON_TRAINING
 from fedvisage.recipe import Federation, Recipe
 from fedvisage.recipe.data import named_weights
+from fedvisage.runs.engine import Engine
 from fedvisage.runs.workers import Wire
 from fedvisage.tasks import shortcuts
 from fedvisage.tasks.catalogue import Setup, task_of
@@ -54,6 +55,8 @@ class Request:
     """Opens the data that this machine has; without it, all data of the recipe."""
     checks: Checks = USUAL
     """The faults of the data that are allowed, and the thoroughness of the checks."""
+    engine: Engine | None = None
+    """Starts the workers of the sites; without it, processes of this machine."""
     report: bool = False
     """Write the report at the end of the run."""
 

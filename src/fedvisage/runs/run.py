@@ -22,10 +22,11 @@ from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.nn.compute import report_nondeterminism
 from fedvisage.report.tracking.reporting import report_to_trackers
 from fedvisage.runs.directory import METRICS, REPORT, RunDirectory, peak_rss_mb, snapshot_path
+from fedvisage.runs.engine import LocalEngine
 from fedvisage.runs.layout import with_chosen_settings
 from fedvisage.runs.request import Request
 from fedvisage.runs.train import open_site_workers, train_over_transport
-from fedvisage.runs.workers import WorkerPool, remove_scratch
+from fedvisage.runs.workers import SCRATCH, WorkerPool, remove_scratch
 from fedvisage.tasks import saved_model
 from fedvisage.tasks.catalogue import Setup, set_up, task_of
 from fedvisage.tasks.opened import RunData
@@ -38,7 +39,8 @@ def run(request: Request, reporter: Reporter) -> Metrics:
 
     A finished run is not repeated: its metrics are returned.
     """
-    directory, pool = RunDirectory(request.out), WorkerPool(request.recipe.runtime.workers, request.out)
+    directory = RunDirectory(request.out)
+    pool = WorkerPool(request.recipe.runtime.workers, request.engine or LocalEngine(request.out / SCRATCH))
     # No byte of the result depends on the number of workers, so the run's files do not mention it.
     runtime = request.recipe.runtime.model_copy(update={"workers": None})
     recipe = directory.with_recorded_values(request.recipe.model_copy(update={"runtime": runtime}))
@@ -55,7 +57,7 @@ def run(request: Request, reporter: Reporter) -> Metrics:
                 # Another process may have finished the run while this one opened its data.
                 metrics = directory.finished_metrics(setup.recipe, resume=True)
                 if metrics is None:
-                    directory.record_start(setup, data, overlap, len(pool.workers))
+                    directory.record_start(setup, data, overlap, pool.wait(setup.recipe, request.cache))
                     trained = train_model(request, setup, data, pool, reporter)
                     metrics = evaluate(setup, request.out, data, trained, pool, reporter.say)
         trackers.finish(metrics)

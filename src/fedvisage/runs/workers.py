@@ -9,7 +9,6 @@ from __future__ import annotations
 import pickle
 import shutil
 import tempfile
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -18,22 +17,22 @@ from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from threading import RLock
 from typing import Any, Literal
 
 from fedvisage import recipe as recipes
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.processes import cores
-from fedvisage.base.progress import Say
+from fedvisage.base.progress import Say, format_count
 from fedvisage.federation.batch import round_length
 from fedvisage.federation.method import Method
 from fedvisage.federation.record.store import SiteStore, StateCache
 from fedvisage.federation.site_worker import LocalTransport, SiteWorker
 from fedvisage.federation.wire.message import Message, Order, Reply, Transport, plain
 from fedvisage.methods import find, read_method
-from fedvisage.nn.compute import device_of_worker, gpus_of
 from fedvisage.recipe import Recipe
 from fedvisage.runs.directory import peak_kb
-from fedvisage.runs.engine import Engine, LocalEngine, Worker, WorkerLost, report_progress
+from fedvisage.runs.engine import Engine, Worker, WorkerLost, report_progress
 from fedvisage.tasks.catalogue import set_up
 
 # The jobs of a worker. They keep the sites of the worker's process in memory, and their files in its scratch space.
@@ -137,6 +136,9 @@ SCRATCH = ".workers"
 """The folder in a run's directory for the files of its local workers."""
 POLL_SECONDS = 0.1
 """The time in seconds between two reports of the sites' progress."""
+SITES_PER_WORKER = 2
+"""The sites per worker that are between the start of their order and the use of their reply. More replies would wait in
+memory for their turn in sorted order."""
 
 Wire = Callable[[Sequence[SiteWorker]], Transport]
 """A function that makes a transport from the sites of this process."""
@@ -144,10 +146,13 @@ Wire = Callable[[Sequence[SiteWorker]], Transport]
 Workers = Literal["auto"] | int | None
 """The values of ``runtime.workers``."""
 
+Job = Callable[[Worker], Future[Reply]]
+"""Begins the order of a site at a worker."""
 
-def recipe_of_worker(recipe: Recipe, number: int) -> Recipe:
+
+def recipe_of_worker(recipe: Recipe, engine: Engine, number: int) -> Recipe:
     """Return a recipe with the device of one worker."""
-    device = {"device": device_of_worker(recipe.runtime.device, number)}
+    device = {"device": engine.device_of(recipe.runtime.device, number)}
     return recipe.model_copy(update={"runtime": recipe.runtime.model_copy(update=device)})
 
 
@@ -159,10 +164,9 @@ def remove_scratch(out: Path) -> None:
 class WorkerPool:
     """The workers of a run; none before :meth:`start`."""
 
-    def __init__(self, requested: Workers, out: Path) -> None:
-        """Store the number of workers that the recipe asks for, and the run's directory."""
-        self._requested = requested
-        self.engine: Engine = LocalEngine(out / SCRATCH)
+    def __init__(self, requested: Workers, engine: Engine) -> None:
+        """Store the number of workers that the recipe asks for, and the engine that starts them."""
+        self._requested, self.engine = requested, engine
         self.workers: Sequence[Worker] = ()
         self.peaks_kb: list[int] = []
         """The peak memory of each worker, after training."""
@@ -170,23 +174,27 @@ class WorkerPool:
     def start(self, recipe: Recipe, method: Method, ours: bool, say: Say) -> None:
         """Start the useful number of workers; they load their modules while the run opens its data.
 
-        If the sites cannot train in parallel, report the reason in one line and start none; the sites then train one
-        after another, as without the key. ``ours`` is false if the caller passed in another transport.
+        If the sites cannot train in parallel on this machine, report the reason in one line and start none; the sites
+        then train one after another, as without the key. Another engine refuses such a run. ``ours`` is false if the
+        caller passed in another transport.
         """
-        sites, threads = 1 if method.pooled else len(recipe.data.sites), recipe.runtime.threads
-        if self._requested is None or self._requested == 1 or sites == 1:
+        engine, requested, threads, device = self.engine, self._requested, recipe.runtime.threads, recipe.runtime.device
+        sites = 1 if method.pooled else len(recipe.data.sites)
+        if engine.shared and (requested in (None, 1) or sites == 1):
             return
-        gpus = len(gpus_of(recipe.runtime.device))
-        # With "auto", each GPU serves one process. On a CPU, if the sites do not divide evenly, the operating system
-        # shares the cores among one more process.
-        slots = min(self.engine.capacity(threads), gpus or sites)
-        best = slots + (not gpus and slots > 1 and sites % slots > 0)
-        count = min(sites, best if isinstance(self._requested, str) else self._requested)
+        gpus, capacity = engine.gpus(device), engine.capacity(threads)
+        # With "auto", each GPU serves as many processes as the engine says. On this machine's CPU, if the sites do not
+        # divide evenly, the operating system shares the cores among one more process.
+        slots = min(capacity, gpus or sites)
+        best = slots + (engine.shared and not gpus and slots > 1 and sites % slots > 0)
+        count = min(sites, requested if isinstance(requested, int) else best)
         reason = None
-        if count == 1:
+        if engine.shared and count == 1:
             reason = f"one process uses {'the GPU' if gpus == 1 else 'all cores with its threads'}"
         elif not ours:
             reason = "the transport that was passed in decides where its sites are"
+        elif method.pooled:
+            reason = f"{method.name} merges all sites into one"
         elif method.in_turn:
             reason = f"{method.name} visits its sites one after another"
         elif not is_picklable(method, recipe):
@@ -194,12 +202,23 @@ class WorkerPool:
                 f"{method.name} was passed in and cannot be sent to another process, because not all of its functions "
                 "can be imported by name"
             )
-        if reason is not None:
+        if reason is not None and engine.shared:
             say(f"note: {reason}; runtime.workers changes nothing")
             return
-        if threads > 1 and count * threads > cores():
+        if reason is not None:
+            raise UserError("--on", f"{reason}; leave the option out to train in this process")
+        if not engine.shared and (count > slots or not slots):
+            what = f"{format_count(max(count, 1), 'worker')} of {format_count(threads, 'thread')}"
+            limit = f"{capacity} of them at the same time" if count > capacity or not gpus else f"{gpus} on its GPUs"
+            advice = f"but the cluster has room for {limit}; ask for fewer, or add nodes"
+            raise UserError("recipe.runtime.workers", f"asks for {what}, {advice}")
+        if threads > 1 and engine.shared and count * threads > cores():
             say(f"note: {count} processes of {threads} threads are slow on {cores()} cores; set runtime.threads=1")
-        self.workers = self.engine.start(count, threads)
+        self.workers = engine.start(count, threads, device)
+
+    def wait(self, recipe: Recipe, cache: Path) -> dict[str, Any]:
+        """Wait until the workers can take jobs, and return their part of the record of the run's environment."""
+        return {"workers": len(self.workers), **self.engine.wait(recipe, cache)} if self.workers else {}
 
     @contextmanager
     def wire(self, otherwise: Wire) -> Iterator[Wire]:
@@ -213,11 +232,8 @@ class WorkerPool:
         try:
             yield partial(WorkerTransport, engine=self.engine, workers=self.workers)
             self.peaks_kb = [worker.submit(peak_kb).result() or 0 for worker in self.workers]
-        except WorkerLost:
-            raise RunFailed(
-                "a worker process ended unexpectedly, perhaps for lack of memory; use fewer workers "
-                "(runtime.workers); --resume continues the run"
-            ) from None
+        except WorkerLost as error:
+            raise RunFailed(f"{error}; use fewer workers (runtime.workers); --resume continues the run") from None
         finally:
             self.engine.close()
 
@@ -302,7 +318,9 @@ class WorkerTransport:
             ]
         )
         recipe, method = self._workspace.recipe, self._workspace.method
-        setups = [pack_setup(recipe_of_worker(recipe, number), method) for number in range(len(self._workers))]
+        setups = [
+            pack_setup(recipe_of_worker(recipe, self._engine, number), method) for number in range(len(self._workers))
+        ]
         opening = [worker.submit(open_sites, setup, data) for worker, setup in zip(self._workers, setups, strict=True)]
         for future in opening:
             future.result()
@@ -315,43 +333,52 @@ class WorkerTransport:
                     content = site.store.committed_content() if site.store.generation else b""
                     worker.submit(restore_site, name, site.store.generation, content, site.releases.files()).result()
 
-    def _jobs_of(self, orders: Mapping[str, Order]) -> dict[str, tuple[Any, ...]]:
-        """Return the arguments of :func:`execute_order` per site; tensors that all sites are sent are stored once."""
+    def _jobs_of(self, orders: Mapping[str, Order]) -> dict[str, Job]:
+        """Return the job of each site; tensors that all sites are sent are stored once, others when a job begins."""
         messages = [order.message for order in orders.values()]
         first = messages[0] if messages else {}
         common = {key: value for key, value in first.items() if all(message.get(key) is value for message in messages)}
         shared = [self._engine.put(common)] if common else []
-        jobs = {}
-        for name, order in orders.items():
+
+        def begin(name: str, order: Order, worker: Worker) -> Future[Reply]:
             separate = {key: value for key, value in order.message.items() if key not in common}
             parts = [*shared, self._engine.put(separate)] if separate else shared
-            jobs[name] = (name, replace(order, message={}), tuple(order.message), *parts)
-        return jobs
+            return worker.submit(execute_order, name, replace(order, message={}), tuple(order.message), *parts)
 
-    def _execute(self, jobs: dict[str, tuple[Any, ...]]) -> Iterator[Reply]:
-        """Execute and remove jobs of several sites at the same time, and yield the replies in sorted order of sites."""
+        return {name: partial(begin, name, order) for name, order in orders.items()}
+
+    def _execute(self, jobs: dict[str, Job]) -> Iterator[Reply]:
+        """Execute and remove jobs of several sites at the same time, and yield the replies in sorted order of sites.
+
+        Sites begin in this order, too, and only the next few after the last used reply.
+        """
         names, replies = sorted(jobs), dict[str, Reply]()
-        largest_first = sorted(names, key=lambda name: (-self._images[name], name))
-        homeless = deque(name for name in largest_first if name not in self._homes)
-        waiting = {
-            worker: deque(name for name in largest_first if self._homes.get(name) is worker) for worker in self._workers
-        }
+        waiting, idle, used, lock = list(names), set(self._workers), 0, RLock()
+        window = SITES_PER_WORKER * len(self._workers)
         finished: SimpleQueue[tuple[str, Future[Reply]]] = SimpleQueue()
 
-        def begin_next(worker: Worker) -> None:
-            with suppress(IndexError):  # another worker may have taken the last site
-                name = (waiting[worker] or homeless).popleft()
-                self._homes[name], self._running[worker] = worker, name
-                worker.submit(execute_order, *jobs.pop(name)).add_done_callback(partial(finish, worker, name))
+        def begin_jobs() -> None:
+            """Give each idle worker its next site in the window, or one that any worker may take."""
+            with lock:
+                for worker in self._workers:
+                    coming = [name for name in waiting if name in names[used : used + window]]
+                    of_worker = [name for name in coming if self._homes.get(name) is worker]
+                    candidates = of_worker or [name for name in coming if name not in self._homes]
+                    if worker in idle and candidates:
+                        name = candidates[0]
+                        waiting.remove(name)
+                        idle.remove(worker)
+                        self._homes[name], self._running[worker] = worker, name
+                        jobs.pop(name)(worker).add_done_callback(partial(finish, worker, name))
 
         def finish(worker: Worker, name: str, future: Future[Reply]) -> None:
             # In a thread of the engine, so that no worker waits while this process admits a reply.
             finished.put((name, future))
             if future.exception() is None:
-                begin_next(worker)
+                idle.add(worker)
+                begin_jobs()
 
-        for worker in self._workers:
-            begin_next(worker)
+        begin_jobs()
         for name in names:
             while name not in replies:
                 with suppress(Empty):
@@ -365,6 +392,8 @@ class WorkerTransport:
                         self._workspace.on_batch(*progress)
             reply = replies.pop(name)
             message = reply.message and {key: plain(value) for key, value in reply.message.items()}
+            used += 1
+            begin_jobs()
             yield replace(reply, message=message)
 
     def _sites_with_state(self) -> set[str]:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import as_completed
-from dataclasses import replace
+from collections.abc import Sequence
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from fedvisage.base.errors import UserError
+from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.files import json_key, write_atomically, write_json
 from fedvisage.base.processes import block_signals, cores, worker_processes
-from fedvisage.base.progress import Reporter, Say, discard
+from fedvisage.base.progress import Say, discard, format_count
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import ONLY, split_entry
 from fedvisage.datasets.show import contact_sheet
 from fedvisage.datasets.sources import SYNTHETIC, resolve, without_part
 from fedvisage.methods import find, read_method
-from fedvisage.metrics.recorded import Metrics
 from fedvisage.recipe import tree_of as recipe_tree
 from fedvisage.recipe import validate
 from fedvisage.render.domains import DOMAINS
@@ -28,10 +23,9 @@ from fedvisage.render.sets import Synthesis, parse_synthesis
 from fedvisage.report.page import write_report
 from fedvisage.report.tables import as_csv, as_latex
 from fedvisage.report.tables import markdown as as_markdown
-from fedvisage.runs.directory import METRICS, RunDirectory, close_settings
-from fedvisage.runs.request import Request
-from fedvisage.runs.run import run
-from fedvisage.runs.train import adoption
+from fedvisage.runs.cluster import Cluster, prepare_ray
+from fedvisage.runs.directory import METRICS
+from fedvisage.studies.cells import run_here
 from fedvisage.studies.grid import Cell, cells_of, groups_of, tree_of, with_changes
 from fedvisage.studies.page import differences, render
 from fedvisage.studies.roots import Root, on_root
@@ -188,6 +182,7 @@ def run_study(
     sets: Path | None = None,
     blind: bool = False,
     checks: Checks = USUAL,
+    cluster: Cluster | None = None,
 ) -> dict[str, Any]:
     """Run the missing cells of a study, and write its tables; different targets and seeds may run in parallel.
 
@@ -196,7 +191,7 @@ def run_study(
     layout or prepared; missing sets are imported into ``sets``, by default a directory next to ``out``
     (``studies.roots``). ``blind`` reports figures of the sites' held-out images only and writes them to ``blind.md``:
     choices rest on these, and the target's figures stay unread. ``checks`` lists the problems of sets that do not stop
-    a study.
+    a study. With ``cluster``, the nodes of a Ray cluster run the cells.
     """
     study = with_changes(load_study(path), changes)
     if blind:
@@ -220,9 +215,19 @@ def run_study(
             except UserError as error:
                 place = f"{cell.row}, target {cell.target}: {error.place}"
                 raise UserError(place, f"{error.message}{remedy}") from error
-    groups = groups_of(cells)
-    results: list[dict[str, Any]] = []
-    for cell, metrics in _finished_cells(groups, cache, workers, checks, say):
+    if cluster is None:
+        finished = run_here(groups_of(cells), cache, workers, checks, say)
+    else:
+        prepare_ray()
+        from fedvisage.studies.on_ray import run_on_cluster
+
+        finished = run_on_cluster(cells, cluster, cache, checks, say)
+    results, failures = list[dict[str, Any]](), list[tuple[str, Exception]]()
+    for cell, metrics in finished:
+        if isinstance(metrics, Exception):
+            failures.append((cell.title, metrics))
+            say(f"failed: {cell.title}: {metrics}")
+            continue
         figures = {name: value_of(metrics, name) for name in study.figures}
         members = {} if blind else metrics.parts("members")  # their figures are on the target
         results.append(
@@ -237,6 +242,12 @@ def run_study(
         values = [f"{name} {scale(name) * value:.1f}" for name, value in figures.items() if value is not None]
         position = f"{len(results)}/{len(cells)}  {cell.row:{max(map(len, study.rows))}} target {cell.target}"
         say("  ".join([position, f"seed {cell.seed}", *values]))
+    if failures:
+        title, error = failures[0]
+        raise RunFailed(
+            f"{len(failures)} of {format_count(len(cells), 'cell')} failed, the first one {title}: {error}; after a "
+            "correction the same command runs these cells"
+        ) from error
     # Groups finish in any order; sorting makes the table independent of it.
     results.sort(key=lambda result: (result["seed"], result["target"]))
     table = summarise(study, results)
@@ -268,45 +279,6 @@ def _write(
     }
     for file, form in forms.items():
         write_atomically(out / file, form.encode())
-
-
-def _finished_cells(
-    groups: list[list[Cell]], cache: Path, workers: int, checks: Checks, say: Say
-) -> Iterator[tuple[Cell, Metrics]]:
-    """Run groups of cells and yield the cells as they finish.
-
-    Cells of a group run in order, because a row may evaluate the model of an earlier one.
-    """
-    if workers == 1:
-        yield from ((cell, _run_cell(cell, cache, checks, say)) for group in groups for cell in group)
-        return
-    for entry in sorted({entry for group in groups for cell in group for entry in cell.recipe.data.entries}):
-        resolve(split_entry(without_part(entry)[0])[0], cache, workers=workers, say=say)
-    with worker_processes(workers) as pool:
-        with block_signals():
-            running = [pool.submit(_run_group, group, cache, checks) for group in groups]
-        for done in as_completed(running):
-            yield from done.result()
-
-
-def _run_group(group: list[Cell], cache: Path, checks: Checks) -> list[tuple[Cell, Metrics]]:
-    """Run a group in a worker process; its sites get no workers, because the groups already use all cores."""
-    results = []
-    for cell in group:
-        runtime = {key: value for key, value in cell.resolved["runtime"].items() if key != "workers"}
-        alone = replace(cell, resolved={**cell.resolved, "runtime": runtime})
-        results.append((cell, _run_cell(alone, cache, checks)))
-    return results
-
-
-def _run_cell(cell: Cell, cache: Path, checks: Checks, say: Say = discard) -> Metrics:
-    recipe, training = cell.recipe, None
-    if cell.trained is not None:
-        # The rule may choose otherwise on this machine, but adopting a model does not train it again.
-        recipe, training = close_settings(recipe, RunDirectory(cell.trained).settings), adoption(cell.trained)
-    name = f"{cell.row} target {cell.target} seed {cell.seed}"
-    reporter = say.part(name) if isinstance(say, Reporter) else Reporter(Console(), quiet=True)
-    return run(Request(recipe, cell.out, cache, resume=True, training=training, checks=checks), reporter)
 
 
 # The demonstration: FedPAD and FedFR with baselines at toy size, from rendered faces to a report.

@@ -35,6 +35,11 @@ class Cell:
     trained: Path | None
 
     @property
+    def title(self) -> str:
+        """The name of the cell in messages."""
+        return f"{self.row} target {self.target} seed {self.seed}"
+
+    @property
     def recipe(self) -> Recipe:
         """The cell's recipe."""
         return recipes.validate(self.resolved, read_method)
