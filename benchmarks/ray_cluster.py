@@ -69,7 +69,7 @@ def measure_visits(engines: Sequence[Engine]) -> None:
 def seconds_of_rounds(recipe: Recipe, out: Path, engine: Engine | None) -> float:
     """Train, and return the median seconds of a round without the first."""
     run(Request(recipe, out, out.parent / "cache", engine=engine), Reporter(Console(), quiet=True))
-    return median(row["seconds"] for row in read_lines(out / ROUNDS)[1:])
+    return float(median(row["seconds"] for row in read_lines(out / ROUNDS)[1:]))
 
 
 def measure_sites(cluster: Cluster, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The soak: ``python -m campaigns.soak --minutes 60`` writes its tables into ``docs/results/reliability.md`` (``make soak``).
+"""The soak: ``python -m campaigns.soak --minutes 60`` (``make soak``) writes tables into docs/results/reliability.md.
 
 Five sites, a server and an operator start from kits and connect over mutual TLS, each site through a cable that can be
 cut. Supervisors restart the machines. Runs follow one another while faults are injected, and each run is then repeated

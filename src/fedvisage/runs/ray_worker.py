@@ -102,7 +102,8 @@ class WorkerProcess:
     @ray.method(concurrency_group="questions")
     def progress(self) -> tuple[int, int, int]:
         """Return the number of jobs so far, and the numbers of the current job's last ``report_progress``."""
-        return (self._jobs, *self._progress)
+        finished, total = self._progress
+        return self._jobs, finished, total
 
     @ray.method(concurrency_group="questions")
     def remove_scratch(self) -> None:

@@ -243,11 +243,11 @@ def run_study(
         position = f"{len(results)}/{len(cells)}  {cell.row:{max(map(len, study.rows))}} target {cell.target}"
         say("  ".join([position, f"seed {cell.seed}", *values]))
     if failures:
-        title, error = failures[0]
+        title, first = failures[0]
         raise RunFailed(
-            f"{len(failures)} of {format_count(len(cells), 'cell')} failed, the first one {title}: {error}; after a "
+            f"{len(failures)} of {format_count(len(cells), 'cell')} failed, the first one {title}: {first}; after a "
             "correction the same command runs these cells"
-        ) from error
+        ) from first
     # Groups finish in any order; sorting makes the table independent of it.
     results.sort(key=lambda result: (result["seed"], result["target"]))
     table = summarise(study, results)
