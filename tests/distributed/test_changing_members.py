@@ -90,6 +90,10 @@ def test_revoked_members_are_cut_off_and_a_renewed_site_returns(members: Rehears
     shutil.copytree(kits / "updates/server", members.server.path, dirs_exist_ok=True)
     wait_until(lambda: connected_sites(members) == set("AC"))
 
+    # The kit of C, which is new, has rules: its administrator accepts runs of the two sites that remain.
+    rules = members.sites["C"].path / "local/policy.yaml"
+    assert "least_sites: 3" in rules.read_text()
+    rules.write_text(rules.read_text().replace("least_sites: 3", "least_sites: 2"))
     content = tree(sets, training__rounds=2)
     content["data"]["sites"].pop("B")
     run_through(members, content, tmp_path / "without")

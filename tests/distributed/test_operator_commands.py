@@ -79,7 +79,7 @@ def test_status_shows_a_run_and_its_progress_while_it_runs(federation: Rehearsal
         assert (first["event"], first["submitter"], first["method"]) == ("started", federation.operator.name, "fedpad")
         assert (last["event"], last["round"], last["rounds"]) == ("ended", ROUNDS, ROUNDS)
         lines = [line for line in (kit.path / "process.log").read_text().splitlines() if run.run in line]
-        assert [line.partition(run.run)[2].split()[0].strip(";:") for line in lines] == ["started", "ended"]
+        assert [line.partition(run.run)[2].split()[0].strip(";:") for line in lines] == ["arrived", "ended"]
 
 
 def read_records(kit: Kit, run: str) -> list[dict[str, Any]]:
