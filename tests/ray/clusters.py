@@ -32,8 +32,8 @@ class Node:
 
     def workers(self) -> list[psutil.Process]:
         """Return the actors of runs on the node."""
-        alive = (one for one in self.processes() if one.status() != psutil.STATUS_ZOMBIE)
-        return [one for one in alive if any("WorkerProcess" in word for word in one.cmdline())]
+        alive = (process for process in self.processes() if process.status() != psutil.STATUS_ZOMBIE)
+        return [process for process in alive if any("WorkerProcess" in word for word in process.cmdline())]
 
     def kill(self) -> None:
         """Kill all processes of the node at once, as a power failure does."""

@@ -223,8 +223,8 @@ def test_sets_that_a_node_lacks_are_named_or_copied_or_rendered(
     content = tree(sets, training__rounds=1, evaluation__every=0, training__batch=4)
     content["data"]["sites"] = {"A": str(sets["A"]), "B": str(sets["B"]), "R": rendered}
     needed = needed_sets(content["data"]["sites"].values(), tmp_path / "cache")
-    assert [one.line for one in needed] == ["", "", rendered]
-    moved = [replace(one, absolute=Path("/nowhere") / one.path.name) for one in needed]
+    assert [entry.line for entry in needed] == ["", "", rendered]
+    moved = [replace(entry, absolute=Path("/nowhere") / entry.path.name) for entry in needed]
     engine = connect(two_nodes)
     with closing(engine):
         engine.start(2, 1, "cpu")
@@ -240,9 +240,9 @@ def test_sets_that_a_node_lacks_are_named_or_copied_or_rendered(
         assert again == []
     for node in ("node-0", "node-1"):
         home = two_nodes.folder / node
-        for one in needed[:2]:
-            copied = home / ".cache" / "fedvisage" / "sets" / one.digest
-            assert {path.name: path.read_bytes() for path in copied.iterdir()} == files_below(one.path)
+        for entry in needed[:2]:
+            copied = home / ".cache" / "fedvisage" / "sets" / entry.digest
+            assert {path.name: path.read_bytes() for path in copied.iterdir()} == files_below(entry.path)
         assert (home / ".cache" / "fedvisage" / needed[2].path.name / "set.json").exists()
 
 
