@@ -106,8 +106,9 @@ class Cluster:
         return [worker for node in self.nodes if node.starter.poll() is None for worker in node.workers()]
 
     def scratch(self) -> list[Path]:
-        """Return the directories of workers on all nodes."""
-        return sorted(self.folder.glob("node-*/tmp/fedvisage-*/*/"))
+        """Return the directories of workers on the nodes that run; a killed node keeps its own."""
+        running = [number for number, node in enumerate(self.nodes) if node.starter.poll() is None]
+        return sorted(path for number in running for path in self.folder.glob(f"node-{number}/tmp/fedvisage-*/*/"))
 
 
 def free_port() -> int:

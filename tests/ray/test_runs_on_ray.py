@@ -176,19 +176,13 @@ def test_killed_node_ends_the_run_which_continues_with_local_workers(
 
 
 def test_wait_for_cores_ends_with_the_missing_ones(two_nodes: RayNodes, sets: Sets, tmp_path: Path) -> None:
-    import ray
+    from ray.util.placement_group import placement_group
 
     engine = connect(two_nodes, patience=1.0)
     with closing(engine):
-        busy = ray.remote(num_cpus=1)(WaitingActor).remote()
-        ray.get(busy.answer.remote())
+        assert placement_group([{"CPU": 1}]).wait(60), "a core of other work"
         with failed(RunFailed, "2 cores", "1 of them", "1 core missing", "--resume"):
             train(tree(sets, runtime__workers=2), tmp_path / "run", engine)
-
-
-class WaitingActor:
-    def answer(self) -> bool:
-        return True
 
 
 @pytest.mark.parametrize(

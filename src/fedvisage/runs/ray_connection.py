@@ -62,7 +62,7 @@ def connect(address: str | None, say: Say) -> tuple[str, int]:
     try:
         with silence_standard_error():
             GcsClient(address=address)  # knows a wrong token at once; ray.init takes 20 seconds
-        ray.init(address=address, namespace="fedvisage", log_to_driver=False, logging_level="ERROR")
+            ray.init(address=address, namespace="fedvisage", log_to_driver=False, logging_level="ERROR")
     except AuthenticationError:
         raise no_token from None
     except (RpcError, ConnectionError, RuntimeError, ValueError) as error:
