@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.ray.clusters import Cluster as TwoNodes
 from tests.ray.clusters import die_at_first
-from tests.refusals import failed
+from tests.refusals import refused
 from tests.toy import Sets, deterministic_files, discard, tree, write_study
 
 from fedvisage.base.errors import RunFailed
@@ -43,7 +43,7 @@ def test_study_on_ray_gives_the_table_and_the_bytes_of_this_machine(
     out, cluster = tmp_path / "on-ray", Cluster(two_nodes.address)
     (out / "cells" / "fedpad-U-seed0").mkdir(parents=True)
     (out / "cells" / "fedpad-U-seed0" / "foreign").touch()
-    with failed(RunFailed, "1 of 3 cells", "FedPAD target U seed 0"):
+    with refused("fedpad-U-seed0", "1 of 3 cells", "FedPAD target U seed 0"):
         run_study(path, out, cache, lines.append, cluster=cluster)
     assert any("2 finished" in line and "2 nodes" in line for line in lines)
     finished = out / "cells" / "single-U-seed0" / "metrics.json"

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from tests.refusals import failed, refused
+from tests.refusals import refused
 from tests.toy import Sets, discard, scores_of, tree, write_study
 
-from fedvisage.base.errors import RunFailed
 from fedvisage.studies.conduct import run_study, shrink_for_smoke
 from fedvisage.studies.grid import Cell, cells_of, groups_of
 from fedvisage.studies.study import load_study
@@ -282,7 +281,7 @@ def test_failing_cell_stops_only_the_cells_that_use_its_model(
     (out / "cells").mkdir(parents=True)
     blocked = out / "cells" / "single-U-seed0"
     blocked.touch()
-    with failed(RunFailed, "2 of 3 cells", "Single target U seed 0", "is a file"):
+    with refused("single-U-seed0", "2 of 3 cells", "Single target U seed 0", "is a file"):
         run_study(path, out, tmp_path / "cache", lines.append, workers=workers)
     assert metrics_of(tmp_path, "fedpad-U-seed0")["target"] == "U"
     assert not (out / "table.md").exists()

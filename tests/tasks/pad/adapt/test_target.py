@@ -184,7 +184,7 @@ def test_model_without_normalisation_layers_is_refused_by_name(sets: Sets, tmp_p
     run_toy(tree(sets, "fedma", training__rounds=1), tmp_path / "run")
     found = open_model(tmp_path / "run")
     view = View.of(PreparedSet.open(sets["U"]))
-    with refused("evaluation.adapt", "normalisation"):
+    with refused("evaluation.adapt", "no BatchNorm and no LayerNorm"):
         adapt_and_score(found.scorer, found.saved.finished, view, PAPER, {"": ANYWHERE})
 
 
