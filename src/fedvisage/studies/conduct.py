@@ -244,11 +244,11 @@ def run_study(
         say("  ".join([position, f"seed {cell.seed}", *values]))
     if failures:
         title, first = failures[0]
-        count = f"{len(failures)} of {format_count(len(cells), 'cell')} failed, the first one {title}"
+        summary = f"{len(failures)} of {format_count(len(cells), 'cell')} failed, the first one {title}"
         advice = "after a correction the same command runs these cells"
         if isinstance(first, UserError):
-            raise UserError(first.place, f"{first.message} ({count}; {advice})") from first
-        raise RunFailed(f"{count}: {first}; {advice}") from first
+            raise UserError(first.place, f"{first.message} ({summary}; {advice})") from first
+        raise RunFailed(f"{summary}: {first}; {advice}") from first
     # Groups finish in any order; sorting makes the table independent of it.
     results.sort(key=lambda result: (result["seed"], result["target"]))
     table = summarise(study, results)
