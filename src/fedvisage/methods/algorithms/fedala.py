@@ -74,7 +74,8 @@ def mix(site: Site, model: Model, message: Message, local: Message) -> Message:
     """Learn W, store it, and return Θ̂ for the highest layers."""
     options = site.recipe.options(MixingOptions)
     site.load(message)
-    parameters = dict(list(site.net.named_parameters())[-options.tensors :])
+    trained = [(name, value) for name, value in site.net.named_parameters() if value.requires_grad]
+    parameters = dict(trained[-options.tensors :])
     lent = {name: message[name] for name in parameters}
     own = {name: local[name].to(value) for name, value in lent.items()}
     stored = under(f"{MIXING}/", site.kept)
