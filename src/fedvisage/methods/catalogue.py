@@ -249,8 +249,8 @@ def read_method(section: Mapping[str, Any]) -> MethodOptions:
     """Validate a recipe's section ``method`` against the options of the method that it names."""
     options, (tree, _) = find(section).options, _separate_model(section)
     network, field = tree.get("network"), options.model_fields.get("network")
-    known = getattr(field.annotation, "model_fields", {}) if field is not None else {}
-    if isinstance(network, Mapping) and "norm" in network and "norm" not in known:
+    keys = getattr(field.annotation, "model_fields", {}) if field is not None else {}
+    if isinstance(network, Mapping) and "norm" in network and "norm" not in keys:
         problem = "replaces the BatchNorm of ResNet-18 only: other networks keep theirs, on which their papers' weights"
         raise UserError("recipe.method.network.norm", f"{problem} depend; leave it out, or use model: resnet18")
     return read_section(options, tree, "recipe.method")

@@ -208,12 +208,12 @@ def compare_groups(groups: Groups, rates_of: Callable[[Mask, np.random.Generator
     by_rate: dict[str, dict[str, Estimate]] = {}
     for number, name in enumerate(groups.names):
         group = rates_of(groups.number == number, numpy_rng(0, "groups", groups.column, name))
-        known = {kind: rate for kind, rate in group.rates.items() if rate is not None}
-        for kind, rate in known.items():
+        estimates = {kind: rate for kind, rate in group.rates.items() if rate is not None}
+        for kind, rate in estimates.items():
             by_rate.setdefault(kind, {})[name] = rate
-        if known:
-            rates = dict.fromkeys(group.rates) | {kind: rate.rate for kind, rate in known.items()}
-            bounds = {kind: [rate.low, rate.high] for kind, rate in known.items()}
+        if estimates:
+            rates = dict.fromkeys(group.rates) | {kind: rate.rate for kind, rate in estimates.items()}
+            bounds = {kind: [rate.low, rate.high] for kind, rate in estimates.items()}
             figures[name] = {"people": group.people, **rates, "intervals": bounds}
     return {
         "column": groups.column,

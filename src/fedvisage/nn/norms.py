@@ -14,7 +14,7 @@ Performance Gap in Unnormalized ResNets", ICLR 2021, Eq. 1. For each output chan
 
 Deviations from the papers: BatchNorm's learned scale and shift of each channel stay, with their initial values. The
 last scale of each residual branch therefore starts at 0, which replaces the scaling of branches by Brock et al. (α, β).
-Whether FedWon scales branches or learns a gain is unknown to us. Gradients are clipped only by the recipe.
+We do not know if FedWon scales branches or learns a gain. Gradients are clipped only by the recipe.
 """
 
 from __future__ import annotations

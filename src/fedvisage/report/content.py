@@ -241,7 +241,7 @@ def kept_table(metrics: Metrics) -> Table | None:
 
 
 def shortcuts_table(metrics: Metrics) -> Table | None:
-    """Return at how many sites each property of images alone separated the classes, if the sites were asked."""
+    """Return at how many sites each property alone separated the classes; None without ``evaluation.shortcuts``."""
     counts, sites = metrics.part("shortcuts.separates"), metrics.get("shortcuts.sites")
     rows: list[Row] = [{"property": name, "sites": f"{count} of {sites}"} for name, count in counts.items()]
     columns = {"property": "property", "sites": "separates the classes at"}

@@ -280,7 +280,7 @@ class Tasks(Generic[Key]):
         self._begin[key] = partial(task.remote, *args)
 
     def results(self, repeats: int, report: Callable[[Key, str], None]) -> Iterator[tuple[Key, Any]]:
-        """Yield the results or exceptions as they arrive; report lost tasks, and repeat each at most so many times."""
+        """Yield results or exceptions as they arrive; report and restart lost tasks, ``repeats`` times at most."""
         running, attempts = {begin(): key for key, begin in self._begin.items()}, dict[Key, int]()
         try:
             while running:

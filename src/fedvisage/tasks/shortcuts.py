@@ -136,7 +136,7 @@ def lines(figures: dict[str, Any]) -> list[str]:
     asked, sites = figures.get("asked", 0), figures.get("sites", 0)
     if not sites:
         return []
-    found = sorted((-count, name) for name, count in figures[SEPARATES.name].items() if count)
-    shown = [f"{name} separates the classes at {-count} of {sites} sites" for count, name in found]
+    separating = sorted((-count, name) for name, count in figures[SEPARATES.name].items() if count)
+    shown = [f"{name} separates the classes at {-count} of {sites} sites" for count, name in separating]
     shown = shown or [f"no property separates the classes at any of {sites} sites"]
     return shown + [f"{format_count(asked - sites, 'site')} did not answer"] * (asked > sites)

@@ -263,8 +263,8 @@ def test_noise_for_a_budget_agrees_with_another_accountant(
 
 
 def test_cost_without_sampling_is_that_of_gaussian_releases() -> None:
-    one = standard_deviation(Budget(3.0, 1e-5), 1.0)
-    assert tight_epsilon(steps_of(one * math.sqrt(16), 1.0, 16), 1e-5) == pytest.approx(3.0, rel=2e-3)
+    deviation = standard_deviation(Budget(3.0, 1e-5), 1.0)
+    assert tight_epsilon(steps_of(deviation * math.sqrt(16), 1.0, 16), 1e-5) == pytest.approx(3.0, rel=2e-3)
 
 
 def test_a_site_pays_only_for_rounds_that_select_it(sets: Sets) -> None:

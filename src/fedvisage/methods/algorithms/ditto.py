@@ -72,7 +72,7 @@ def with_personal_model(turn: fedavg.Turn, model: Model) -> fedavg.Turn:
 
 
 def as_personal(site: Site) -> Site:
-    """Return the site with the private state of its personal model, and with nothing that a visit has created."""
+    """Return the site with the private state of its personal model, and without the objects of a visit."""
     return replace(
         site,
         kept=under(PERSONAL, site.kept),

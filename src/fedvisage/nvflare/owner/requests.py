@@ -1,6 +1,6 @@
 """Runs that wait for the approval of a site's administrator, and the decisions.
 
-One file per run has the request and the decision. A decision holds for exactly what was asked: the recipe (with roster
+One file per run has the request and the decision. A decision holds for this request only: the recipe (with roster
 and method), operator, sets and versions. A request that waits is never replaced, so that nobody can exchange it between
 the review and the approval.
 """
@@ -34,7 +34,7 @@ class Request:
 
     run: str
     bound: Mapping[str, str]
-    """What a decision is about, as digests or names."""
+    """The values that a decision binds: digests or names."""
     recipe: Mapping[str, Any]
     added: tuple[str, ...]
     """The sites of the run that the rule ``members`` does not name."""
@@ -55,21 +55,21 @@ class Requests:
         """Return the approved request; store a new one, and raise ``NotReady`` without an approval."""
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         with lock_directory(self.directory, PATIENCE):
-            known = self.find(request.run)
-            if known is None or (known.bound != request.bound and known.decision != "waiting"):
+            earlier = self.find(request.run)
+            if earlier is None or (earlier.bound != request.bound and earlier.decision != "waiting"):
                 if len(self.waiting()) >= MOST:
                     raise NotReady(f"has {MOST} runs that wait for its administrator (rule approve)")
                 write_json(self.directory / f"{request.run}.json", asdict(request))
-            if known is not None and known.bound != request.bound:
-                changed = ", ".join(sorted({key for key, _ in known.bound.items() ^ request.bound.items()}))
-                if known.decision == "waiting":
+            if earlier is not None and earlier.bound != request.bound:
+                changed = ", ".join(sorted({key for key, _ in earlier.bound.items() ^ request.bound.items()}))
+                if earlier.decision == "waiting":
                     raise NotReady(f"has an earlier request of this run with another {changed} waiting (rule approve)")
-                raise NotReady(f"{known.decision} this run with another {changed}, and {WAITS}")
-            if known is not None and known.decision == "refused":
-                raise NotReady(f"refused the run (rule approve): {known.because}")
-            if known is None or known.decision == "waiting":
+                raise NotReady(f"{earlier.decision} this run with another {changed}, and {WAITS}")
+            if earlier is not None and earlier.decision == "refused":
+                raise NotReady(f"refused the run (rule approve): {earlier.because}")
+            if earlier is None or earlier.decision == "waiting":
                 raise NotReady(WAITS)
-            return known
+            return earlier
 
     def decide(self, run: str, decision: Literal["approved", "refused"], because: str = "") -> Request:
         """Store the decision about a run, and return the request."""
