@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -89,21 +90,22 @@ def run_missing(plan: Plan, records: Records, sets: Path, work: Path) -> Iterato
         if any(data[kind] != digest for kind, digest in known["data"].items()):
             raise UserError(str(sets), "has other pictures than the recorded runs; use the sets of the first run")
     for number, cell in enumerate(missing, 1):
-        start = processor_seconds()
-        models, scores = run_cell(plan, cell, sets, work)
         kind = plan.trainings[cell.training].sets
-        records.add(
-            cell,
-            {
-                "plan": plan.digest[:16],
-                "data": {kind: data[kind]},
-                "commit": commit,
-                "seconds": round(processor_seconds() - start, 1),
-                "scores": scores[:16],
-                "models": models,
-            },
-        )
+        records.add(cell, measure(plan, cell, sets, work) | {"data": {kind: data[kind]}, "commit": commit})
         yield f"{number} of {len(missing)}: {cell.file} {cell.key}, {records.cells[cell.file][cell.key]['seconds']:g} s"
+
+
+def measure(plan: Plan, cell: Cell, sets: Path, work: Path) -> Record:
+    """Run a cell, and return its record without the names of data and commit."""
+    start = processor_seconds()
+    models, scores = run_cell(plan, cell, sets, work)
+    return {
+        "plan": plan.digest[:16],
+        "device": "cuda" if torch.cuda.is_available() else "cpu",
+        "seconds": round(processor_seconds() - start, 1),
+        "scores": scores[:16],
+        "models": models,
+    }
 
 
 def processor_seconds() -> float:
@@ -155,6 +157,7 @@ def train(plan: Plan, cell: Cell, sites: Mapping[str, Path], target: Path, out: 
         "data.target_name": "target",
         "method.name": training.method,
         "runtime.seed": cell.seed,
+        "runtime.precision": "fp32",  # "auto" depends on the processor
         "runtime.threads": 1,
         "evaluation.features": 0,
         "evaluation.resamples": 0,

@@ -3,6 +3,7 @@
 import http.client
 import io
 import json
+import logging
 import os
 import queue
 import re
@@ -250,6 +251,24 @@ def test_port_in_use_is_refused_in_one_line(pad: Path) -> None:
     assert isinstance(result.exception, RunFailed)
     check_keywords(str(result.exception), (port, "in use"))
     assert result.output == ""
+
+
+def test_server_leaves_the_logging_of_its_process_alone() -> None:
+    closed = list[str]()
+
+    class Handler(logging.Handler):
+        def close(self) -> None:
+            closed.append("close")
+            super().close()
+
+    handler = Handler()
+    logging.getLogger("uvicorn").addHandler(handler)
+    try:
+        server_of(build(Tiles()), "127.0.0.1", 0)
+        assert logging.getLogger("uvicorn").handlers == [handler]
+        assert closed == []
+    finally:
+        logging.getLogger("uvicorn").removeHandler(handler)
 
 
 @contextmanager

@@ -151,6 +151,7 @@ def server_of(
             host=host,
             port=port,
             access_log=False,
+            log_config=None,  # a configuration would close all handlers of this process
             log_level="critical",  # the guard logs requests, and the caller reports a port that is in use
             server_header=False,
             ws="none",
