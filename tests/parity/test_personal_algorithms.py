@@ -1,4 +1,4 @@
-"""Ditto, FedRep, FedBABU, FedALA and FedDyn through whole runs, against their equations in plain loops, in float64.
+"""Ditto, FedRep, FedBABU, FedALA, MR-MTL and FedDyn in whole runs, against their equations in float64 loops.
 
 Model, data and local steps are those of ``test_algorithms``. Models of sites are compared, too.
 """
@@ -125,6 +125,25 @@ def test_personal_models_of_ditto_stay_near_the_lent_one(
     check(actual, state)
     for site in SITES:
         check(kept_by(tmp_path / "run", site, "personal/local/"), personal[site], state)
+
+
+@pytest.mark.parametrize("pull", [0.0, 0.8])
+def test_models_of_mr_mtl_stay_near_their_mean(
+    pull: float, unequal: Mapping[str, Path], data: dict[str, Data], tmp_path: Path
+) -> None:
+    """Without a pull, each site trains alone, and the result is the mean of the sites' models."""
+
+    def near(lent: State) -> Term:
+        return lambda weights, *_: 0.5 * pull * sum(((weights[name] - lent[name]) ** 2).sum() for name in weights)
+
+    mean, own = first_state(), dict.fromkeys(SITES, first_state())
+    for number in range(1, ROUNDS + 1):
+        own = {site: local(data[site], number, own[site], RATE, term=near(mean)).state for site in SITES}
+        mean = mean_of(list(own.values()), [1.0] * len(SITES))
+    actual = run_to_state(recipe(unequal, "mr-mtl", method__pull=pull), tmp_path / "run")
+    check(actual, mean)
+    for site in SITES:
+        check(kept_by(tmp_path / "run", site, "local/"), own[site], mean)
 
 
 class OneBatch(Data):

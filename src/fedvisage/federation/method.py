@@ -32,8 +32,8 @@ Capability = Literal["one_mean", "l2sp", "micro_batch", "server_optimizer", "peo
 - ``l2sp``: the sites apply ``training.l2sp``, the pull towards the initial weights.
 - ``micro_batch``: the sites minimise means over the images of a batch, which ``training.micro_batch`` may split.
 - ``server_optimizer``: the server applies ``training.server_optimizer``.
-- ``people``: the sites minimise means over the images of single people, and keep no state, so ``training.privacy``
-  applies.
+- ``people``: the sites minimise means over the images of single people, and keep at most what they send, so
+  ``training.privacy`` applies.
 """
 
 PEOPLE: Literal["people"] = "people"

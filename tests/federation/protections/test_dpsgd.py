@@ -37,9 +37,10 @@ from fedvisage.federation.privacy.mechanisms import Budget, SystemDraws, standar
 from fedvisage.federation.protections.dpsgd import add_clipped, check_norms, step_noise, train_on_people
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.record.releases import CHARGES, Allowance, Releases, SiteAccount
+from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.site import Site
 from fedvisage.federation.site_worker import LocalTransport, SiteWorker
-from fedvisage.federation.wire.message import Message
+from fedvisage.federation.wire.message import Message, under
 from fedvisage.methods import METHODS, find
 from fedvisage.methods.catalogue import on
 from fedvisage.methods.models import vit
@@ -404,6 +405,21 @@ def test_a_repeated_visit_sends_the_stored_weights_again(sets: Sets, tmp_path: P
     assert len(read_lines(tmp_path / "run" / "sites" / "A" / "releases" / CHARGES)) == 2
 
 
+def test_a_repeated_visit_keeps_the_weights_that_it_sent(sets: Sets, tmp_path: Path) -> None:
+    own = content(sets, privacy={})
+    own["method"] |= {"name": "mr-mtl", "pull": 0.5}
+    with pytest.raises(Interrupted):
+        run_toy(own, tmp_path / "run", method=stop_after(on("mr-mtl", "vit"), 2))
+    (tmp_path / "run" / "checkpoints" / "000002.safetensors").unlink()
+    run_toy(own, tmp_path / "run", resume=True)
+    sent = load_file(tmp_path / "run" / "sites" / "A" / "releases" / "round 2, weights.safetensors")
+    store = SiteStore(tmp_path / "run" / "sites" / "A")
+    store.restore(2)
+    kept = under("local/", store.load())
+    assert kept
+    assert all(torch.equal(value, sent[name]) for name, value in kept.items())
+
+
 # Refusals.
 
 
@@ -439,8 +455,9 @@ def test_settings_without_protection_are_refused_before_the_run(
     assert not (tmp_path / "run").exists()
 
 
-def test_methods_whose_sites_keep_state_or_send_other_values_are_left_out() -> None:
-    expected = {"fedpad", "pooled", "fedprox", "fedadam", "fedyogi", "fedavg-vit-h", "fedprox-vit-h", "vit", "vit-h"}
+def test_methods_whose_sites_keep_or_send_other_values_are_left_out() -> None:
+    averaging = {"fedpad", "fedprox", "fedadam", "fedyogi", "mr-mtl", "fedavg-vit-h", "fedprox-vit-h"}
+    expected = averaging | {"pooled", "vit", "vit-h"}
     assert {name for name, method in METHODS.items() if "people" in method.supports} == expected
 
 

@@ -38,7 +38,7 @@ from fedvisage.federation.protections.dp import most_visits
 from fedvisage.federation.record.releases import Allowance
 from fedvisage.federation.record.store import out_of_reach
 from fedvisage.federation.site import Site
-from fedvisage.federation.wire.message import Message
+from fedvisage.federation.wire.message import Message, under
 from fedvisage.federation.wire.schema import SUMMED
 from fedvisage.nn import optimizers
 from fedvisage.nn.batchnorm import batchnorms
@@ -50,6 +50,8 @@ LEAST_EPSILON = 1e-9
 """Least ε of a budget; people who are hardly ever drawn cost nothing at some δ."""
 DRAWS = "draws of people and noise"
 """Key of the source of random numbers among the values that a visit holds."""
+KEPT = "kept/"
+"""Prefix of the site's private state in a stored visit."""
 
 
 @dataclass(frozen=True)
@@ -188,9 +190,12 @@ def release_weights(calls: Mapping[str, Call], recipe: Recipe, net: nn.ModuleDic
 
         def mechanism(draws: Draws) -> Message:
             site.held[DRAWS] = draws
-            return train(site, message)
+            reply = train(site, message)
+            return reply | {f"{KEPT}{name}": value for name, value in site.private_state().items()}
 
-        reply = site.release(_name(site.round), mechanism, [noised.charge(_name(site.round))], noised.allowance())
+        stored = site.release(_name(site.round), mechanism, [noised.charge(_name(site.round))], noised.allowance())
+        site.kept.update(under(KEPT, stored))  # a repeated visit does not train
+        reply = {name: value for name, value in stored.items() if not name.startswith(KEPT)}
         # No checkpoint leads back to these rounds.
         site.forget(_name(site.round - out_of_reach(recipe)))
         return reply
