@@ -69,6 +69,18 @@ def run(bright: Path, live: Path, out: Path, at: str | None = "bpcer=2%") -> Cal
     return calibrate(Exported.open(bright), list_input_pictures([live]), at, out, crop="none")
 
 
+@pytest.mark.parametrize(
+    ("detector", "place", "keyword"), [("dlib", "--detector", "mtcnn"), ("yunet", "--detector yunet", "model get")]
+)
+def test_calibration_finds_faces_with_the_wanted_detector(
+    detector: str, place: str, keyword: str, bright: Path, live: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """YuNet is not in an empty cache, which the refusal says."""
+    monkeypatch.setenv("FEDVISAGE_CACHE", str(tmp_path / "cache"))
+    with refused(place, keyword):
+        calibrate(Exported.open(bright), list_input_pictures([live]), None, tmp_path / "calibrated", detector=detector)
+
+
 def logits_of(bright: Path, live: Path) -> np.ndarray:
     images = predict(Exported.open(bright), list_input_pictures([live]), crop="none").images
     return np.array([image.logit for image in images])

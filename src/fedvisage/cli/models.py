@@ -365,6 +365,7 @@ def calibrate_model(
         ),
     ] = None,
     crop: Crop = "face",
+    detector: DetectorOption = "",
     as_json: AsJson = False,
     *,
     progress: ProgressOptions,
@@ -377,15 +378,16 @@ def calibrate_model(
     from fedvisage.device.calibration import calibrate
     from fedvisage.device.exported import is_export
     from fedvisage.device.predict import list_input_pictures
+    from fedvisage.faces.cropping import other_detector
     from fedvisage.starts.published import locate_detector
 
     model = locate_detector(model)
     if not is_export(model):
         raise UserError(str(model), "is not an export; write one with `fedvisage export` first")
-    pictures = list_input_pictures([live])
-    note(*pictures.notices)
+    pictures, opened = list_input_pictures([live]), open_noted(model)
+    note(*pictures.notices, *other_detector(detector, opened.crop_records))
     with interruptible(NOTHING), in_steps("images", progress.reporter(aside=True)) as steps:
-        calibrated = calibrate(open_noted(model), pictures, at, out, crop=crop, steps=steps)
+        calibrated = calibrate(opened, pictures, at, out, crop=crop, detector=detector, steps=steps)
     print_result(calibrated, as_json)
 
 

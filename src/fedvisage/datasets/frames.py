@@ -19,6 +19,7 @@ from fedvisage.datasets.frame_sources import FrameSource, open_frames
 from fedvisage.datasets.pad.lists import Box, Form, in_pixels, read_boxes
 from fedvisage.faces.cropping import (
     LARGEST,
+    LEAST_CONTEXT,
     MARGIN,
     MTCNN,
     Crop,
@@ -107,6 +108,11 @@ class ReadSettings:
     def points(self) -> bool:
         """Return whether every picture has five points."""
         return self.crop == "face" and self.boxes == "detect"
+
+    @property
+    def shows_context(self) -> bool:
+        """Return whether crops are wide enough for the picture's context to matter, and end where the picture ends."""
+        return self.crop == "face" and self.padding == "none" and max(self.margins) > LEAST_CONTEXT
 
     @property
     def record(self) -> CropRecord:

@@ -129,6 +129,8 @@ SHORT, PEOPLE = 8, 4
 
 TURNED = "turned"
 """An additional column: degrees by which a video was rotated upright."""
+CONTEXT = "context"
+"""An additional column of wide crops: side over the longer side of the face's box, in steps of a half."""
 
 
 def import_items(
@@ -166,7 +168,7 @@ def import_items(
         points=reading.points,
         crop=reading.record,
         further_margins=reading.margins[1:],
-        further=_columns(scanner, listing.items),
+        further=_columns(scanner, listing.items) + ((CONTEXT,) if reading.shows_context else ()),
         every=every,
         key=import_key(beginning.encode(errors="surrogatepass"), _lines_of_key(listing.items)),
     )
@@ -191,6 +193,7 @@ def _write_pictures(out: Writer, item: Item, outcome: ItemResult, split: str) ->
     values = {OFFICIAL: item.split or "", **item.extra, TURNED: "180" if outcome.turned else ""}
     for picture in outcome.pictures:
         points, depth = picture.cropped.points, picture.depth
+        values[CONTEXT] = f"{np.floor(2 * picture.cropped.context) / 2:g}"
         out.add(
             picture.cropped.image[np.newaxis],
             label=[item.label],

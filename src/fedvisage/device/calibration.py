@@ -89,9 +89,18 @@ class CalibrationResult:
 
 
 def calibrate(
-    model: Model, inputs: InputPictures, at: str | None, out: Path, *, crop: str = "face", steps: Steps = discard_steps
+    model: Model,
+    inputs: InputPictures,
+    at: str | None,
+    out: Path,
+    *,
+    crop: str = "face",
+    detector: str = "",
+    steps: Steps = discard_steps,
 ) -> CalibrationResult:
     """Write an export with a threshold for the camera that took these genuine pictures.
+
+    The default detector is that of the model's crops; use the one that will find the faces later.
 
     Without an operating point, the model's threshold is only lowered, if it rejects too many of them.
     """
@@ -105,7 +114,7 @@ def calibrate(
     own = model.threshold.value
     reductions: dict[str, NDArray[np.float32]] = {}
     pictures = [_remembering(picture, reductions) for picture in inputs.pictures]
-    predictions = predict(model, InputPictures(pictures), crop=crop, steps=steps).images
+    predictions = predict(model, InputPictures(pictures), crop=crop, detector=detector, steps=steps).images
     scored = [image for image in predictions if image.logit is not None]
     # Pictures that repeat an earlier one, such as the next frame of a video, do not count.
     distinct: list[Prediction] = []

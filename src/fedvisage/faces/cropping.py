@@ -60,6 +60,8 @@ class CroppedPicture:
     points: npt.NDArray[np.float32] | None = None
     close: bool = False
     """True if the picture ends so close to the face that the crop shows little context."""
+    context: float = 0.0
+    """Side of the widest crop over the longer side of the face's box; 0 without a box."""
     further: tuple[Image, ...] = ()
     """The same face at further margins."""
 
@@ -212,7 +214,8 @@ def crop_face(
         cut = _cut_square(np.asarray(padded, np.uint8), left + before[1], top + before[0], side, size)
     points = (face.points - (left, top)) * (size / side)
     close = margin > LEAST_CONTEXT and side < LEAST_CONTEXT * longest
-    return replace(cut, points=points.astype(np.float32), close=bool(close))
+    context = margin if side == round(margin * longest) else side / longest
+    return replace(cut, points=points.astype(np.float32), close=bool(close), context=float(context))
 
 
 def crop_at_margins(
@@ -220,8 +223,13 @@ def crop_at_margins(
 ) -> CroppedPicture:
     """Cut out a face at several margins."""
     crops = [crop_face(image, [face], size, margin, padding) for margin in margins]
-    upscaled, close = any(cropped.upscaled for cropped in crops), any(cropped.close for cropped in crops)
-    return replace(crops[0], upscaled=upscaled, close=close, further=tuple(cropped.image for cropped in crops[1:]))
+    return replace(
+        crops[0],
+        upscaled=any(cropped.upscaled for cropped in crops),
+        close=any(cropped.close for cropped in crops),
+        context=max(cropped.context for cropped in crops),
+        further=tuple(cropped.image for cropped in crops[1:]),
+    )
 
 
 def _cut_square(image: Image, left: int, top: int, side: int, size: int) -> CroppedPicture:

@@ -21,7 +21,7 @@ from fedvisage.data.writer import Writer
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.device import Exported, Pipeline, Settings, open_export
 from fedvisage.device.predict import face_cropper
-from fedvisage.faces.cropping import record_of
+from fedvisage.faces.cropping import make_detector, record_of
 from fedvisage.render.identities import Identities, photograph_person, photographs_of
 from fedvisage.runs.export.fuse import fuse
 from fedvisage.tasks.finished_model import open_model
@@ -90,6 +90,17 @@ def test_picture_with_little_context_is_imported_and_counted(margins_set: Path) 
     report = json.loads((margins_set / "import-report.json").read_text())
     assert len(PreparedSet.open(margins_set)) == 9
     assert report["little_context"] == 1
+
+
+def test_context_of_each_picture_is_a_column(margins_set: Path, scenes: Path) -> None:
+    """The picture's shorter side over the box's longer side, where that is below the widest margin."""
+    rows = PreparedSet.open(margins_set).rows
+    detect = make_detector()
+    for item, context in zip(rows.item, rows.further["context"], strict=True):
+        picture = np.asarray(Image.open(next(scenes.rglob(f"{item.removesuffix('.png')}.png"))).convert("RGB"))
+        box = max(detect(picture), key=lambda face: face.area).box
+        shown = min(min(picture.shape[:2]) / max(box[2:]), MARGINS[-1])
+        assert float(context) <= shown < float(context) + 0.5
 
 
 def test_margins_survive_pickling(margins_set: Path) -> None:
