@@ -209,7 +209,7 @@ def test_ended_cells_are_not_run_again(tiny_run: Path) -> None:
     assert not [*run_missing(TINY, records, tiny_run / "sets", tiny_run / "work")]
     record = records.get(Cell("fedpad", 1, "B", 0))
     assert record is not None
-    assert set(record) == {"plan", "data", "commit", "seconds", "scores", "models"}
+    assert set(record) == {"plan", "data", "commit", "device", "seconds", "scores", "models"}
     assert records.seconds == pytest.approx(
         sum(
             entry["seconds"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from fedvisage.faces.cropping import LOWEST_CONFIDENCE
+from fedvisage.faces.cropping import LOWEST_CONFIDENCE, make_upright_detector
 from fedvisage.faces.detection import Detector, Face
 from fedvisage.faces.quality import Settings, pose
 from fedvisage.render.people import draw_conditions, draw_people
@@ -107,3 +107,37 @@ def test_plausible_points_stay_so_when_picture_and_box_turn() -> None:
 )
 def test_points_that_no_face_has_are_implausible(fault: str, points: NDArray[np.float64]) -> None:
     assert not face_with(points).plausible, fault
+
+
+@pytest.mark.parametrize("angle", [0, 60, 75, 90, 180, 225, 270, 300])
+def test_turned_picture_has_the_points_of_its_face_or_none(portraits: Faces, angle: float) -> None:
+    """The picture is turned by quarters; a face that then leans too far is refused. Points are in the original."""
+    find, accepted, wrong = make_upright_detector(), 0, 0
+    for image, points in zip(*portraits, strict=True):
+        turned, truth = turn(image, points, angle)
+        detected = find(turned)
+        faces = [face for face in detected.faces if pose(face)[1] <= Settings.tilted]
+        accepted += len(faces)
+        for face in faces:
+            wrong += np.abs(detected.in_original(face.points) - truth).max() > 0.15 * max(face.box[2:])
+    assert accepted >= (COUNT - 1 if angle % 90 == 0 else 0)
+    assert wrong <= (angle % 90 == 45)  # as without turning the picture: see above
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3])
+def test_face_that_fills_the_picture_is_found_on_each_side(portraits: Faces, detector: Detector, turns: int) -> None:
+    find, without_border, with_border = make_upright_detector(), 0, 0
+    for image in portraits[0]:
+        (face,) = detector.detect([image])[0]
+        x, y, width, height = face.box
+        inner = image[int(y + 0.05 * height) : int(y + 0.95 * height), int(x + 0.05 * width) : int(x + 0.95 * width)]
+        turned = np.ascontiguousarray(np.rot90(inner, -turns))
+        without_border += len(detector.detect([turned])[0])
+        detected = find(turned)
+        if detected.faces:
+            with_border += 1
+            assert detected.turns == turns
+            (box,) = detected.boxes
+            assert max(np.abs(box[0]), np.abs(box[1])) < 0.2 * max(box[2:])
+    assert without_border <= 8
+    assert with_border >= COUNT - 2

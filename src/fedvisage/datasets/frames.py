@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Literal
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from fedvisage.base.errors import BadFile, UserError
 from fedvisage.data.crops import CropRecord
 from fedvisage.datasets.dataset import Item
-from fedvisage.datasets.depth_maps import Map, make_depth
+from fedvisage.datasets.depth_maps import Map, directory_of_maps, make_depth
 from fedvisage.datasets.frame_sources import FrameSource, open_frames
 from fedvisage.datasets.pad.lists import Box, Form, in_pixels, read_boxes
 from fedvisage.faces.cropping import (
@@ -22,6 +22,7 @@ from fedvisage.faces.cropping import (
     LEAST_CONTEXT,
     MARGIN,
     MTCNN,
+    NO_FACE,
     Crop,
     CroppedPicture,
     DetectorName,
@@ -29,6 +30,7 @@ from fedvisage.faces.cropping import (
     Padding,
     crop_at_margins,
     make_cropper,
+    make_upright_detector,
     record_of,
 )
 from fedvisage.faces.detection import Face
@@ -155,14 +157,16 @@ class ItemResult:
     """No frame shows a usable face, although the item can be read."""
     lost: int = 0
     short: bool = False
-    turned: bool = False
+    turned: int = 0
+    """Degrees, counter-clockwise, by which the item was turned upright."""
     without_box: int = 0
 
 
 def read_item(item: Item, reading: ReadSettings) -> ItemResult:
     """Read an item, or record its fault.
 
-    If no frame has a face and the dataset has videos upside down, the item is tried rotated.
+    A picture without a face is searched again with a border and turned. If no frame of a video has a face and the
+    dataset has videos upside down, the video is tried rotated.
     """
     outcome = ItemResult()
     try:
@@ -174,10 +178,24 @@ def read_item(item: Item, reading: ReadSettings) -> ItemResult:
         try:
             _take_frames(item, film, reading, finder, outcome)
         except NoFace:
-            if not (reading.turned and reading.crop == "face"):
+            is_still = item.kind == "image" and directory_of_maps(reading.depth) is None  # maps are not turned
+            if reading.crop != "face" or not (reading.turned or is_still):
                 raise
-            outcome.lost, outcome.turned = 0, True
-            _take_frames(item, film, reading, lambda number, image: finder(number, turn_around(image)), outcome)
+
+            def find_turned(number: int, image: Image) -> CroppedPicture:
+                if not is_still:
+                    outcome.turned = 180
+                    return finder(number, turn_around(image))
+                detected = _upright_detector(reading.detector)(image)
+                if not detected.faces:
+                    raise BadFile(NO_FACE)
+                outcome.turned = 90 * detected.turns
+                face = detected.faces[0]
+                cropped = crop_at_margins(detected.picture, face, reading.size, reading.margins, reading.padding)
+                return cropped if reading.boxes == "detect" else replace(cropped, points=None)
+
+            outcome.lost = 0
+            _take_frames(item, film, reading, find_turned, outcome)
         if reading.boxes == "dataset":
             numbers = [0 if item.kind == "image" else picture.frame for picture in outcome.pictures]
             outcome.without_box = sum(number in sought for number in numbers)
@@ -251,6 +269,10 @@ def _finder(boxes: Mapping[int, Box], reading: ReadSettings, sought: set[int]) -
 def turn_around(image: Image) -> Image:
     """Turn an image by 180 degrees."""
     return np.ascontiguousarray(image[::-1, ::-1])
+
+
+_upright_detector = cache(partial(make_upright_detector, 1))
+"""Makes the detector of turned pictures once per process."""
 
 
 @cache

@@ -67,7 +67,7 @@ class _ImportState:
         if not fault:
             crops = [picture.cropped for picture in outcome.pictures]
             enlarged, close = sum(cropped.upscaled for cropped in crops), sum(cropped.close for cropped in crops)
-            of_item = (outcome.lost, item.own_subject, outcome.short, outcome.turned, outcome.without_box)
+            of_item = (outcome.lost, item.own_subject, outcome.short, outcome.turned > 0, outcome.without_box)
             record |= {name: int(count) for name, count in zip(COUNTS, (enlarged, *of_item, close), strict=True)}
         self._count(item, record)
         return record
@@ -100,6 +100,7 @@ class _ImportState:
             own_subjects=self.counts["own"],
             lost_frames=self.counts["lost"],
             little_context=self.counts["close"] or None,  # absent from sets whose crops need no more context
+            turned=self.counts["turned"] or None,
         )
         if not scanner.official:
             return attach()
@@ -116,19 +117,18 @@ class _ImportState:
             strangers=listing.examples,
             notes=listing.notes,
             short=self.counts["short"],
-            turned=self.counts["turned"],
             without_box=self.counts["without_box"],
         )
 
 
-PIPELINE_VERSION = 1
+PIPELINE_VERSION = 2
 """Changes whenever the same files give different pixels, so that no import resumes one of another version."""
 
 SHORT, PEOPLE = 8, 4
 """Limits of small imports: length of column values that count as categories, and people per split and class."""
 
 TURNED = "turned"
-"""An additional column: degrees by which a video was rotated upright."""
+"""An additional column: degrees by which a video or picture was turned upright."""
 CONTEXT = "context"
 """An additional column of wide crops: side over the longer side of the face's box, in steps of a half."""
 
@@ -190,7 +190,7 @@ def import_items(
 
 
 def _write_pictures(out: Writer, item: Item, outcome: ItemResult, split: str) -> None:
-    values = {OFFICIAL: item.split or "", **item.extra, TURNED: "180" if outcome.turned else ""}
+    values = {OFFICIAL: item.split or "", **item.extra, TURNED: str(outcome.turned or "")}
     for picture in outcome.pictures:
         points, depth = picture.cropped.points, picture.depth
         values[CONTEXT] = f"{np.floor(2 * picture.cropped.context) / 2:g}"

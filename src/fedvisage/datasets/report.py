@@ -121,7 +121,7 @@ class ImportReport:
             lines += [f"  {name}" for name in self.strangers or ()]
         further = {
             "videos with fewer face frames than requested (last one used)": self.short,
-            "upside-down videos, rotated": self.turned,
+            "videos upside down, or pictures upside down or on their side, rotated": self.turned,
             "frames without a box (face detected instead)": self.without_box,
         }
         lines += [f"{what}: {count}" for what, count in further.items() if count]

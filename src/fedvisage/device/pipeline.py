@@ -114,7 +114,7 @@ class Checked:
     """
 
     faces: tuple[CheckedFace, ...]
-    turned: bool = False
+    turns: int = 0
     left_out: int = 0
     fault: str = ""
 
@@ -134,7 +134,8 @@ class Checked:
         return {
             "decision": self.decision,
             "reasons": list(self.reasons),
-            "upside_down": self.turned,
+            "upside_down": self.turns == 2,
+            "turns": self.turns,
             "faces": [face.as_values() for face in self.faces],
         }
 
@@ -256,7 +257,7 @@ class Pipeline:
         alone = len(detected.faces) == 1
         numbers = [number for number, face in enumerate(detected.faces) if face.confidence >= confidence][:most]
         faces = tuple(self._check_face(detected, number, alone, report) for number in numbers)
-        return Checked(faces, detected.turned, len(detected.faces) - len(faces))
+        return Checked(faces, detected.turns, len(detected.faces) - len(faces))
 
     def watch(self, frames: Iterable[Image | BadFile]) -> Iterator[Watched]:
         """Check the frames of one camera in order, with a running mean over the last frames of a face.
@@ -332,9 +333,7 @@ class Pipeline:
             verdict = PadVerdict(
                 decision, score, probability(point.value), logit, point.value, point.operating_point, notes
             )
-        height, width = picture.shape[:2]
-        original = np.array([width, height]) - face.points if detected.turned else face.points
-        points = tuple((float(x), float(y)) for x, y in np.round(original, 1))
+        points = tuple((float(x), float(y)) for x, y in np.round(detected.in_original(face.points), 1))
         x, y, wide, high = detected.boxes[number]
         box = Box(x, y, wide, high, round(face.confidence, 6))
         checked = CheckedFace(box, points, quality, verdict)

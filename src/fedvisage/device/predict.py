@@ -50,7 +50,7 @@ PIPE = Path("-")
 VIDEO_FRAMES = 10
 """Frames of a video, at equal distances, that are scored."""
 
-UPSIDE_DOWN, GREY, SEVERAL = "upside down", "grey", "several faces"
+UPSIDE_DOWN, SIDEWAYS, GREY, SEVERAL = "upside down", "on its side", "grey", "several faces"
 """Notes on a picture, for programs."""
 
 
@@ -160,8 +160,9 @@ def read_in_batches(
 
 def notes_of(detected: DetectedFaces | None, *, grey: bool = False) -> tuple[str, ...]:
     """Return the notes on a picture and on its detected faces, if there was a detection."""
-    several, turned = detected is not None and len(detected.faces) > 1, detected is not None and detected.turned
-    return tuple(note for note, applies in ((SEVERAL, several), (UPSIDE_DOWN, turned), (GREY, grey)) if applies)
+    several, turns = (len(detected.faces) > 1, detected.turns) if detected is not None else (False, 0)
+    notes = {SEVERAL: several, UPSIDE_DOWN: turns == 2, SIDEWAYS: turns % 2 == 1, GREY: grey}
+    return tuple(note for note, applies in notes.items() if applies)
 
 
 def describe_notes(notes: Sequence[str], faces: int | None) -> str:
@@ -169,6 +170,7 @@ def describe_notes(notes: Sequence[str], faces: int | None) -> str:
     sentences = {
         SEVERAL: f"{faces} faces: the largest",
         UPSIDE_DOWN: "upside down: rotated first",
+        SIDEWAYS: "on its side: rotated first",
         GREY: "grey, like infrared: the model expects colour",
     }
     return f"  ({'; '.join(sentences.get(note, note) for note in notes)})" if notes else ""

@@ -9,7 +9,7 @@ parameters between two point patterns", 1991, without reflections.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import cv2
 import numpy as np
@@ -17,12 +17,15 @@ from numpy.typing import NDArray
 
 from fedvisage.faces.detection import Face
 
+Points = NDArray[np.float64]
+Image = NDArray[np.uint8]
+
 # Detection in pictures that may be upside down, and detection of grey pictures.
 #
 # On an upside-down face the cascade places the points as if it were upright, with lower confidence. Of 120 such
 # photographs it found no face on 101, and its highest confidence on the others was 0.993; after a turn by 180° its
 # confidence rose on every one. On upright photographs its confidence is mostly above 0.999, and a turn never raised
-# it. So `find` searches the turned picture only if no face was found or the largest one has a lower confidence.
+# it. So the turned picture is searched only if no face was found or the largest one has a lower confidence.
 
 SURE = 0.999
 """Minimum detector confidence at which a face counts as upright."""
@@ -34,39 +37,70 @@ COLOURLESS, MOSTLY = 8, 0.99
 """In a grey picture, the channels of this share of pixels differ by at most this much, camera noise included."""
 
 
+LONGEST, BORDER = 320, 0.25
+"""A picture without a face is searched again at this size, with a border of this share of its longer side."""
+
+
 @dataclass(frozen=True, eq=False)
 class DetectedFaces:
-    """A picture with its faces upright, largest first; ``turned`` says whether it was turned by 180° for that."""
+    """A picture with its faces upright, largest first, and the quarter turns, counter-clockwise, that it took."""
 
     picture: Image
     faces: list[Face]
-    turned: bool = False
+    turns: int = 0
 
     @property
     def boxes(self) -> list[list[float]]:
         """The boxes (x, y, width, height) in the original picture, in the order of the faces."""
-        height, width = self.picture.shape[:2]
-        boxes = [face.box for face in self.faces]
-        if self.turned:
-            boxes = [np.array([width - x - w, height - y - h, w, h]) for x, y, w, h in boxes]
+        corners = [self.in_original(np.array([face.box[:2], face.box[:2] + face.box[2:]])) for face in self.faces]
+        boxes = [[*places.min(axis=0), *(places.max(axis=0) - places.min(axis=0))] for places in corners]
         return [[round(float(value), 1) for value in box] for box in boxes]
+
+    def in_original(self, points: Points) -> Points:
+        """Return points of the turned picture in the original one."""
+        height, width = self.picture.shape[:2]
+        x, y = points[:, 0], points[:, 1]
+        return np.stack([(x, y), (height - y, x), (width - x, height - y), (y, width - x)][self.turns], axis=1)
 
 
 def detect_upright(
     picture: Image, detect: Callable[[Image], list[Face]], sure: float = SURE, sure_turned: float = SURE_TURNED
 ) -> DetectedFaces:
-    """Find the faces of a picture, and turn the picture if its largest face is upside down."""
+    """Find the faces of a picture, and turn the picture if its largest face is upside down or on its side."""
 
-    def find(image: Image) -> list[Face]:
-        return sorted(detect(image), key=lambda face: -face.area)
+    def find(turns: int, search: Callable[[Image], list[Face]] = detect) -> DetectedFaces:
+        turned = np.ascontiguousarray(np.rot90(picture, turns))
+        return DetectedFaces(turned, sorted(search(turned), key=lambda face: -face.area), turns)
 
-    upright = DetectedFaces(picture, find(picture))
+    upright = find(0)
     if upright.faces and upright.faces[0].confidence >= sure:
         return upright
-    turned = np.ascontiguousarray(picture[::-1, ::-1])
-    flipped = replace(upright, picture=turned, faces=find(turned), turned=True)
+    flipped = find(2)
     least = max(sure_turned, upright.faces[0].confidence if upright.faces else 0.0)
-    return flipped if flipped.faces and flipped.faces[0].confidence > least else upright
+    if flipped.faces and flipped.faces[0].confidence > least:
+        return flipped
+    if upright.faces:
+        return upright
+    # The networks miss a face that fills the picture: they need some surroundings.
+    turned = [find(turns, lambda image: detect_with_border(image, detect)) for turns in range(4)]
+    best = max(turned, key=lambda result: result.faces[0].confidence if result.faces else 0.0)
+    return best if best.faces and best.faces[0].confidence > sure_turned else upright
+
+
+def detect_with_border(picture: Image, detect: Callable[[Image], list[Face]]) -> list[Face]:
+    """Find the faces of a reduced picture with a border that repeats its edge; all five points lie in the picture."""
+    height, width = picture.shape[:2]
+    scale = min(1.0, LONGEST / max(height, width))
+    sides = max(1, round(width * scale)), max(1, round(height * scale))
+    small, border = cv2.resize(picture, sides, interpolation=cv2.INTER_AREA), round(BORDER * max(sides))
+    padded = cv2.copyMakeBorder(small, border, border, border, border, cv2.BORDER_REPLICATE)
+    faces = []
+    for face in detect(np.asarray(padded, np.uint8)):
+        points = (face.points - border) / scale
+        if (points >= 0).all() and (points <= (width, height)).all():
+            box = np.concatenate([face.box[:2] - border, face.box[2:]]) / scale
+            faces.append(Face(box, points, face.confidence))
+    return faces
 
 
 def is_grey(picture: Image) -> bool:
@@ -74,9 +108,6 @@ def is_grey(picture: Image) -> bool:
     difference = picture.max(axis=2).astype(np.int16) - picture.min(axis=2)
     return bool((difference <= COLOURLESS).mean() >= MOSTLY)
 
-
-Points = NDArray[np.float64]
-Image = NDArray[np.uint8]
 
 SIDE = 112
 PLACES: Points = np.array(

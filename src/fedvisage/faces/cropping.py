@@ -169,7 +169,7 @@ def make_detector(threads: int = 1, detector: DetectorName = MTCNN) -> Callable[
 
 
 def make_upright_detector(threads: int = 1, detector: DetectorName = MTCNN) -> Callable[[Image], DetectedFaces]:
-    """Return a function that finds these faces, also in pictures that are upside down."""
+    """Return a function that finds these faces, also in pictures that are upside down or on their side."""
     detect = make_detector(threads, detector)
     # YuNet's confidence is no sign of a face upside down, but it refuses such faces itself.
     sure, sure_turned = (0.0, 0.0) if detector == yunet.NAME else (SURE, SURE_TURNED)

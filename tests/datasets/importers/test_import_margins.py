@@ -21,7 +21,7 @@ from fedvisage.data.writer import Writer
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.device import Exported, Pipeline, Settings, open_export
 from fedvisage.device.predict import face_cropper
-from fedvisage.faces.cropping import make_detector, record_of
+from fedvisage.faces.cropping import crop_face, make_detector, record_of
 from fedvisage.render.identities import Identities, photograph_person, photographs_of
 from fedvisage.runs.export.fuse import fuse
 from fedvisage.tasks.finished_model import open_model
@@ -101,6 +101,34 @@ def test_context_of_each_picture_is_a_column(margins_set: Path, scenes: Path) ->
         box = max(detect(picture), key=lambda face: face.area).box
         shown = min(min(picture.shape[:2]) / max(box[2:]), MARGINS[-1])
         assert float(context) <= shown < float(context) + 0.5
+
+
+def test_pictures_on_their_side_and_filled_by_a_face_are_imported_upright(scenes: Path, tmp_path: Path) -> None:
+    """Turned by a quarter, and cut to the face, in which the networks do not find it without surroundings."""
+    detect, missed = make_detector(), 0
+    for number in range(4):
+        for kind in ("real", "attack/print"):
+            picture = np.asarray(Image.open(scenes / kind / f"person{number}" / "1.png"))
+            x, y, width, height = max(detect(picture), key=lambda face: face.area).box.round().astype(int)
+            inner = picture[y + height // 10 : y + height - height // 10, x + width // 10 : x + width - width // 10]
+            missed += detect(inner) == []
+            for name, turned in (("side", np.rot90(picture)), ("tight", inner // 8 * 7 + np.uint8(number))):
+                folder = tmp_path / "photos" / kind / f"{name}{number}"
+                folder.mkdir(parents=True)
+                Image.fromarray(turned).save(folder / "1.png")
+    assert missed >= 2
+    import_quietly("folder", tmp_path / "photos", tmp_path / "set", name="turned", size=SIZE, heldout=0.5)
+    prepared = PreparedSet.open(tmp_path / "set")
+    assert len(prepared) == 16
+    report = json.loads((tmp_path / "set" / "import-report.json").read_text())
+    assert report["turned"] == 8
+    assert report["skipped"] == []
+    original = {path.parent.name: path for path in (scenes / "real").rglob("*.png")}
+    for item, image in zip(prepared.rows.item, prepared.images, strict=True):
+        if item.startswith("real/side"):
+            picture = np.asarray(Image.open(original[f"person{item.removeprefix('real/side')[0]}"]))
+            upright = crop_face(picture, detect(picture), SIZE).image
+            assert np.abs(image.astype(int) - upright).mean() < 12
 
 
 def test_margins_survive_pickling(margins_set: Path) -> None:

@@ -86,7 +86,7 @@ def compare_answers(page: Any, pipeline: Pipeline, picture: np.ndarray) -> None:
     """Compare the answers of the page and of Python to a picture."""
     shown = page.evaluate(ASK, base64.b64encode(as_png(picture)).decode())
     expected = pipeline.check(picture)
-    assert (shown["decision"], shown["turned"]) == (expected.decision, expected.turned)
+    assert (shown["decision"], shown["turned"]) == (expected.decision, expected.turns == 2)
     assert tuple(shown["reasons"]) == expected.reasons
     for shown_face, face in zip(shown["faces"], expected.faces, strict=True):
         compare_faces(shown_face, face)
@@ -133,7 +133,7 @@ def test_pictures_cover_all_answers(trained_export: Path, recognition: Path, pic
     assert {answer.decision for answer in answers} == {"bona_fide", "attack", "no_decision"}
     assert len({answer.reasons for answer in answers}) >= 5
     assert any(face.embedding is not None for answer in answers for face in answer.faces)
-    assert any(answer.turned for answer in answers)
+    assert any(answer.turns for answer in answers)
 
 
 def test_page_scales_pictures_like_opencv(page: Any) -> None:
