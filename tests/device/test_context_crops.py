@@ -115,7 +115,7 @@ def test_picture_with_little_context_is_imported_and_counted(scene: np.ndarray, 
         report = json.loads((tmp_path / margin / "import-report.json").read_text())
         assert (report["images"], report.get("little_context")) == (4, count)
         contexts = PreparedSet.open(tmp_path / margin).rows.further.get("context")
-        assert (None if contexts is None else contexts.tolist()) == (["1"] * 4 if count else None)
+        assert (None if contexts is None else contexts.tolist()) == (["100"] * 4 if count else None)
         assert any("4 images with little context" in line for line in lines) == bool(count)
 
 

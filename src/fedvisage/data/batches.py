@@ -201,7 +201,7 @@ def check_view(view: View, place: str) -> None:
         size_list = ", ".join(f"{name} has {size}×{size}" for size, name in sorted(sizes.items()))
         raise UserError(place, f"mixed image sizes: {size_list}; prepare all sets at one size")
     if len(view) == 0:
-        raise UserError(place, "has no images in this split; add subjects: a site trains on some and holds out others")
+        raise UserError(place, "has no images in this split; add subjects")
     bona_fide = int(view.labels.sum())
     if bona_fide in (0, len(view)):
         missing = "bona fide images" if bona_fide == 0 else "attacks"

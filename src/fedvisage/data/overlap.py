@@ -166,7 +166,9 @@ def _refusal(what: str, overlap: SharedSubjects | Copies, target_name: str) -> s
     else:
         why = "an image at two sites is counted twice and does not belong to one owner"
     place = describe_place(overlap.other, target_name)
-    return f"shares {what} with {place}: {why}; take them out of one of the two, or add {ALLOW}"
+    same = overlap.place.removesuffix(HELD_OUT) == overlap.other.removesuffix(HELD_OUT)
+    frames = ", import frames of one person with --heldout 0" if same else ""
+    return f"shares {what} with {place}: {why}; take them out of one of the two{frames}, or add {ALLOW}"
 
 
 def _format_count(copies: Copies) -> str:

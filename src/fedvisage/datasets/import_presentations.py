@@ -130,7 +130,7 @@ SHORT, PEOPLE = 8, 4
 TURNED = "turned"
 """An additional column: degrees by which a video or picture was turned upright."""
 CONTEXT = "context"
-"""An additional column of wide crops: side over the longer side of the face's box, in steps of a half."""
+"""An additional column of wide crops: their side in per cent of the longer side of the face's box, in steps of 50."""
 
 
 def import_items(
@@ -193,7 +193,7 @@ def _write_pictures(out: Writer, item: Item, outcome: ItemResult, split: str) ->
     values = {OFFICIAL: item.split or "", **item.extra, TURNED: str(outcome.turned or "")}
     for picture in outcome.pictures:
         points, depth = picture.cropped.points, picture.depth
-        values[CONTEXT] = f"{np.floor(2 * picture.cropped.context) / 2:g}"
+        values[CONTEXT] = str(50 * int(2 * picture.cropped.context))
         out.add(
             picture.cropped.image[np.newaxis],
             label=[item.label],

@@ -99,6 +99,8 @@ class Scorer:
 
     def scatter(self, finished: Message, view: View) -> float:
         """Return the distance between mixed batches in BatchNorm statistics, as a mean over members."""
+        if not len(view):
+            return 0.0
         distances = []
         for _, member in sorted(members_of(finished).items()):
             self.load(member)

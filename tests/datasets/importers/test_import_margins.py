@@ -100,7 +100,7 @@ def test_context_of_each_picture_is_a_column(margins_set: Path, scenes: Path) ->
         picture = np.asarray(Image.open(next(scenes.rglob(f"{item.removesuffix('.png')}.png"))).convert("RGB"))
         box = max(detect(picture), key=lambda face: face.area).box
         shown = min(min(picture.shape[:2]) / max(box[2:]), MARGINS[-1])
-        assert float(context) <= shown < float(context) + 0.5
+        assert int(context) <= 100 * shown < int(context) + 50
 
 
 def test_pictures_on_their_side_and_filled_by_a_face_are_imported_upright(scenes: Path, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def write_features(out: Path, scorer: Scorer, finished: Message, data: RunData) 
 def heldout_views(data: RunData) -> dict[str, View]:
     """Return each site's held-out images; for a method that merges the sites, those of the separate sites."""
     if list(data.sites) != [POOLED]:
-        return {name: site.heldout for name, site in data.sites.items()}
+        return {name: site.heldout for name, site in data.sites.items() if len(site.heldout)}
     heldout = {}
     for place, views in data.places.items():
         if place.startswith(SITE):

@@ -48,6 +48,7 @@ def open_data(recipe: Recipe, method: Method, cache: Path, say: Say) -> RunData:
             opened[source] = open_set(source, place, recipe, cache, say)
         digests[place], crops[place] = opened[source].digest, opened[source].crop
         sites[name] = _split_site(opened[source], place, selection, recipe.evaluation.threshold)
+    _check_heldout(sites, method, recipe.evaluation.threshold)
     target = None
     if recipe.data.target is not None:
         source, selection = split_entry(recipe.data.target)
@@ -59,7 +60,8 @@ def open_data(recipe: Recipe, method: Method, cache: Path, say: Say) -> RunData:
         target_set = target.slices[0].set
         digests[TARGET], crops[TARGET] = target_set.digest, target_set.crop
     places = {f"{SITE}{name}": (site.train,) for name, site in sites.items()}
-    places |= {f"{SITE}{name}{HELD_OUT}": (site.heldout,) for name, site in sites.items() if not site.all_trains}
+    held_out = {name: site.heldout for name, site in sites.items() if not site.all_trains and len(site.heldout)}
+    places |= {f"{SITE}{name}{HELD_OUT}": (view,) for name, view in held_out.items()}
     places |= {} if target is None else {TARGET: (target,)}
     return RunData(merge_sites(sites) if method.pooled else sites, target, digests, crops=crops, places=places)
 
@@ -75,8 +77,23 @@ def _split_site(prepared: PreparedSet, place: str, selection: Selection, rule: s
             f"holds nothing out (heldout=none), and evaluation.threshold is {rule}; use {ON_TRAINING}, which uses "
             "the scores of the training images",
         )
-    check_view(heldout, f"{place}{HELD_OUT}")
+    if len(heldout):  # a site with one person's frames holds nobody out, and the others choose the threshold
+        check_view(heldout, f"{place}{HELD_OUT}")
     return SiteData(train, heldout)
+
+
+def _check_heldout(sites: Mapping[str, SiteData], method: Method, rule: str) -> None:
+    """Refuse sites without held-out people if nobody else chooses their threshold."""
+    without = [name for name, site in sites.items() if not len(site.heldout)]
+    if not without or rule not in SOURCE_RULES or rule == "fixed":
+        return
+    remedy = f"hold people out, or set evaluation.threshold: {ON_TRAINING} or fixed"
+    if method.members == "each":
+        raise UserError(
+            f"{SITE}{without[0]}", f"holds nobody out, and {method.name} has a threshold per site; {remedy}"
+        )
+    if len(without) == len(sites) > 1:
+        raise UserError("recipe.data.sites", f"no site holds people out to choose a threshold; {remedy}")
 
 
 def summarise(metrics: Metrics) -> list[str]:
@@ -168,6 +185,7 @@ def choose_thresholds(server: Server, finished: Message) -> TrainingResult:
     histograms = collect_histograms(server, finished)
     thresholds = evaluation.choose_thresholds(server.method, server.recipe.evaluation.threshold, histograms)
     scatter, curves = evaluation.collect_scatter_and_curves(server, finished)
+    scatter = {name: distance for name, distance in scatter.items() if name not in histograms or histograms[name].sum()}
     on_training = {}
     if heldout.counts_training(server.recipe):
         trained = collect_histograms(server, finished, heldout.TRAINING)
