@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from fedvisage.base.progress import discard_steps
 from fedvisage.cli import app
 from fedvisage.device import Exported
-from fedvisage.device.predict import CroppedFace, Predictions, list_input_pictures, score_pictures
+from fedvisage.device.predict import CroppedFace, Predictions, describe_notes, list_input_pictures, score_pictures
 from fedvisage.metrics.threshold import Threshold
 
 SIDE = 32
@@ -72,6 +72,11 @@ def test_text_states_the_number_of_frames(tmp_path: Path) -> None:
     add_pictures(tmp_path, [100, 90])
     assert "mean of 2 frames" in decide(tmp_path, burst=True).lines()[1]
     assert not any("frames" in line for line in decide(tmp_path).lines())
+
+
+def test_text_counts_faces_of_one_picture_only() -> None:
+    assert describe_notes(("several faces",), 3) == "  (3 faces: the largest)"
+    assert describe_notes(("several faces",), 1) == "  (several faces: the largest)"  # in one frame of a burst
 
 
 @pytest.mark.parametrize("count", [3, 40])

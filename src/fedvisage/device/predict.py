@@ -168,7 +168,7 @@ def notes_of(detected: DetectedFaces | None, *, grey: bool = False) -> tuple[str
 def describe_notes(notes: Sequence[str], faces: int | None) -> str:
     """Return notes as text to print after a picture's name; empty without notes."""
     sentences = {
-        SEVERAL: f"{faces} faces: the largest",
+        SEVERAL: f"{faces if faces and faces > 1 else 'several'} faces: the largest",  # a burst has a count per frame
         UPSIDE_DOWN: "upside down: rotated first",
         SIDEWAYS: "on its side: rotated first",
         GREY: "grey, like infrared: the model expects colour",
