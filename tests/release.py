@@ -7,6 +7,7 @@ tests pass. Each step prints one line; the first failure ends the checks with ex
 
 import argparse
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -140,6 +141,23 @@ def check_installed(wheel: Path, place: Path, fetch: bool) -> str:
     return "with fetched dependencies" if fetch else "with this environment's dependencies (--fetch fetches them)"
 
 
+def write_bill_of_materials(place: Path, fetch: bool) -> str:
+    """Write what a user installs, with versions and licences, as CycloneDX JSON, if its tool is installed."""
+    if not fetch:
+        return "left out: needs --fetch, because this environment has the developers' packages, too"
+    if importlib.util.find_spec("cyclonedx_py") is None:
+        return "left out: pip install cyclonedx-bom"
+    (ROOT / "dist").mkdir(exist_ok=True)
+    target = ROOT / "dist" / f"fedvisage-{fedvisage.__version__}.cdx.json"
+    tool = (sys.executable, "-m", "cyclonedx_py", "environment", "--validate", "--output-reproducible")
+    call(*tool, "--pyproject", ROOT / "pyproject.toml", "--outfile", target, place / "fresh/bin/python", cwd=place)
+    components = json.loads(target.read_text(encoding="utf-8"))["components"]
+    names = {component["name"] for component in components}
+    if missing := {"torch", "numpy", "onnxruntime", "nvflare"} - names:
+        raise StepFailed(f"{target.name} lacks {', '.join(sorted(missing))}")
+    return f"{target.relative_to(ROOT)}, {len(components)} components"
+
+
 def check_documentation() -> str:
     """Run the tests of the documentation."""
     call(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *DOCUMENTATION, cwd=ROOT, isolated=False)
@@ -169,6 +187,7 @@ def steps(place: Path, fetch: bool) -> Iterator[tuple[str, Callable[[], str]]]:
     yield "wheel from it", wheel
     yield "metadata", lambda: check_metadata(place)
     yield "fresh environment and demo", lambda: check_installed(wheels[0], place, fetch)
+    yield "bill of materials", lambda: write_bill_of_materials(place, fetch)
     yield "documentation", check_documentation
     yield "website", lambda: check_website(place)
 

@@ -220,6 +220,14 @@ def test_damaged_archive_leaves_no_startable_kit(kit_and_archive: tuple[Path, Pa
     assert not (volume / "startup").exists()
 
 
+def test_memory_of_every_member_is_limited() -> None:
+    members = [service for name, service in COMPOSE["services"].items() if name != "operator"]
+    assert {(service["mem_limit"], service["cpus"]) for service in members} == {("16g", 4)}
+    for path in MANIFESTS:
+        (container,) = manifest(path, "Deployment")["spec"]["template"]["spec"]["containers"]
+        assert container["resources"]["limits"] == {"memory": "16Gi"}
+
+
 def test_ray_files_set_a_token_and_keep_the_dashboard_from_other_machines() -> None:
     script = (DEPLOY / "ray" / "slurm.sh").read_text()
     subprocess.run(["bash", "-n", str(DEPLOY / "ray" / "slurm.sh")], check=True)
