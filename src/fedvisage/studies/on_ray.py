@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rich.live import Live
+from rich.table import Table
+
 from fedvisage.base.errors import RunFailed
 from fedvisage.base.files import CACHE, write_atomically, write_json
-from fedvisage.base.progress import EVERY, Pace, Say, discard, duration_in_words, format_count
+from fedvisage.base.progress import EVERY, Pace, Reporter, Say, discard, duration_in_words
 from fedvisage.federation.record.store import CHECKPOINTS
 from fedvisage.metrics.recorded import read_metrics
 from fedvisage.runs.cluster import Cluster
@@ -47,7 +50,7 @@ def run_on_cluster(cells: Sequence[Cell], cluster: Cluster, cache: Path, checks:
             yield from run_group(chain, cache, checks, discard)  # reads and checks them
     if not waiting:
         return
-    root, began, pace = cells[0].out.parent, time.monotonic(), Pace(time.monotonic, 0.0, EVERY)
+    root = cells[0].out.parent
     study = root.parent.name
     with closing(RayEngine(cluster, study, say)) as engine:
         sets = needed_sets((entry for chain in waiting for cell in chain for entry in cell.recipe.data.entries), cache)
@@ -62,19 +65,72 @@ def run_on_cluster(cells: Sequence[Cell], cluster: Cluster, cache: Path, checks:
         def report(number: int, reason: str) -> None:
             say(f"starting anew: {' and '.join(cell.title for cell in waiting[number])} ({reason})")
 
-        for done, (number, outcome) in enumerate(tasks.results(REPEATS, report), 1):
-            chain = waiting[number]
-            if isinstance(outcome, Exception):
-                yield from ((cell, outcome) for cell in chain)
-            else:
-                yield from _receive(chain, root, *outcome)
-            if pace.due() or done == len(waiting):
-                rate, left = done / (time.monotonic() - began), len(waiting) - done
-                running = min(left, engine.capacity(1))
-                say(
-                    f"tasks: {done} finished, {running} running, {left - running} waiting; {3600 * rate:.0f} per hour, "
-                    f"{duration_in_words(left / rate)} left; {format_count(len(engine.nodes()), 'node')}"
-                )
+        threads = waiting[0][0].recipe.runtime.threads
+        with show_overview(Overview(len(waiting), engine.capacity(threads), len(engine.nodes())), say) as overview:
+            for number, outcome in tasks.results(REPEATS, report):
+                chain = waiting[number]
+                if isinstance(outcome, Exception):
+                    yield from ((cell, outcome) for cell in chain)
+                else:
+                    yield from _receive(chain, root, *outcome)
+                overview.finish(engine.capacity(threads), len(engine.nodes()))
+
+
+class Overview:
+    """How far the tasks of a study are."""
+
+    def __init__(self, tasks: int, places: int, nodes: int) -> None:
+        """Start with the number of tasks, of those that the cluster can run at the same time, and of nodes."""
+        self._tasks, self._places, self._nodes, self._done, self._began = tasks, places, nodes, 0, time.monotonic()
+        self.changed: Callable[[], None] = lambda: None
+        """Called after a task has finished."""
+
+    def finish(self, places: int, nodes: int) -> None:
+        """Count a task, and note the present size of the cluster."""
+        self._done, self._places, self._nodes = self._done + 1, places, nodes
+        self.changed()
+
+    @property
+    def is_finished(self) -> bool:
+        """Return whether no task is left."""
+        return self._done == self._tasks
+
+    def columns(self) -> dict[str, str]:
+        """Return the figures by title; speed and time left once a task has finished."""
+        left, rate = self._tasks - self._done, self._done / max(time.monotonic() - self._began, 1e-9)
+        running = min(left, self._places)
+        return {
+            "finished": str(self._done),
+            "running": str(running),
+            "waiting": str(left - running),
+            "per hour": f"{3600 * rate:.0f}" if self._done else "",
+            "left": duration_in_words(left / rate) if self._done else "",
+            "nodes": str(self._nodes),
+        }
+
+    def table(self) -> Table:
+        """Return the figures as a table."""
+        table = Table(*self.columns())
+        table.add_row(*self.columns().values())
+        return table
+
+
+@contextmanager
+def show_overview(overview: Overview, say: Say) -> Iterator[Overview]:
+    """Show one table that changes on a terminal; elsewhere print a line per minute, and one at the end."""
+    if isinstance(say, Reporter) and say.moving:
+        with Live(get_renderable=overview.table, console=say.console, refresh_per_second=1, transient=True):
+            yield overview
+        return
+    pace = Pace(time.monotonic, 0.0, EVERY)
+
+    def print_line() -> None:
+        if pace.due() or overview.is_finished:
+            figures = {title: value for title, value in overview.columns().items() if value}
+            say("tasks: " + ", ".join(f"{value} {title}" for title, value in figures.items()))
+
+    overview.changed = print_line
+    yield overview
 
 
 def run_chain(
