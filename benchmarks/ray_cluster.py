@@ -106,7 +106,8 @@ def measure_cells(cluster: Cluster, folder: Path) -> None:
         "recipe": {
             "method": {"name": "fedpad", "network": {"width": 16}},
             "input": {"size": 64},
-            "training": {"rounds": 4, "local": {"batches": 24}, "batch": 16},
+            "training": {"rounds": 2, "local": {"batches": 24}, "batch": 16},
+            "runtime": {"threads": 1},
             "evaluation": {"every": 0, "resamples": 0, "features": 0},
         },
         "sets": {name: f"{entry.replace('U', 'I')} size=64" for name, entry in sites.items()},
@@ -146,10 +147,11 @@ peak, ended, own = [0], threading.Event(), psutil.Process()
 def watch():
     while not ended.wait(0.05):
         peak[0] = max(peak[0], own.memory_full_info().uss)
-watching = threading.Thread(target=watch)
+watching = threading.Thread(target=watch, daemon=True)
 watching.start()
 with closing(RayEngine(Cluster(address), "memory", discard)) as engine:
-    request = Request(recipe_of_sites(count, width, path), out, out, checks=Checks(allow_overlap=True), engine=engine)
+    recipe, cache = recipe_of_sites(count, width, path), out.parent / "cache"
+    request = Request(recipe, out, cache, checks=Checks(allow_overlap=True), engine=engine)
     run(request, Reporter(Console(), quiet=True))
 ended.set()
 watching.join()
