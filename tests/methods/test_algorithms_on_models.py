@@ -43,7 +43,7 @@ TWICE = [
 
 SELDOM = [
     ("adapters", name)
-    for name in ("fedprox", "afl", "fedadam", "fedyogi", "fednova", "feddyn", "ditto", "fedbabu", "fedala", "mr-mtl")
+    for name in ("fedprox", "afl", "fedadam", "fedyogi", "fednova", "feddyn", "ditto", "fedbabu", "fedala", "mrmtl")
 ]
 """Models with algorithms that treat them like the algorithms in the quick tier."""
 
@@ -175,7 +175,7 @@ def test_weights_and_variates_in_bf16_are_finite_and_half_as_large(algorithm: st
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "algorithm", ["fedadam", "fedyogi", "moon", "fedprox", "ditto", "fedrep", "fedbabu", "fedala", "mr-mtl"]
+    "algorithm", ["fedadam", "fedyogi", "moon", "fedprox", "ditto", "fedrep", "fedbabu", "fedala", "mrmtl"]
 )
 @pytest.mark.parametrize("protection", [{"federation__combine": {"rule": "median"}}, {"federation__secure": {}}])
 def test_algorithms_with_a_single_mean_accept_robust_rules_and_secure_sums(

@@ -521,7 +521,7 @@ def mean_of_variates(out: Path) -> State:
         ("fedrep", {}),
         ("fedbabu", {}),
         ("fedala", {}),
-        ("mr-mtl", {}),
+        ("mrmtl", {}),
         ("ga", {"federation__participation": 0.6}),
     ],
 )

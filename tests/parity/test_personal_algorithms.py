@@ -128,7 +128,7 @@ def test_personal_models_of_ditto_stay_near_the_lent_one(
 
 
 @pytest.mark.parametrize("pull", [0.0, 0.8])
-def test_models_of_mr_mtl_stay_near_their_mean(
+def test_models_of_mrmtl_stay_near_their_mean(
     pull: float, unequal: Mapping[str, Path], data: dict[str, Data], tmp_path: Path
 ) -> None:
     """Without a pull, each site trains alone, and the result is the mean of the sites' models."""
@@ -140,7 +140,7 @@ def test_models_of_mr_mtl_stay_near_their_mean(
     for number in range(1, ROUNDS + 1):
         own = {site: local(data[site], number, own[site], RATE, term=near(mean)).state for site in SITES}
         mean = mean_of(list(own.values()), [1.0] * len(SITES))
-    actual = run_to_state(recipe(unequal, "mr-mtl", method__pull=pull), tmp_path / "run")
+    actual = run_to_state(recipe(unequal, "mrmtl", method__pull=pull), tmp_path / "run")
     check(actual, mean)
     for site in SITES:
         check(kept_by(tmp_path / "run", site, "local/"), own[site], mean)

@@ -24,7 +24,7 @@ from fedvisage.methods.algorithms.fedprox import fedprox
 from fedvisage.methods.algorithms.fedrep import fedrep
 from fedvisage.methods.algorithms.ga import ga
 from fedvisage.methods.algorithms.moon import moon
-from fedvisage.methods.algorithms.mr_mtl import mr_mtl
+from fedvisage.methods.algorithms.mrmtl import mrmtl
 from fedvisage.methods.algorithms.scaffold import scaffold
 from fedvisage.methods.models import adapters, face, minifasnet, resnet18, timm, vgg
 from fedvisage.methods.models import vit as transformers
@@ -63,7 +63,7 @@ ALGORITHMS: dict[str, Callable[[Model], Method]] = {
     "fedrep": fedrep,
     "fedbabu": fedbabu,
     "fedala": fedala,
-    "mr-mtl": mr_mtl,
+    "mrmtl": mrmtl,
     "ga": ga,
 }
 

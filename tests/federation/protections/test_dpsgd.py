@@ -407,9 +407,9 @@ def test_a_repeated_visit_sends_the_stored_weights_again(sets: Sets, tmp_path: P
 
 def test_a_repeated_visit_keeps_the_weights_that_it_sent(sets: Sets, tmp_path: Path) -> None:
     own = content(sets, privacy={})
-    own["method"] |= {"name": "mr-mtl", "pull": 0.5}
+    own["method"] |= {"name": "mrmtl", "pull": 0.5}
     with pytest.raises(Interrupted):
-        run_toy(own, tmp_path / "run", method=stop_after(on("mr-mtl", "vit"), 2))
+        run_toy(own, tmp_path / "run", method=stop_after(on("mrmtl", "vit"), 2))
     (tmp_path / "run" / "checkpoints" / "000002.safetensors").unlink()
     run_toy(own, tmp_path / "run", resume=True)
     sent = load_file(tmp_path / "run" / "sites" / "A" / "releases" / "round 2, weights.safetensors")
@@ -456,7 +456,7 @@ def test_settings_without_protection_are_refused_before_the_run(
 
 
 def test_methods_whose_sites_keep_or_send_other_values_are_left_out() -> None:
-    averaging = {"fedpad", "fedprox", "fedadam", "fedyogi", "mr-mtl", "fedavg-vit-h", "fedprox-vit-h"}
+    averaging = {"fedpad", "fedprox", "fedadam", "fedyogi", "mrmtl", "fedavg-vit-h", "fedprox-vit-h"}
     expected = averaging | {"pooled", "vit", "vit-h"}
     assert {name for name, method in METHODS.items() if "people" in method.supports} == expected
 

@@ -39,12 +39,12 @@ def train_own_model(model: Model) -> fedavg.Turn:
     return train
 
 
-def mr_mtl(model: Model) -> Method:
+def mrmtl(model: Model) -> Method:
     """Return MR-MTL on a model."""
     method = fedavg.on_model(
         model,
         fedavg.options_on(model, PersonalOptions),
-        name="mr-mtl",
+        name="mrmtl",
         title="MR-MTL",
         paper=PAPER,
         advice="A model per site, pulled towards the sites' mean: for few sites, with privacy of people.",
