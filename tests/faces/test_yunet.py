@@ -20,7 +20,14 @@ from fedvisage.device import Exported, Pipeline, Settings
 from fedvisage.device.gallery.enrolment import Engine
 from fedvisage.device.predict import InputPicture, InputPictures, predict
 from fedvisage.faces import yunet
-from fedvisage.faces.cropping import choose_detector, detector_of, make_finder, make_upright_detector, record_of
+from fedvisage.faces.cropping import (
+    choose_detector,
+    detector_of,
+    make_finder,
+    make_upright_detector,
+    other_detector,
+    record_of,
+)
 from fedvisage.faces.quality import pose
 from fedvisage.faces.yunet import YuNet
 from fedvisage.starts.published import read_catalogue
@@ -65,6 +72,8 @@ def test_models_use_the_detector_of_their_crops() -> None:
         choose_detector("", [OURS, THEIRS])
     with refused("--detector", "retinaface"):
         choose_detector("retinaface")
+    with refused("--detector", "retinaface"):
+        other_detector("retinaface", [OURS])  # no note before the refusal
     with refused("--detector", "retinaface"):
         ImportOptions(detector="retinaface")  # type: ignore[arg-type]
 

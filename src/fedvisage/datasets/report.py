@@ -121,7 +121,7 @@ class ImportReport:
             lines += [f"  {name}" for name in self.strangers or ()]
         further = {
             "videos with fewer face frames than requested (last one used)": self.short,
-            "videos upside down, or pictures upside down or on their side, rotated": self.turned,
+            "upside down or on their side, turned upright": self.turned,
             "frames without a box (face detected instead)": self.without_box,
         }
         lines += [f"{what}: {count}" for what, count in further.items() if count]

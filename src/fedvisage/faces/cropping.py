@@ -141,7 +141,7 @@ def choose_detector(wanted: str, crops: Sequence[CropRecord] = ()) -> DetectorNa
 
 def other_detector(wanted: str, crops: Sequence[CropRecord]) -> list[str]:
     """Return a notice about a wanted detector that did not make a model's crops, or nothing."""
-    if not wanted or (own := detector_of(crops)) == wanted:
+    if not wanted or (own := detector_of(crops)) == choose_detector(wanted):
         return []
     return [f"{wanted} finds the faces, and the model's crops and threshold are of {own}"]
 
