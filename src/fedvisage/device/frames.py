@@ -28,7 +28,7 @@ def frames_of(source: str) -> Iterator[Frame]:
         return _captured(place, "does it send a stream there?", source, cv2.CAP_FFMPEG, _STREAM_PATIENCE)
     path = Path(source)
     if path.is_dir():
-        pictures = sorted(child for child in path.iterdir() if child.suffix.lower() in ENDINGS and not child.is_dir())
+        pictures = sorted(child for child in path.rglob("*") if child.suffix.lower() in ENDINGS and not child.is_dir())
         if not pictures:
             raise UserError(printable(str(path)), f"has no images ({', '.join(ENDINGS)})")
         return map(_picture_or_fault, pictures)
