@@ -49,7 +49,7 @@ def test_frames_of_a_video_keep_their_order(tmp_path: Path) -> None:
 def test_folder_includes_its_subfolders(tmp_path: Path) -> None:
     for number, name in enumerate(("real/b.png", "attack/print/a.png", "c.png")):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((8, 8, 3), 40 * number, np.uint8)).save(tmp_path / name)
+        Image.fromarray(np.full((32, 32, 3), 40 * number, np.uint8)).save(tmp_path / name)
     assert [int(frame[0, 0, 0]) for frame in images_of(tmp_path)] == [40, 80, 0]
 
 
