@@ -107,19 +107,23 @@ def test_feddyn_aligns_sites_by_its_regulariser(
         assert apart(drift, {name: value / -0.5 for name, value in gradients[site].items()}) < 1e-5
 
 
+def near(lent: State, pull: float) -> Term:
+    """Return λ/2 times the squared distance from the lent weights."""
+    return lambda weights, *_: 0.5 * pull * sum(((weights[name] - lent[name]) ** 2).sum() for name in weights)
+
+
 @pytest.mark.parametrize("pull", [0.0, 0.8])
 def test_personal_models_of_ditto_stay_near_the_lent_one(
     pull: float, unequal: Mapping[str, Path], data: dict[str, Data], tmp_path: Path
 ) -> None:
     """Without a pull, a site's personal model is trained by the site alone."""
 
-    def near(lent: State) -> Term:
-        return lambda weights, *_: 0.5 * pull * sum(((weights[name] - lent[name]) ** 2).sum() for name in weights)
-
     state, personal = first_state(), dict.fromkeys(SITES, first_state())
     for number in range(1, ROUNDS + 1):
         turns = [local(data[site], number, state, RATE).state for site in SITES]
-        personal = {site: local(data[site], number, personal[site], RATE, term=near(state)).state for site in SITES}
+        personal = {
+            site: local(data[site], number, personal[site], RATE, term=near(state, pull)).state for site in SITES
+        }
         state = mean_of(turns, [1.0] * len(SITES))
     actual = run_to_state(recipe(unequal, "ditto", method__pull=pull), tmp_path / "run")
     check(actual, state)
@@ -133,12 +137,9 @@ def test_models_of_mrmtl_stay_near_their_mean(
 ) -> None:
     """Without a pull, each site trains alone, and the result is the mean of the sites' models."""
 
-    def near(lent: State) -> Term:
-        return lambda weights, *_: 0.5 * pull * sum(((weights[name] - lent[name]) ** 2).sum() for name in weights)
-
     mean, own = first_state(), dict.fromkeys(SITES, first_state())
     for number in range(1, ROUNDS + 1):
-        own = {site: local(data[site], number, own[site], RATE, term=near(mean)).state for site in SITES}
+        own = {site: local(data[site], number, own[site], RATE, term=near(mean, pull)).state for site in SITES}
         mean = mean_of(list(own.values()), [1.0] * len(SITES))
     actual = run_to_state(recipe(unequal, "mrmtl", method__pull=pull), tmp_path / "run")
     check(actual, mean)

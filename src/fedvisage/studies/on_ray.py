@@ -77,7 +77,7 @@ def run_on_cluster(cells: Sequence[Cell], cluster: Cluster, cache: Path, checks:
 
 
 class Overview:
-    """How far the tasks of a study are."""
+    """The progress of a study's tasks."""
 
     def __init__(self, tasks: int, places: int, nodes: int) -> None:
         """Start with the number of tasks, of those that the cluster can run at the same time, and of nodes."""

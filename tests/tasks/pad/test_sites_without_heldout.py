@@ -1,4 +1,4 @@
-"""Sites that hold nobody out, such as one with frames of one person: the others choose the threshold."""
+"""Sites without held-out people, such as one with frames of one person: the others choose the threshold."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def write_training_only(source: Path, out: Path) -> Path:
 
 @pytest.fixture
 def sets_without(sets: Sets, tmp_path: Path) -> Sets:
-    """The sets, of which site C's holds nobody out."""
+    """The sets; that of site C has no held-out people."""
     return {**sets, "C": write_training_only(sets["C"], tmp_path / "C")}
 
 
@@ -56,10 +56,10 @@ def test_the_other_sites_choose_the_threshold(name: str, sets_without: Sets, tmp
 
 
 def test_a_threshold_needs_people_that_some_site_holds_out(sets: Sets, tmp_path: Path) -> None:
-    nobody = {**sets, **{name: write_training_only(sets[name], tmp_path / name) for name in SITES}}
+    training_only = {**sets, **{name: write_training_only(sets[name], tmp_path / name) for name in SITES}}
     with refused("recipe.data.sites", "threshold", "source-train-eer"):
-        open_run_data(tree(nobody, "fedpad"), tmp_path)
-    run_toy(tree(nobody, "fedpad", evaluation__threshold="fixed"), tmp_path / "run")
+        open_run_data(tree(training_only, "fedpad"), tmp_path)
+    run_toy(tree(training_only, "fedpad", evaluation__threshold="fixed"), tmp_path / "run")
 
 
 def test_a_model_per_site_needs_people_that_each_site_holds_out(sets_without: Sets, tmp_path: Path) -> None:

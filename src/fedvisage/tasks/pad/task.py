@@ -77,20 +77,20 @@ def _split_site(prepared: PreparedSet, place: str, selection: Selection, rule: s
             f"holds nothing out (heldout=none), and evaluation.threshold is {rule}; use {ON_TRAINING}, which uses "
             "the scores of the training images",
         )
-    if len(heldout):  # a site with one person's frames holds nobody out, and the others choose the threshold
+    if len(heldout):  # frames of one person cannot be held out, and the other sites choose the threshold
         check_view(heldout, f"{place}{HELD_OUT}")
     return SiteData(train, heldout)
 
 
 def _check_heldout(sites: Mapping[str, SiteData], method: Method, rule: str) -> None:
-    """Refuse sites without held-out people if nobody else chooses their threshold."""
+    """Refuse sites without held-out people if no other site chooses their threshold."""
     without = [name for name, site in sites.items() if not len(site.heldout)]
     if not without or rule not in SOURCE_RULES or rule == "fixed":
         return
     remedy = f"hold people out, or set evaluation.threshold: {ON_TRAINING} or fixed"
     if method.members == "each":
         raise UserError(
-            f"{SITE}{without[0]}", f"holds nobody out, and {method.name} has a threshold per site; {remedy}"
+            f"{SITE}{without[0]}", f"has no held-out people, and {method.name} has a threshold per site; {remedy}"
         )
     if len(without) == len(sites) > 1:
         raise UserError("recipe.data.sites", f"no site holds people out to choose a threshold; {remedy}")
