@@ -13,11 +13,11 @@ from tests.distributed.site_owners import FIRST, SECOND, key_of, prepare_owner, 
 from tests.refusals import Command, check_output, failed, refused
 from tests.toy import Sets, make_set
 
-from fedvisage.nvflare.job import NotReady, Submission
 from fedvisage.nvflare.kits import Kit, own_settings
 from fedvisage.nvflare.owner.acceptance import AcceptedRun, accept_run
 from fedvisage.nvflare.owner.commands import SiteFiles, review_page
 from fedvisage.nvflare.owner.requests import Request, Requests
+from fedvisage.nvflare.submission import NotReady, Submission
 
 ASK = "format: 1\napprove: ask\n"
 
@@ -128,7 +128,7 @@ def test_new_member_needs_approval_although_the_rules_suffice(
 ) -> None:
     rules = f"format: 1\nmembers: {{B: '{key_of(kits, 'B')}'}}"
     prepare_owner(site.path, sets["A"], tmp_path / "state", rules)
-    assert accept(site, job(run="run-1", data__sites={"A": "own", "B": "own"})).pins == {"B": key_of(kits, "B")}
+    assert accept(site, job(run="run-1", data__sites={"A": "own", "B": "own"})).policy.pins == {"B": key_of(kits, "B")}
     with failed(NotReady, "administrator", "approve"):
         accept(site, job(run="run-2"))
     assert SiteFiles(site.path).requests.get("run-2").added == ("C",)

@@ -74,7 +74,7 @@ def server(
     kit: Annotated[Path, typer.Argument(help="The server's kit.")], options: MemberOptions, progress: ProgressOptions
 ) -> None:
     """Run the server of a federation, until stopped."""
-    from fedvisage.nvflare.commands import start_server
+    from fedvisage.nvflare.node import start_server
     from fedvisage.nvflare.terminal import Terminal
 
     front = Terminal(*line_printers(progress.quiet, progress.log_format))

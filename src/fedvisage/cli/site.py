@@ -56,17 +56,13 @@ def start(
     require_secure: Annotated[
         bool, typer.Option("--require-secure", help="Refuse runs without federation.secure.")
     ] = False,
-    person_epsilon: Annotated[
-        float | None,
-        typer.Option("--person-epsilon", help="Limit of ε per person over all runs with training.privacy."),
-    ] = None,
     *,
     options: MemberOptions,
     checks: Checks,
     progress: ProgressOptions,
 ) -> None:
     """Run a site of a federation until stopped; it trains on local data. `site KIT` is short for `site start KIT`."""
-    from fedvisage.nvflare.commands import start_site
+    from fedvisage.nvflare.node import start_site
     from fedvisage.nvflare.terminal import Terminal
 
     front = Terminal(*line_printers(progress.quiet, progress.log_format))
@@ -81,7 +77,6 @@ def start(
         weights=options.weights,
         rosters=allow_roster or (),
         require_secure=require_secure,
-        person_epsilon=person_epsilon,
     )
 
 
