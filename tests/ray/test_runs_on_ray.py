@@ -189,7 +189,7 @@ def test_wait_for_cores_ends_with_the_missing_ones(two_nodes: RayNodes, sets: Se
     ("name", "workers", "place", "keywords"),
     [
         ("fedsis", None, "--on", ("one after another",)),
-        ("fedpad", 3, "recipe.runtime.workers", ("3 workers", "2 of them")),
+        ("fedpad", 9, "recipe.runtime.workers", ("9 workers", "of them")),  # Ray may still count a node that was killed
     ],
 )
 def test_run_that_the_cluster_cannot_train_is_refused(
