@@ -187,6 +187,26 @@ def test_page_shows_a_request_without_script_and_with_every_text_escaped(
         assert word in page
 
 
+def test_page_shows_the_findings_of_an_audit_and_refuses_other_files(
+    site: Kit, job: Callable[..., Submission], tmp_path: Path
+) -> None:
+    with failed(NotReady, "administrator"):
+        accept(site, job())
+    attacks = [{"title": "Membership", "says": f"AUC 0.61 {HOSTILE}", "applies": True}]
+    attacks += [{"title": "Tokens", "why": "no tokens", "applies": False}]
+    audit = tmp_path / "audit.json"
+    audit.write_text(json.dumps({"run": "simulated", "audits": attacks}))
+    page, tags = review_page(SiteFiles(site.path), "run-1", audit), Tags()
+    tags.feed(page)
+    assert "script" not in tags.tags
+    assert "Membership: AUC 0.61 &lt;script&gt;" in page
+    assert "Tokens" not in page
+    for content in ("[]", '{"audits": [1]}', '{"audits": [{"applies": true}]}'):
+        audit.write_text(content)
+        with refused("audit.json", "fedvisage audit"):
+            review_page(SiteFiles(site.path), "run-1", audit)
+
+
 def test_commands_list_review_approve_and_refuse(
     site: Kit, job: Callable[..., Submission], kits: Path, command: Command, tmp_path: Path
 ) -> None:

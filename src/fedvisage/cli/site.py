@@ -118,11 +118,15 @@ def review(
     kit: Kit,
     run: Run,
     out: Annotated[Path | None, typer.Option(help="The page; default: RUN.html.", show_default=False)] = None,
+    audit: Annotated[
+        Path | None,
+        typer.Option(help="The audit.json of a simulation of this recipe, whose findings the page then has."),
+    ] = None,
 ) -> None:
     """Write a page about a run that asks for approval: who asks, what is trained, and what leaves."""
     from fedvisage.nvflare.owner.commands import SiteFiles, review_page
 
-    page, out = review_page(SiteFiles(kit), run), out or Path(f"{run}.html")
+    page, out = review_page(SiteFiles(kit), run, audit), out or Path(f"{run}.html")
     write_atomically(out, page.encode())
     say(str(out))
 
