@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
+import psutil
 import torch
 from nvflare.collab.api.exceptions import CollabCallError
 from nvflare.fuel.f3.cellnet.cell import Cell
@@ -99,8 +100,10 @@ def federation(kits: Path) -> Iterator[tuple[Cell, Admission]]:
 def main() -> None:
     """Send two rounds of orders to all sites, and check all replies."""
     with federation(Path(sys.argv[1]) / "kits") as (server, admission):
+        began = time.monotonic()
         while {*NAMES, *(f"{name}.run" for name in NAMES)} - set(server.core_cell.agents):
             time.sleep(0.1)
+        print(f"{SITES} sites connected: {time.monotonic() - began:.1f} s")
         assert set(NAMES) <= admission.until.keys(), "each with its own certificate"
         proxies = [Proxy(name, server) for name in NAMES]
         transport = CollabTransport(NAMES, proxies, Federation(deadline=120.0), lambda: False)
@@ -108,7 +111,9 @@ def main() -> None:
         weights = {"model.weight": torch.zeros(64, 64), "model.bias": torch.zeros(64)}
         for number in (1, 2):
             orders = {name: Order("train", number, weights, 1, f"{name} {number}") for name in NAMES}
+            began = time.monotonic()
             replies = list(transport.call(orders))
+            seconds = time.monotonic() - began
             assert [reply.site for reply in replies] == sorted(NAMES)
             failures = {reply.site: reply.failure for reply in replies if reply.failure or reply.message is None}
             assert not failures, failures
@@ -118,7 +123,8 @@ def main() -> None:
                 for reply in replies
                 if reply.message is not None
             )
-            print(f"round {number}: {len(replies)} sites replied", flush=True)
+            print(f"round {number}, {len(replies)} replies: {seconds:.1f} s", flush=True)
+        print(f"memory of the server: {psutil.Process().memory_full_info().pss / 2**20:.0f} MiB")
         transport.close()
 
 
