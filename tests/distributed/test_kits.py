@@ -181,6 +181,17 @@ def test_tensor_timeout_follows_the_deadline(sets: Sets, tmp_path: Path) -> None
         assert config[f"{TensorDecomposer().config_var_prefix}{ConfigVarName.STREAMING_PER_REQUEST_TIMEOUT}"] == 15.0
 
 
+@pytest.mark.parametrize(("count", "pause"), [(1, 0.1), (3, 0.3), (50, 5.0), (1000, 10.0)])
+def test_sites_of_a_job_ask_for_work_ten_times_per_second_in_all(
+    count: int, pause: float, sets: Sets, tmp_path: Path
+) -> None:
+    """The server keeps each answer for a while: twenty sites that asked ten times each took a gibibyte."""
+    names = [f"site-{number}" for number in range(count)]
+    write_job(tmp_path / "job", Job("first", without_local_parts(recipe_of(tree(sets)))), names)
+    config = json.loads((tmp_path / "job" / "app" / "config" / "config_fed_server.json").read_text())
+    assert config["server"]["task_request_interval"] == pytest.approx(pause)
+
+
 @pytest.mark.parametrize("run", ["", "../x", "A", "a/b", "a" * 64, 3, None])
 def test_job_with_an_invalid_name_is_refused(run: object, sets: Sets, tmp_path: Path) -> None:
     write_job(tmp_path / "job", Job("first", without_local_parts(recipe_of(tree(sets)))), ("A",))

@@ -35,6 +35,10 @@ SETTLING = 300.0
 CALLS = 100
 """Calls that NVFlare makes at once, however few the sites are; with fewer calls than sites, some sites would wait."""
 
+REQUESTS, MOST_PAUSE = 10, 10.0
+"""Requests per second of all sites together until the server's program is ready, and the longest pause of a site in
+seconds. The server keeps about a mebibyte for each answer until the site acknowledges it."""
+
 CHUNK = "tensor_streaming_per_request_timeout"
 """NVFlare's timeout, in seconds, for a piece of a tensor from the other end: 600 unless a job sets it."""
 
@@ -97,7 +101,7 @@ def write_job(directory: Path, job: Job, sites: Sequence[str], signature: Mappin
     controller = names | {"server_obj_id": "program", "sync_task_timeout": SETTLING}
     controller |= {"max_call_threads": max(CALLS, len(sites))}
     server = {
-        "server": {"task_request_interval": 0.1},
+        "server": {"task_request_interval": min(MOST_PAUSE, max(0.1, len(sites) / REQUESTS))},
         "workflows": [{"id": "controller", "path": CONTROLLER, "args": controller}],
         "components": [{"id": "program", "path": SERVER_CLASS, "args": {}}],
     }
