@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,19 +72,22 @@ def read_request(path: Path) -> JoinRequest:
     if b"PRIVATE KEY" in content:
         raise UserError(place, f"contains a private key, which is no longer secret; delete this file, and {ASK}")
     try:
-        request = x509.load_pem_x509_csr(content)
-        key = request.public_key()
-        if not (
-            isinstance(key, RSAPublicKey)
-            and LEAST_BITS <= key.key_size <= MOST_BITS
-            and key.public_numbers().e == EXPONENT
-        ):
-            raise UserError(place, f"needs an RSA key of {LEAST_BITS} to {MOST_BITS} bits with exponent 65537; {ASK}")
-        if not request.is_signature_valid:
-            raise UserError(place, f"is not signed with the key that it names; {ASK}")
-        name, role = (str(attribute.value) for attribute in request.subject)
-        if role not in ROLES or request.subject != x509_name(name, role=role) or len(request.attributes):
-            raise ValueError
+        with warnings.catch_warnings(action="ignore"):  # of odd names, which are refused below
+            request = x509.load_pem_x509_csr(content)
+            key = request.public_key()
+            if not (
+                isinstance(key, RSAPublicKey)
+                and LEAST_BITS <= key.key_size <= MOST_BITS
+                and key.public_numbers().e == EXPONENT
+            ):
+                raise UserError(
+                    place, f"needs an RSA key of {LEAST_BITS} to {MOST_BITS} bits with exponent 65537; {ASK}"
+                )
+            if not request.is_signature_valid:
+                raise UserError(place, f"is not signed with the key that it names; {ASK}")
+            name, role = (str(attribute.value) for attribute in request.subject)
+            if role not in ROLES or request.subject != x509_name(name, role=role) or len(request.attributes):
+                raise ValueError
     except (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion) as error:
         raise UserError(place, f"is not a request with a name, a role and a key alone; {ASK}") from error
     return JoinRequest(path, name, cast("Kind", role), key, fingerprint_of(request))
