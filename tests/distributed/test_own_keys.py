@@ -33,14 +33,14 @@ from tests.toy import Sets, files_below, tree
 
 from fedvisage.nvflare.authority import FederationFile, open_authority
 from fedvisage.nvflare.certificates import certificates_in, check, credentials_in, fingerprint_of, signing_key
-from fedvisage.nvflare.job import Submission
 from fedvisage.nvflare.joining import JoinRequest, digest_of, files_of, finish_join, make_request, read_request
 from fedvisage.nvflare.kits import open_kit
 from fedvisage.nvflare.membership import provision
-from fedvisage.nvflare.node import prepare_site
 from fedvisage.nvflare.owner.policy import read_policy
 from fedvisage.nvflare.owner.statement import sign_run, verify_run
+from fedvisage.nvflare.preparation import prepare_site
 from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
+from fedvisage.nvflare.submission import Submission
 
 OPERATOR = "operator@example.org"
 

@@ -121,8 +121,8 @@ class FederationFile(Section):
     @property
     def own_keys(self) -> set[str]:
         """The names of the members that make their own keys."""
-        entries = {**self.sites, **{operator.email: operator for operator in self.operator}}
-        return {name for name, entry in entries.items() if entry.key == "own"}
+        sites = {name for name, site in self.sites.items() if site.key == "own"}
+        return sites | {operator.email for operator in self.operator if operator.key == "own"}
 
 
 def read_federation(path: Path) -> FederationFile:

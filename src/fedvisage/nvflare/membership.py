@@ -117,7 +117,9 @@ def provision(
             )
         placed = _place(joining, authority, directory)
         changed = {*revoked, *renewed, *keys}
-        notes = [] if new else [*_take_over_lists(authority, directory), *_notes(authority, federation, changed)]
+        notes: list[str] = (
+            [] if new else [*_take_over_lists(authority, directory), *_notes(authority, federation, changed)]
+        )
         updates = _revoke(authority, revoked, directory, {*renewed, *keys})
         kits = _add(authority, placed, described, keys, directory, federation.server)
         updates |= _renew(authority, renewed, directory)
