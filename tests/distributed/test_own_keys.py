@@ -133,11 +133,13 @@ def test_private_key_is_readable_by_its_owner_alone_and_in_no_file_of_the_founde
 def test_authority_copies_nothing_but_name_and_key_from_a_request(place: Path) -> None:
     own, usual = certificate(place / "kits/sites/bank"), certificate(place / "kits/sites/border")
     assert fingerprint_of(own) == fingerprint(place / "bank")
-    assert [(one.oid, one.value) for one in own.subject] == [
+    assert [(attribute.oid, attribute.value) for attribute in own.subject] == [
         (NameOID.COMMON_NAME, "bank"),
         (NameOID.ORGANIZATION_NAME, "bank"),
     ]
-    assert [(one.oid, one.critical) for one in own.extensions] == [(one.oid, one.critical) for one in usual.extensions]
+    assert [(each.oid, each.critical) for each in own.extensions] == [
+        (each.oid, each.critical) for each in usual.extensions
+    ]
     recorded = open_authority(place / "kits/authority").members["bank"].issued
     assert [issued.certificate for issued in recorded] == [own]
 
@@ -473,10 +475,10 @@ def test_finish_overwrites_no_file_and_can_be_repeated(make: Callable[[Path], No
     assert not (place / "bank/local").exists()
     (place / "bank/readme.txt").unlink()
     key = (place / "bank/startup/client.key").read_bytes()
-    made = files_below(finish(place))
-    assert files_below(finish(place)) == made
-    assert made["startup/client.key"] == key
-    assert made.keys() == {*files_below(place / "kits/sites/bank"), "startup/client.key", "request.csr"}
+    files = files_below(finish(place))
+    assert files_below(finish(place)) == files
+    assert files["startup/client.key"] == key
+    assert files.keys() == {*files_below(place / "kits/sites/bank"), "startup/client.key", "request.csr"}
 
 
 def test_finish_needs_the_directory_of_a_request_and_a_key_of_its_own(place: Path) -> None:
@@ -499,9 +501,9 @@ def test_key_in_the_file_is_own_or_founder(tmp_path: Path) -> None:
 def test_commands_make_a_request_sign_it_and_finish_the_kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("federation.yaml").write_text(yaml.safe_dump(content_of_file()))
-    made = output_of("join", "request", "bank", "bank")
-    assert fingerprint(Path("bank")) in made
-    assert "bank/request.csr" in made
+    printed = output_of("join", "request", "bank", "bank")
+    assert fingerprint(Path("bank")) in printed
+    assert "bank/request.csr" in printed
     sign = ("provision", "federation.yaml", "kits", "--sign", "bank/request.csr")
     assert refusal_of(*sign).place == "--fingerprint"
     wrong = refusal_of(*sign, "--fingerprint", f"sha256:{'0' * 64}")

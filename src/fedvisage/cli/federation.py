@@ -85,9 +85,9 @@ def request(
     """Make a key that stays in the directory, and a request for the founder of the federation."""
     from fedvisage.nvflare.joining import make_request
 
-    made = make_request(name, role, directory)
-    say(f"{made.path} → to be sent to the founder of the federation; the key stays in {directory / 'startup'}")
-    say(f"fingerprint of the key, to be read to the founder over another channel: {made.fingerprint}")
+    created = make_request(name, role, directory)
+    say(f"{created.path} → to be sent to the founder of the federation; the key stays in {directory / 'startup'}")
+    say(f"fingerprint of the key, to be read to the founder over another channel: {created.fingerprint}")
     say(f"when you have the kit and its digest: fedvisage join finish {directory} KIT --digest DIGEST")
 
 
