@@ -33,7 +33,7 @@ PANELS = {
         "web",
         "model",
     ),
-    "Federate": ("provision", "server", "site", "status", "runs", "stop"),
+    "Federate": ("provision", "join", "server", "site", "status", "runs", "stop"),
 }
 """The verbs by what a reader wants to do."""
 
@@ -69,6 +69,13 @@ app.add_typer(
     name="site",
     cls=site.SiteVerbs,
     help="Run a site (`site KIT --data DIR`), and decide about runs with its data.",
+    no_args_is_help=True,
+)
+app.add_typer(
+    federation.join_app,
+    name="join",
+    cls=Verbs,
+    help="Join a federation with a key of your own: send a request, and complete the kit.",
     no_args_is_help=True,
 )
 app.add_typer(recipes.shipped, name="recipes", cls=recipes.Recipes)

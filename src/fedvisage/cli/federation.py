@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fedvisage.nvflare.status import Status
 
 app = App()
+join_app = App()
 
 
 @dataclass(frozen=True)
@@ -53,19 +54,54 @@ def provision(
     ],
     revoke: Annotated[list[str] | None, typer.Option(help="Member whose certificates to revoke.")] = None,
     renew: Annotated[list[str] | None, typer.Option(help="Member (or 'server') whose certificate to renew.")] = None,
+    sign: Annotated[
+        list[Path] | None, typer.Option(help="Request of a member with `key: own`, which gets a kit without a key.")
+    ] = None,
+    fingerprint: Annotated[
+        list[str] | None,
+        typer.Option(help="Fingerprint of that request's key, as the member read it to you over another channel."),
+    ] = None,
 ) -> None:
     """Make a kit for the server, each site and each operator: keys, certificates and permissions.
 
-    Run it again to make kits for new members of the file, and to apply --revoke and --renew. Existing kits stay
-    unchanged.
+    Run it again to make kits for new members of the file, and to apply --revoke, --renew and --sign. Existing kits
+    stay unchanged.
     """
     from fedvisage.nvflare.commands import provision_from_file
 
-    changes = provision_from_file(federation, directory, revoke or (), renew or ())
+    changes = provision_from_file(federation, directory, revoke or (), renew or (), sign or (), fingerprint or ())
     say(*(f"{kit} → {owner}" for kit, owner in changes.kits.items()))
     say(*(f"{update} → to be copied over the kit of {owner}" for update, owner in changes.updates.items()))
     say(*changes.notes)
     say(f"{directory / 'authority'} stays with you: its key can admit anyone")
+
+
+@join_app.command()
+def request(
+    name: Annotated[str, typer.Argument(help="Name of the site, or the operator's e-mail address.")],
+    directory: Annotated[Path, typer.Argument(help="New directory, which becomes the kit.")],
+    role: Annotated[str, typer.Option(help="site or operator.")] = "site",
+) -> None:
+    """Make a key that stays in the directory, and a request for the founder of the federation."""
+    from fedvisage.nvflare.joining import make_request
+
+    created = make_request(name, role, directory)
+    say(f"{created.path} → to be sent to the founder of the federation; the key stays in {directory / 'startup'}")
+    say(f"fingerprint of the key, to be read to the founder over another channel: {created.fingerprint}")
+    say(f"when you have the kit and its digest: fedvisage join finish {directory} KIT --digest DIGEST")
+
+
+@join_app.command()
+def finish(
+    directory: Annotated[Path, typer.Argument(help="The directory of `join request`.")],
+    kit: Annotated[Path, typer.Argument(help="The kit that the founder made from the request.")],
+    digest: Annotated[str, typer.Option(help="Digest of the kit, as the founder read it to you over another channel.")],
+) -> None:
+    """Copy a kit without a key into the directory of the key, which then is the complete kit."""
+    from fedvisage.nvflare.joining import finish_join
+
+    finished = finish_join(directory, kit, digest)
+    say(f"{directory} → the kit of {finished.name}; {directory / 'readme.txt'} has its commands")
 
 
 @app.command()

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -32,7 +32,20 @@ from fedvisage.recipe import SITE_NAME, Section, read_section, read_tree
 
 
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+EMAIL = r"^[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}$"
 ORGANISATION = r"^[A-Za-z0-9_]{1,63}$"
+LONGEST_NAME = 64
+"""Letters of a name in a certificate, at most."""
+
+KeyMaker = Literal["founder", "own"]
+"""Who makes a member's key: the founder, with ``provision``, or the member itself, with ``join request``."""
+
+
+def is_member_name(name: str, kind: str) -> bool:
+    """Return whether a site or an operator can have this name."""
+    if kind == "operator":
+        return bool(re.fullmatch(EMAIL, name)) and len(name) <= LONGEST_NAME
+    return bool(SITE_NAME.fullmatch(name)) and name.lower() not in ("server", "operator")
 
 
 class ServerEntry(Section):
@@ -60,13 +73,15 @@ class SiteEntry(Section):
     """A data owner."""
 
     organisation: str = Field(pattern=ORGANISATION)
+    key: KeyMaker = "founder"
 
 
 class OperatorEntry(Section):
     """A person who may submit runs; the address is the operator's name in certificates."""
 
-    email: str = Field(pattern=r"^[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}$")
+    email: str = Field(pattern=EMAIL, max_length=LONGEST_NAME)
     organisation: str = Field("server", pattern=ORGANISATION)
+    key: KeyMaker = "founder"
 
 
 class FederationFile(Section):
@@ -92,7 +107,7 @@ class FederationFile(Section):
     @classmethod
     def _names_are_plain(cls, value: dict[str, SiteEntry]) -> dict[str, SiteEntry]:
         for name in value:
-            if not SITE_NAME.fullmatch(name) or name.lower() in ("server", "operator"):
+            if not is_member_name(name, "site"):
                 raise ValueError(f"site name {name!r}: use letters, digits, '-' and '_', at most 64; not 'server'")
         return value
 
@@ -102,6 +117,12 @@ class FederationFile(Section):
         if repeated := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"{repeated[0]!r} is named twice; server, sites and operators need distinct names")
         return self
+
+    @property
+    def own_keys(self) -> set[str]:
+        """The names of the members that make their own keys."""
+        sites = {name for name, site in self.sites.items() if site.key == "own"}
+        return sites | {operator.email for operator in self.operator if operator.key == "own"}
 
 
 def read_federation(path: Path) -> FederationFile:
@@ -257,10 +278,15 @@ def create_authority(federation: FederationFile, directory: Path, days: int) -> 
     key, public = generate_keys()
     subject = Identity(federation.name)
     root = generate_cert(subject, subject, key, public, valid_days=days, ca=True)
-    with os.fdopen(os.open(directory / KEY, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(serialize_pri_key(key))
+    write_key(directory / KEY, key)
     write_atomically(directory / CERTIFICATE, serialize_cert(root))
     return Authority(directory, federation.name, federation.server.host, federation.server.port, root, key)
+
+
+def write_key(path: Path, key: RSAPrivateKey) -> None:
+    """Write a private key into a new file that its owner alone can read."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(serialize_pri_key(key))
 
 
 def open_authority(directory: Path) -> Authority:

@@ -138,6 +138,8 @@ def certificates_in(path: Path) -> list[x509.Certificate]:
 
 def key_in(path: Path) -> PrivateKeyTypes:
     """Return the private key of a file."""
+    if not path.exists():
+        raise UserError(str(path), f"is missing; `fedvisage join finish` adds a key of your own, or {ANEW}")
     try:
         return load_pem_private_key(_bytes(path), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -193,7 +195,7 @@ def signer_of(credential: bytes, statement: bytes, root: x509.Certificate) -> x5
     return certificate
 
 
-def fingerprint_of(certificate: x509.Certificate) -> str:
+def fingerprint_of(certificate: x509.Certificate | x509.CertificateSigningRequest) -> str:
     """Return the digest of a certificate's key. A renewed certificate keeps the key, and so the digest."""
     key = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return f"sha256:{hashlib.sha256(key).hexdigest()}"

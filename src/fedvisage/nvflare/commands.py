@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from fedvisage.base.errors import UserError
 from fedvisage.base.progress import Reporter
 from fedvisage.federation.protections.compatible import check_real
 from fedvisage.metrics.recorded import Metrics
 from fedvisage.nvflare import operator
 from fedvisage.nvflare.authority import read_federation
 from fedvisage.nvflare.job import check_travels, open_at_operator
+from fedvisage.nvflare.joining import read_request
 from fedvisage.nvflare.kits import open_kit
 from fedvisage.nvflare.membership import Changes, provision
 from fedvisage.nvflare.operator import PATIENCE
@@ -39,6 +41,21 @@ def run_over_nvflare(
     return run(replace(request, training=train, opening=open_at_operator), reporter)
 
 
-def provision_from_file(path: Path, directory: Path, revoke: Iterable[str], renew: Iterable[str]) -> Changes:
+def provision_from_file(
+    path: Path,
+    directory: Path,
+    revoke: Iterable[str],
+    renew: Iterable[str],
+    sign: Sequence[Path] = (),
+    fingerprints: Sequence[str] = (),
+) -> Changes:
     """Make the missing kits and updates of the federation in a file, and return them."""
-    return provision(read_federation(path), directory, revoke=revoke, renew=renew)
+    if len(sign) != len(fingerprints):
+        fault = f"was given {len(fingerprints)} times for {len(sign)} requests"
+        raise UserError("--fingerprint", f"{fault}; after each --sign, give the one that the member read to you")
+    requests = [read_request(request) for request in sign]
+    for request, fingerprint in zip(requests, fingerprints, strict=True):
+        if fingerprint != request.fingerprint:
+            fault = f"has the key {request.fingerprint}, and not {fingerprint}"
+            raise UserError(str(request.path), f"{fault}; compare it with {request.name} over another channel")
+    return provision(read_federation(path), directory, revoke=revoke, renew=renew, requests=requests)

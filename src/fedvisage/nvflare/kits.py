@@ -210,6 +210,13 @@ def state_directory(kit: Kit, state: Path | None) -> Path:
     return (state or kit.path / "state").resolve()
 
 
+def make_private(directory: Path) -> None:
+    """Make a directory, all directories in it, and its keys accessible to their owner alone."""
+    for path in (directory, *directory.rglob("*")):
+        if path.is_dir() or path.suffix == ".key":
+            path.chmod(0o700 if path.is_dir() else 0o600)
+
+
 # Locks: one process per kit, state directory and port. The kernel releases the locks of a dead process.
 
 

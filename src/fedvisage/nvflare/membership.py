@@ -10,7 +10,7 @@ import contextlib
 import io
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import Encoding
 from nvflare.lighter.entity import participant_from_dict
 from nvflare.lighter.impl.cert import CertBuilder
@@ -43,18 +44,20 @@ from fedvisage.nvflare.authority import (
     open_authority,
 )
 from fedvisage.nvflare.certificates import REVOKED, SOON, fingerprint_of, order_of, read_revocations
+from fedvisage.nvflare.joining import KEY, JoinRequest, check_keys, check_requests, digest_of, files_of
 from fedvisage.nvflare.kits import (
     ANEW,
     OWN,
     Kind,
     authorization,
     hold_directories,
+    make_private,
     own_settings,
     readme_of,
     server_resources,
     site_resources,
 )
-from fedvisage.nvflare.owner.policy import policy_path, policy_text
+from fedvisage.nvflare.owner.policy import ANY, policy_path, policy_text
 
 SERVER = "server"
 """The server's name in options that take a member's name; its host name works, too."""
@@ -80,12 +83,17 @@ def provision(
     *,
     revoke: Iterable[str] = (),
     renew: Iterable[str] = (),
+    requests: Sequence[JoinRequest] = (),
     root_days: int = ROOT_DAYS,
 ) -> Changes:
     """Make the kits and updates that a federation lacks.
 
-    A new directory gets all kits. Later calls make kits for new members, and apply ``revoke`` and ``renew``.
+    A new directory gets all kits. Later calls make kits for new members, and apply ``revoke`` and ``renew``. Members
+    that make their own keys get their kits, without a key, when their requests come.
     """
+    described, own_keys = _members_in_file(federation), federation.own_keys
+    check_requests(requests, described, own_keys)
+    keys = {request.name: request.key for request in requests}
     folder, new = directory / FOLDER, not directory.exists() or not any(directory.iterdir())
     if not new and not (folder / BOOK).exists():
         raise UserError(
@@ -95,21 +103,34 @@ def provision(
         authority = create_authority(federation, folder, root_days) if new else open_authority(folder)
         # All checks come before kits and updates.
         _check_unchanged(federation, authority)
-        described = _members_in_file(federation)
-        joining = {name: member for name, member in described.items() if name not in authority.members}
+        joining = {
+            name: member
+            for name, member in described.items()
+            if name in keys or (name not in authority.members and name not in own_keys)
+        }
         revoked = [_full_name(name, authority, {}) for name in dict.fromkeys(revoke)]
         renewed = [_full_name(name, authority, joining) for name in dict.fromkeys(renew)]
+        check_keys(requests, authority, revoked, own_keys.intersection(renewed))
         if authority.host in revoked:
             raise UserError(
                 "--revoke", "sites would not be notified: if the server's key is lost, provision a new federation"
             )
-        notes = (
-            () if new else (*_take_over_lists(authority, directory), *_notes(authority, described, revoked, renewed))
+        placed = _place(joining, authority, directory)
+        changed = {*revoked, *renewed, *keys}
+        notes: list[str] = (
+            [] if new else [*_take_over_lists(authority, directory), *_notes(authority, federation, changed)]
         )
-        kits = _add(authority, joining, directory, federation.server)
-        updates = _revoke(authority, revoked, directory, renewed) | _renew(authority, renewed, directory)
+        updates = _revoke(authority, revoked, directory, {*renewed, *keys})
+        kits = _add(authority, placed, described, keys, directory, federation.server)
+        updates |= _renew(authority, renewed, directory)
         authority.save()
-    return Changes(kits, updates, notes)
+    for name in sorted(own_keys - authority.members.keys()):
+        notes.append(f"{name} makes its own key, and new kits do not pin it: sign its request with --sign")
+    for kit, name in kits.items():
+        if name in keys:
+            digest = digest_of(files_of(kit))
+            notes.append(f"{name} needs the digest of its kit, over another channel than the kit: {digest}")
+    return Changes(kits, updates, tuple(notes))
 
 
 def _members_in_file(federation: FederationFile) -> dict[str, FederationMember]:
@@ -148,29 +169,44 @@ def _full_name(name: str, authority: Authority, joining: Mapping[str, Federation
     """Return the full name of an existing member."""
     full_name = authority.host if name == SERVER else name
     if full_name in joining:
-        raise UserError(name, "is new in the file and gets its first kit now; there is nothing to renew")
+        raise UserError(name, "gets a new kit now; there is nothing to renew")
     if full_name not in authority.members:
         others = sorted(name for name in authority.members if name != authority.host)
         raise UserError(name, f"is not a member{choice_hint(name, (SERVER, *others))}")
     return full_name
 
 
-def _add(
-    authority: Authority, joining: Mapping[str, FederationMember], directory: Path, server: ServerEntry
-) -> dict[Path, str]:
-    """Make kits for new members."""
+def _place(
+    joining: Mapping[str, FederationMember], authority: Authority, directory: Path
+) -> dict[str, FederationMember]:
+    """Return the members that get a kit, with paths that are free."""
     # A new first operator gets another path if an operator already has the shorter one.
     taken = {member.kit for member in authority.members.values()}
     placed = {
         name: replace(member, kit=f"operators/{name}") if member.kit in taken else member
         for name, member in joining.items()
     }
+    placed |= {name: authority.members[name] for name in joining if name in authority.members}  # with a new key
     for member in placed.values():
         if (directory / member.kit).exists():
-            raise UserError(str(directory / member.kit), "exists, but does not belong to a member; remove it first")
-    with new_kits(authority, placed.get(authority.host) or authority.members[authority.host], placed) as kits:
+            raise UserError(str(directory / member.kit), "exists, and a new kit takes this place; move it away first")
+    return placed
+
+
+def _add(
+    authority: Authority,
+    placed: Mapping[str, FederationMember],
+    described: Mapping[str, FederationMember],
+    requested: Mapping[str, RSAPublicKey],
+    directory: Path,
+    server: ServerEntry,
+) -> dict[Path, str]:
+    """Make kits, without a key for members that sent requests."""
+    at_server = placed.get(authority.host) or authority.members[authority.host]
+    with new_kits(authority, at_server, placed, requested) as kits:
         for name, kit in kits.items():
-            authority.members[name] = placed[name].with_certificate(certificate_in(kit, placed[name].kind))
+            member = authority.members.get(name, placed[name])
+            authority.members[name] = member.with_certificate(certificate_in(kit, member.kind))
             if placed[name].kind == "server":  # the server requires a list from its first start on
                 write_atomically(kit / "startup" / REVOKED, authority.revocations())
                 streams = {"streams": str(server.streams), "streams_each": str(server.streams_each)}
@@ -182,6 +218,8 @@ def _add(
     for name, member in authority.members.items():
         if member.holding:
             keys[member.kind][name] = fingerprint_of(member.holding[-1].certificate)
+    for name in described.keys() - authority.members.keys():  # their own keys are not known yet
+        keys[described[name].kind][name] = ANY
     for name, member in placed.items():
         if member.kind == "site":
             others = {site: key for site, key in keys["site"].items() if site != name}
@@ -234,7 +272,7 @@ def _renew(authority: Authority, names: Iterable[str], directory: Path) -> dict[
     for update in updates.values():
         (update / "startup").mkdir(parents=True, exist_ok=True)
     revoked = {name: member for name, member in members.items() if not member.holding}
-    with new_kits(authority, authority.members[authority.host], revoked) as kits:
+    with new_kits(authority, authority.members[authority.host], revoked, {}) as kits:
         for name, kit in kits.items():
             for ending in ("key", "crt"):
                 file = Path("startup") / f"{stem_of(revoked[name].kind)}.{ending}"
@@ -251,17 +289,16 @@ def _renew(authority: Authority, names: Iterable[str], directory: Path) -> dict[
     return {update: name for name, update in updates.items()}
 
 
-def _notes(
-    authority: Authority, wanted: Mapping[str, FederationMember], revoked: Iterable[str], renewed: Iterable[str]
-) -> Iterator[str]:
+def _notes(authority: Authority, federation: FederationFile, changed: Container[str]) -> Iterator[str]:
     """Yield a note about members that were left unchanged, and about each that needs a change."""
-    now, unchanged = datetime.now(UTC), []
+    now, wanted, unchanged = datetime.now(UTC), _members_in_file(federation), []
     for name, member in authority.members.items():
-        if name in revoked or name in renewed:
+        if name in changed:
             continue
         if member.until is None:
             if name in wanted:
-                yield f"{name} is revoked: remove it from the file, or admit it again with --renew {name}"
+                again = "--sign" if name in federation.own_keys else f"--renew {name}"
+                yield f"{name} is revoked: remove it from the file, or admit it again with {again}"
         elif name not in wanted:
             yield f"{name} is no longer in the file, but can connect until {member.until:%Y-%m-%d}: --revoke {name}"
         elif member.until - now < SOON:
@@ -285,15 +322,32 @@ UNWANTED = (README, "start.sh", "sub_start.sh", "stop_fl.sh", "fl_admin.sh", "sy
 TYPES: Mapping[Kind, str] = {"server": "server", "site": "client", "operator": "admin"}
 
 
+class Certificates(CertBuilder):  # type: ignore[misc]
+    """NVFlare's certificates, but for the keys of members that sent requests."""
+
+    def __init__(self, requested: Mapping[str, RSAPublicKey]) -> None:
+        """Take the requested keys, by the names of members."""
+        super().__init__()
+        self.requested = requested
+
+    def _generate_cert(self, subject: str, org: str, issuer: str, signer: Any, key: Any, **options: Any) -> Any:
+        return super()._generate_cert(subject, org, issuer, signer, self.requested.get(subject, key), **options)
+
+
 @contextmanager
 def new_kits(
-    authority: Authority, server: FederationMember, members: Mapping[str, FederationMember]
+    authority: Authority,
+    server: FederationMember,
+    members: Mapping[str, FederationMember],
+    requested: Mapping[str, RSAPublicKey],
 ) -> Iterator[dict[str, Path]]:
     """Make a kit for each of these members, next to the authority; delete kits that are not moved away."""
     with tempfile.TemporaryDirectory(dir=authority.directory, prefix=".making-") as scratch:
-        place = _write_kits(authority, server, members, Path(scratch)) if members else Path(scratch)
+        place = _write_kits(authority, server, members, requested, Path(scratch)) if members else Path(scratch)
         for name, member in members.items():
             _finish(place / name, name, member, authority)
+            if name in requested:
+                (place / name / KEY).unlink()  # NVFlare's, which no certificate has
         yield {name: place / name for name in members}
 
 
@@ -308,7 +362,11 @@ def stem_of(kind: Kind) -> str:
 
 
 def _write_kits(
-    authority: Authority, server: FederationMember, members: Mapping[str, FederationMember], scratch: Path
+    authority: Authority,
+    server: FederationMember,
+    members: Mapping[str, FederationMember],
+    requested: Mapping[str, RSAPublicKey],
+    scratch: Path,
 ) -> Path:
     """Have NVFlare make its kits, and return their directory; NVFlare's output is shown only on failure."""
     root = serialize_cert(authority.root)
@@ -320,7 +378,7 @@ def _write_kits(
     builders = [
         WorkspaceBuilder(["master_template.yml"]),
         StaticFileBuilder(config_folder="config", scheme="grpc"),
-        CertBuilder(),
+        Certificates(requested),
         SignatureBuilder(),
     ]
     output = io.StringIO()
@@ -359,10 +417,3 @@ def _finish(kit: Path, name: str, member: FederationMember, authority: Authority
     text = readme_of(member.kind, name, authority.name, authority.host, authority.port)
     (kit / README).write_text(text, encoding="utf-8")
     make_private(kit)
-
-
-def make_private(directory: Path) -> None:
-    """Make a directory, all directories in it, and its keys accessible to their owner alone."""
-    for path in (directory, *directory.rglob("*")):
-        if path.is_dir() or path.suffix == ".key":
-            path.chmod(0o700 if path.is_dir() else 0o600)
