@@ -37,6 +37,8 @@ class MemberOptions:
     """This machine's copy of the public identities of a recognition run."""
     weights: Path | None = None
     """This machine's copy of the file of weights that recipes start from."""
+    metrics: str | None = None
+    """Serve metrics for Prometheus: PORT of this machine's 127.0.0.1, or HOST:PORT."""
     verbose: bool = False
     """Also print NVFlare's log; the kit always keeps it."""
 
@@ -78,7 +80,9 @@ def server(
     from fedvisage.nvflare.terminal import Terminal
 
     front = Terminal(*line_printers(progress.quiet, progress.log_format))
-    start_server(kit, options.state, options.public, options.weights, front, verbose=options.verbose)
+    start_server(
+        kit, options.state, options.public, options.weights, front, verbose=options.verbose, metrics=options.metrics
+    )
 
 
 @app.command()
@@ -96,7 +100,7 @@ def status(
     wait: Wait = 20.0,
 ) -> None:
     """Show the status of a federation: connected sites with last contact, and active runs with round and bytes."""
-    from fedvisage.nvflare.status import prometheus, serve_console, status_of, write_page
+    from fedvisage.nvflare.status import metrics_of, serve_console, status_of, write_page
 
     kit = kit or directory  # earlier versions took an argument
     if kit is None:
@@ -115,7 +119,7 @@ def status(
     if as_json:
         print_json(asdict(federation_status))
     elif metrics:
-        say(*prometheus(federation_status))
+        say(*metrics_of(federation_status).splitlines())
     else:
         print_tables(federation_status)
 

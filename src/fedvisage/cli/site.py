@@ -77,6 +77,7 @@ def start(
         options.public,
         front,
         verbose=options.verbose,
+        metrics=options.metrics,
         checks=checks,
         weights=options.weights,
         rosters=allow_roster or (),

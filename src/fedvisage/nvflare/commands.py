@@ -20,6 +20,7 @@ from fedvisage.nvflare.greeting import address_in, wait_for_admission
 from fedvisage.nvflare.job import check_travels, open_at_operator
 from fedvisage.nvflare.kits import hold_directories, hold_port, open_kit
 from fedvisage.nvflare.membership import SERVER, Changes, provision
+from fedvisage.nvflare.metrics import serve_metrics
 from fedvisage.nvflare.node import (
     check_own_sets,
     prepare_server,
@@ -65,13 +66,26 @@ def provision_from_file(path: Path, directory: Path, revoke: Iterable[str], rene
 
 
 def start_server(
-    kit: Path, state: Path | None, public: Path | None, weights: Path | None, terminal: Terminal, *, verbose: bool
+    kit: Path,
+    state: Path | None,
+    public: Path | None,
+    weights: Path | None,
+    terminal: Terminal,
+    *,
+    verbose: bool,
+    metrics: str | None = None,
 ) -> None:
-    """Run the federation's server until stopped."""
+    """Run the federation's server until stopped; ``metrics`` is an address for Prometheus."""
     opened = open_kit(kit, "server")
     _check_credentials(credentials_in(opened.path, at_server=True), opened.name, SERVER, terminal)
     port = address_in(opened).port
-    with terminal.stoppable(), hold_directories(opened.path, runs_directory(opened, state)), hold_port(port):
+    runs = runs_directory(opened, state)
+    with (
+        terminal.stoppable(),
+        hold_directories(opened.path, runs),
+        hold_port(port),
+        serve_metrics(metrics, opened, runs, terminal.say),
+    ):
         prepare_server(opened, state, _entry(public), weights)
         serve_quietly(opened, terminal, verbose=verbose, port=port)
 
@@ -84,13 +98,14 @@ def start_site(
     terminal: Terminal,
     *,
     verbose: bool,
+    metrics: str | None = None,
     checks: Checks = USUAL,
     weights: Path | None = None,
     rosters: Sequence[str] = (),
     require_secure: bool = False,
     person_epsilon: float | None = None,
 ) -> None:
-    """Run a site until stopped."""
+    """Run a site until stopped; ``metrics`` is an address for Prometheus."""
     if person_epsilon is not None and not 0 < person_epsilon < math.inf:
         raise UserError(PERSON_EPSILON, f"must be a finite number above 0, got {person_epsilon:g}")
     if require_secure and PLAIN in rosters:
@@ -101,9 +116,14 @@ def start_site(
     if policy is not None and policy.require == "secure" and PLAIN in rosters:
         fault = f"is secure, and {ALLOW} {PLAIN} was given; leave one of them out"
         raise UserError(f"{policy_path(opened.path)}: require", fault)
-    with terminal.stoppable(), hold_directories(opened.path, state_directory(opened, state)):
+    kept = state_directory(opened, state)
+    with (
+        terminal.stoppable(),
+        hold_directories(opened.path, kept),
+        serve_metrics(metrics, opened, kept, terminal.say),
+    ):
         # All checks of this machine come before the first connection.
-        SiteRecord(opened.path, state_directory(opened, state)).read()  # refuses one that was cut or edited
+        SiteRecord(opened.path, kept).read()  # refuses one that was cut or edited
         if policy is None:
             terminal.say(f"note: {policy_path(opened.path)} does not exist, so this site accepts every run; {MAKE}")
         check_own_sets(opened, data, state, public, terminal.say, checks)

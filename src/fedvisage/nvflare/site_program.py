@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -129,9 +130,11 @@ class SiteProgram:
             self._round = order.round
             if self._log is not None:
                 self._log.advance(order.round, worker.workspace.recipe.training.rounds, "began")
+        began = time.monotonic()
         message = worker.execute(order)
         if self._record is not None:
             values = sent_values(message, worker.workspace.schemas[order.call])
+            values["seconds"] = round(time.monotonic() - began, 3)
             self._record.append("sent", run=self._run, round=order.round, call=order.call, **values)
         return message
 
