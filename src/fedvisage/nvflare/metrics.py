@@ -9,7 +9,7 @@ import re
 import shutil
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
@@ -53,12 +53,16 @@ OF_RUNS = {
 """The metrics of a run. They are gauges, because a run that resumes repeats rounds."""
 
 
-def member_families(contacts: Mapping[str, float], ends: Mapping[str, float]) -> Iterator[Family]:
-    """Yield the last contacts of sites and the ends of members' certificates, given as times by name."""
+def contact_family(contacts: Mapping[str, float]) -> Family:
+    """Return the last contacts of sites, given as times by name."""
     values = [({"site": name}, when) for name, when in sorted(contacts.items())]
-    yield Family("fedvisage_site_last_contact_timestamp_seconds", "gauge", "A site's last contact.", values)
+    return Family("fedvisage_site_last_contact_timestamp_seconds", "gauge", "A site's last contact.", values)
+
+
+def certificate_family(ends: Mapping[str, float]) -> Family:
+    """Return the ends of members' certificates, given as times by name."""
     values = [({"member": name}, when) for name, when in sorted(ends.items())]
-    yield Family("fedvisage_certificate_end_timestamp_seconds", "gauge", "The end of a certificate.", values)
+    return Family("fedvisage_certificate_end_timestamp_seconds", "gauge", "The end of a certificate.", values)
 
 
 def run_families(runs: Mapping[str, Mapping[str, float]]) -> Iterator[Family]:
@@ -123,7 +127,11 @@ class ServerMetrics:
             yield Family("fedvisage_admissions_refused_total", "counter", purpose, [({}, admission.refused)])
         connected = sum(time.time() - when < LOST for when in self._contacts.values())
         yield Family("fedvisage_sites_connected", "gauge", "Sites with recent contact.", [({}, connected)])
-        yield from member_families(self._contacts, ends)
+        yield contact_family(self._contacts)
+        yield certificate_family(ends)
+        yield from self._families_of_runs(running)
+
+    def _families_of_runs(self, running: set[str]) -> Iterator[Family]:
         runs, failures = dict[str, dict[str, float]](), list[tuple[Mapping[str, object], float]]()
         for directory in self._newest_runs(running):
             name, changed = directory.name, _last_change(directory)
@@ -185,7 +193,7 @@ class SiteMetrics:
         """Take the kit, and the directory of its private state."""
         self._kit, self._record, self._requests = kit, SiteRecord(kit.path, state), Requests(state)
         self._read = 0
-        self._sums, self._refused, self._rounds = Counter[str](), Counter[str](), dict[str, int]()
+        self._sums, self._refused, self._rounds = defaultdict[str, float](float), Counter[str](), dict[str, int]()
 
     def families(self) -> Iterator[Family]:
         """Yield the metrics."""
@@ -194,8 +202,8 @@ class SiteMetrics:
             self._read = end
         values = [({}, ProcessContext.last_contact)]
         yield Family("fedvisage_server_last_contact_timestamp_seconds", "gauge", "The server's last answer.", values)
-        ends = {self._kit.name: expiry_of(credentials_in(self._kit.path, at_server=False)).timestamp()}
-        yield from member_families({}, ends)
+        until = expiry_of(credentials_in(self._kit.path, at_server=False))
+        yield certificate_family({self._kit.name: until.timestamp()})
         waiting = len(self._requests.waiting())
         yield Family("fedvisage_runs_waiting", "gauge", "Runs that wait for approval.", [({}, waiting)])
         for name, purpose in OF_SITES.items():

@@ -21,7 +21,7 @@ from fedvisage.nvflare.certificates import SOON, credentials_in, expiry_of
 from fedvisage.nvflare.greeting import Admitted, address_in, request_stop
 from fedvisage.nvflare.http_page import Page, serve_page
 from fedvisage.nvflare.kits import Kit, open_kit
-from fedvisage.nvflare.metrics import member_families, run_families
+from fedvisage.nvflare.metrics import certificate_family, contact_family, run_families
 from fedvisage.nvflare.operator import (
     LOOK,
     RECENT,
@@ -208,7 +208,7 @@ def metrics_of(status: Status) -> str:
         for run in status.runs
         if run.state == "running"
     }
-    return text_of([*member_families(contacts, ends), *run_families(runs)])
+    return text_of([contact_family(contacts), certificate_family(ends), *run_families(runs)])
 
 
 def status_of(kit: Path, wait: float) -> Status:
