@@ -38,7 +38,7 @@ tree = {
     "input": {"size": 64},
     "training": {"rounds": 1, "local": {"batches": 1}, "batch": 8, "optimizer": {"state": "kept"}},
 }
-request = Request(recipes.validate(tree, read_method), out, out, checks=Checks(allow_overlap=True))
+request = Request(recipes.validate(tree, read_method), out, out.parent / "cache", checks=Checks(allow_overlap=True))
 run(request, Reporter(Console(), quiet=True))
 print(peak_rss_mb())
 """

@@ -174,38 +174,51 @@ def recipe_of_sites(count: int, width: int, path: str) -> Recipe:
     return validate(tree, read_method)
 
 
-def measure_many_sites(cluster: Cluster, folder: Path) -> None:
-    """Print the driver's memory at 200 sites of ResNet-18 against three, and the time of 500 light sites."""
-    path, address = str(rendered(folder / "cache", "I", 4, 64)), cluster.address or ""
+def train_many_sites(cluster: Cluster, folder: Path, count: int, width: int) -> tuple[float, float]:
+    """Train in a process of its own, and return the driver's peak of private memory in MiB, and seconds of a round."""
+    words = [str(count), str(width), light_set(folder), str(folder / f"{count}-{width}"), cluster.address or ""]
+    done = subprocess.run([sys.executable, "-c", MANY_SITES, *words], capture_output=True, text=True, check=True)
+    memory, seconds = map(float, done.stdout.split()[-2:])
+    return memory, seconds
 
-    def train(count: int, width: int) -> tuple[float, float]:
-        words = [str(count), str(width), path, str(folder / f"{count}-{width}"), address]
-        done = subprocess.run([sys.executable, "-c", MANY_SITES, *words], capture_output=True, text=True, check=True)
-        memory, seconds = map(float, done.stdout.split()[-2:])
-        return memory, seconds
 
-    few, many = train(3, 64), train(200, 64)
+def light_set(folder: Path) -> str:
+    """Return the set that all sites share."""
+    return str(rendered(folder / "cache", "I", 4, 64))
+
+
+def measure_memory(cluster: Cluster, folder: Path) -> None:
+    """Print the driver's memory at 200 sites of ResNet-18 against three."""
+    few, many = (train_many_sites(cluster, folder, count, 64) for count in (3, 200))
     ratio = many[0] / few[0]
     print(
         f"driver's private memory at 200 sites of 44 MB against 3: {ratio:.2f} ({many[0]:.0f}, {few[0]:.0f} MiB; at "
         f"most 1.3: {'holds' if ratio <= 1.3 else 'does not hold'}); rounds of {many[1]:.1f} and {few[1]:.1f} s"
     )
-    light = train(500, 8)
-    local = folder / "light"
-    run(
-        Request(recipe_of_sites(500, 8, path), local, local, checks=Checks(allow_overlap=True)),
-        Reporter(Console(), quiet=True),
+
+
+def measure_light_sites(cluster: Cluster, folder: Path) -> None:
+    """Print the time of a round of 500 sites with a small network, on the cluster and with local workers."""
+    memory, on_ray = train_many_sites(cluster, folder, 500, 8)
+    recipe, out = recipe_of_sites(500, 8, light_set(folder)), folder / "light"
+    run(Request(recipe, out, folder / "cache", checks=Checks(allow_overlap=True)), Reporter(Console(), quiet=True))
+    here = min(row["seconds"] for row in read_lines(out / ROUNDS))
+    print(
+        f"500 light sites at two workers: round {here:.1f} s local, {on_ray:.1f} s on Ray, ratio {on_ray / here:.2f}; "
+        f"driver {memory:.0f} MiB"
     )
-    here = min(row["seconds"] for row in read_lines(local / ROUNDS))
-    ratio = light[1] / here
-    print(f"500 light sites at two workers: round {here:.1f} s local, {light[1]:.1f} s on Ray, ratio {ratio:.2f}")
 
 
-MEASUREMENTS = {"sites": measure_sites, "cells": measure_cells, "many": measure_many_sites}
+MEASUREMENTS = {
+    "sites": measure_sites,
+    "cells": measure_cells,
+    "memory": measure_memory,
+    "light": measure_light_sites,
+}
 
 
 def main(words: Sequence[str]) -> int:
-    """Measure visits, sites, cells, and many sites."""
+    """Measure what the words name."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks ray", description=__doc__)
     parser.add_argument("--address", help="HOST:PORT of the head node")
     parser.add_argument("--only", nargs="+", choices=["visits", *MEASUREMENTS], default=["visits", *MEASUREMENTS])

@@ -28,8 +28,8 @@ from tests.toy import discard, make_set
 from fedvisage.nvflare.admission import Admission
 from fedvisage.nvflare.certificates import Credentials, check, credentials_in
 from fedvisage.nvflare.greeting import address_in
-from fedvisage.nvflare.kits import STARTUP, Kind, hold_directories, open_kit
-from fedvisage.nvflare.node import check_own_sets, prepare_server, prepare_site, runs_directory, state_directory
+from fedvisage.nvflare.kits import STARTUP, Kind, hold_directories, open_kit, runs_directory, state_directory
+from fedvisage.nvflare.preparation import check_own_sets, prepare_server, prepare_site
 
 KITS: tuple[tuple[str, Kind], ...] = (
     ("server", "server"),

@@ -29,7 +29,7 @@ from fedvisage.nvflare.authority import FederationFile, open_authority
 from fedvisage.nvflare.certificates import NAMED, REVOKED
 from fedvisage.nvflare.kits import open_kit
 from fedvisage.nvflare.membership import provision
-from fedvisage.nvflare.node import prepare_server
+from fedvisage.nvflare.preparation import prepare_server
 
 MEMBERS = 6
 BEGAN = datetime(2026, 11, 1, tzinfo=UTC)

@@ -2,14 +2,12 @@
 
 from tests.prometheus_text import read_metrics, values_of
 
-from fedvisage.base.prometheus import LETTERS, MOST, Family, text_of
+from fedvisage.base.prometheus import LETTERS, MOST, text_of
 
 
 def test_hostile_label_stays_one_label_of_one_line() -> None:
     names = ['a"} 1\nfedvisage_up 0', "back\\slash\\", "\\n", "\ud800 half", "x" * 1000, "ünïcode"]
-    text = text_of(
-        [Family("fedvisage_up", "gauge", "Up.", [({"site": name, "n": n}, n) for n, name in enumerate(names)])]
-    )
+    text = text_of([("fedvisage_up", "Up.", [({"site": name, "n": n}, n) for n, name in enumerate(names)])])
     assert [len(values_of(text, "fedvisage_up")), text.count("\n")] == [len(names), len(names) + 2]
     shown = [labels[0][1] for _, labels in read_metrics(text)]
     assert shown[0] == 'a"} 1 fedvisage_up 0'
@@ -20,19 +18,17 @@ def test_hostile_label_stays_one_label_of_one_line() -> None:
 
 
 def test_labels_that_look_alike_are_one_value() -> None:
-    text = text_of([Family("fedvisage_up", "gauge", "Up.", [({"site": "a\x00"}, 1), ({"site": "a\x01"}, 2)])])
+    text = text_of([("fedvisage_up", "Up.", [({"site": "a\x00"}, 1), ({"site": "a\x01"}, 2)])])
     assert list(values_of(text, "fedvisage_up").values()) == [2]
 
 
 def test_number_of_values_is_bounded_and_an_empty_family_is_named() -> None:
     many = (({"site": n}, n) for n in range(10 * MOST))
-    text = text_of(
-        [Family("fedvisage_up", "gauge", "Up.", many), Family("fedvisage_seen_total", "counter", "Seen.", [])]
-    )
+    text = text_of([("fedvisage_up", "Up.", many), ("fedvisage_seen_total", "Seen.", [])])
     assert len(values_of(text, "fedvisage_up")) == MOST
     assert text.endswith("# HELP fedvisage_seen_total Seen.\n# TYPE fedvisage_seen_total counter\n")
 
 
 def test_times_keep_their_digits() -> None:
     moment = 1764309600.123
-    assert values_of(text_of([Family("t", "gauge", "A time.", [({}, moment)])]), "t") == {"": moment}
+    assert values_of(text_of([("t", "A time.", [({}, moment)])]), "t") == {"": moment}

@@ -10,11 +10,12 @@ from fedvisage import recipe as recipes
 from fedvisage.base.files import write_json
 from fedvisage.nvflare.authority import FederationFile
 from fedvisage.nvflare.certificates import certificates_in, credentials_in, fingerprint_of
-from fedvisage.nvflare.job import Job, Submission, read_submission, without_local_parts, write_job
+from fedvisage.nvflare.job import Job, without_local_parts, write_job
 from fedvisage.nvflare.kits import OWN, Kit
 from fedvisage.nvflare.membership import provision
 from fedvisage.nvflare.owner.policy import policy_path
 from fedvisage.nvflare.owner.statement import sign_run
+from fedvisage.nvflare.submission import Submission, read_submission
 
 FIRST, SECOND = "first@example.org", "second@example.org"
 KITS = {FIRST: "operator", SECOND: f"operators/{SECOND}", "B": "sites/B"}

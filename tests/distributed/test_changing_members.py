@@ -19,7 +19,7 @@ from fedvisage.nvflare.authority import FederationFile
 from fedvisage.nvflare.greeting import address_in
 from fedvisage.nvflare.kits import open_kit
 from fedvisage.nvflare.membership import provision
-from fedvisage.nvflare.node import prepare_site
+from fedvisage.nvflare.preparation import prepare_site
 from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
 from fedvisage.nvflare.status import status_of
 

@@ -19,7 +19,7 @@ from tests.toy import Sets
 from fedvisage.nvflare.admission import Admission
 from fedvisage.nvflare.certificates import REVOKED, check, credentials_in
 from fedvisage.nvflare.kits import open_kit
-from fedvisage.nvflare.node import prepare_server, prepare_site
+from fedvisage.nvflare.preparation import prepare_server, prepare_site
 
 
 def replace_by_pipe(path: Path) -> None:

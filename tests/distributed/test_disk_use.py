@@ -12,7 +12,8 @@ from tests.distributed.federations import copy_kit
 from tests.toy import make_set
 
 from fedvisage.nvflare.kits import open_kit
-from fedvisage.nvflare.node import KEPT, prepare_server, prepare_site, rotate_audit_log
+from fedvisage.nvflare.node import rotate_audit_log
+from fedvisage.nvflare.preparation import KEPT, prepare_server, prepare_site
 
 
 def make_job_folder(place: Path, status: str | None, age: int) -> Path:

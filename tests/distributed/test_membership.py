@@ -31,7 +31,6 @@ from fedvisage.nvflare import greeting
 from fedvisage.nvflare.admission import Admission, AdmissionListener
 from fedvisage.nvflare.authority import FederationFile, open_authority
 from fedvisage.nvflare.certificates import check, credentials_in, warning
-from fedvisage.nvflare.commands import start_server, start_site
 from fedvisage.nvflare.greeting import (
     Admitted,
     Unreachable,
@@ -42,9 +41,10 @@ from fedvisage.nvflare.greeting import (
 )
 from fedvisage.nvflare.kits import Kit, open_kit, own_settings
 from fedvisage.nvflare.membership import provision
-from fedvisage.nvflare.node import prepare_server
+from fedvisage.nvflare.node import start_server, start_site
 from fedvisage.nvflare.operator import train_in_federation
 from fedvisage.nvflare.outcome import left_sites
+from fedvisage.nvflare.preparation import prepare_server
 from fedvisage.nvflare.rehearsal import free_port
 from fedvisage.nvflare.status import CertificateStatus, Status
 from fedvisage.nvflare.terminal import Terminal

@@ -18,22 +18,19 @@ from urllib.parse import urlsplit
 import pytest
 from tests.distributed.site_owners import owners_file, prepare_owner, provision_owners
 from tests.prometheus_text import read_metrics, values_of
-from tests.refusals import refused
+from tests.refusals import Command, check_output, refused
 from tests.toy import Sets
 
 from fedvisage.base.prometheus import text_of
-from fedvisage.federation.record.attendance import NO_QUORUM
 from fedvisage.nvflare.admission import Admission
 from fedvisage.nvflare.certificates import certificates_in, credentials_in
-from fedvisage.nvflare.commands import start_site
 from fedvisage.nvflare.kits import Kit, open_kit
 from fedvisage.nvflare.membership import provision
-from fedvisage.nvflare.metrics import REASONS, RUNS, ServerMetrics, SiteMetrics, kind_of, serve_metrics
+from fedvisage.nvflare.metrics import KINDS, RUNS, SiteMetrics, kind_of, serve_metrics, server_families
 from fedvisage.nvflare.node import end
 from fedvisage.nvflare.owner.record import FOLDER, SiteRecord
 from fedvisage.nvflare.owner.requests import Request, Requests
 from fedvisage.nvflare.rehearsal import free_port
-from fedvisage.nvflare.terminal import Terminal
 from fedvisage.nvflare.watching import LOST, ProcessContext
 
 ROOT = Path(__file__).parents[2]
@@ -79,19 +76,19 @@ def test_run_has_the_sums_of_its_rounds_and_its_failures_by_kind(
     write_run(tmp_path, "first-ab12", [row(1), row(2, failed)], age=100)
     write_run(tmp_path, "second-cd34", [])
     run_server(monkeypatch, {}, "first-ab12")
-    metrics = ServerMetrics(open_kit(kits / "server", "server"), tmp_path)
-    text = text_of(metrics.families())
+    server = open_kit(kits / "server", "server")
+    text = text_of(server_families(server, tmp_path, {}))
     expected = {"running": (1, 0), "round": (2, 0), "rounds": (3, 3), "seconds": (5, 0), "round_seconds": (2.5, 0)}
-    for name, (first, second) in (expected | {"up_bytes": (200, 0), "down_bytes": (2000, 0)}).items():
+    for name, (first, second) in (expected | {"bytes_up": (200, 0), "bytes_down": (2000, 0)}).items():
         assert values_of(text, f"fedvisage_run_{name}") == {"first-ab12": first, "second-cd34": second}, name
     last = values_of(text, "fedvisage_run_last_round_timestamp_seconds")["first-ab12"]
     assert last == (tmp_path / "first-ab12/rounds.jsonl").stat().st_mtime_ns / 1e9
     failures = values_of(text, "fedvisage_run_failures")
     assert {key for key, number in failures.items() if number} == {"first-ab12,silent", "first-ab12,rule rounds"}
-    assert len(failures) == 2 * len(REASONS), "each reason has a zero first, so that a first failure is a rise"
+    assert len(failures) == 2 * len(KINDS), "each reason has a zero first, so that a first failure is a rise"
     with (tmp_path / "first-ab12/rounds.jsonl").open("a") as file:
         file.write(json.dumps(row(3)) + '\n{"round": 4, "sec')  # a line that is being written
-    assert values_of(text_of(metrics.families()), "fedvisage_run_up_bytes")["first-ab12"] == 300
+    assert values_of(text_of(server_families(server, tmp_path, {})), "fedvisage_run_bytes_up")["first-ab12"] == 300
 
 
 def test_number_of_runs_is_bounded_and_includes_the_running_one(
@@ -100,7 +97,7 @@ def test_number_of_runs_is_bounded_and_includes_the_running_one(
     for number in range(RUNS + 5):
         write_run(tmp_path, f"run-{number}", [row(1)], age=1000 - number)
     run_server(monkeypatch, {}, "run-0")
-    text = text_of(ServerMetrics(open_kit(kits / "server", "server"), tmp_path).families())
+    text = text_of(server_families(open_kit(kits / "server", "server"), tmp_path, {}))
     newest = {f"run-{number}" for number in range(6, RUNS + 5)}
     assert values_of(text, "fedvisage_run_round").keys() == newest | {"run-0"}
     assert [run for run, value in values_of(text, "fedvisage_run_running").items() if value] == ["run-0"]
@@ -109,13 +106,13 @@ def test_number_of_runs_is_bounded_and_includes_the_running_one(
 def test_site_that_nvflare_forgets_keeps_its_last_contact(
     kits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    metrics, now = ServerMetrics(open_kit(kits / "server", "server"), tmp_path), time.time()
+    server, contacts, now = open_kit(kits / "server", "server"), dict[str, float](), time.time()
     run_server(monkeypatch, {"A": now, "B": now - LOST - 1})
-    text = text_of(metrics.families())
+    text = text_of(server_families(server, tmp_path, contacts))
     assert values_of(text, "fedvisage_sites_connected") == {"": 1}
     run_server(monkeypatch, {"A": now})
-    contacts = values_of(text_of(metrics.families()), "fedvisage_site_last_contact_timestamp_seconds")
-    assert contacts == {"A": now, "B": now - LOST - 1}
+    text = text_of(server_families(server, tmp_path, contacts))
+    assert values_of(text, "fedvisage_site_last_contact_timestamp_seconds") == {"A": now, "B": now - LOST - 1}
 
 
 def test_revoked_member_has_no_metrics(kits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,8 +125,8 @@ def test_revoked_member_has_no_metrics(kits: Path, tmp_path: Path, monkeypatch: 
         admission.enter(certificate)
     monkeypatch.setattr(ProcessContext, "admission", admission)
     run_server(monkeypatch, {"A": time.time(), "B": time.time()})
-    metrics = ServerMetrics(open_kit(kits / "server", "server"), tmp_path)
-    ends = values_of(text_of(metrics.families()), "fedvisage_certificate_end_timestamp_seconds")
+    server = open_kit(kits / "server", "server")
+    ends = values_of(text_of(server_families(server, tmp_path, {})), "fedvisage_certificate_end_timestamp_seconds")
     assert {name: ends[name] for name in "AB"} == {
         name: certificate.not_valid_after_utc.timestamp() for name, certificate in certificates.items()
     }
@@ -137,33 +134,32 @@ def test_revoked_member_has_no_metrics(kits: Path, tmp_path: Path, monkeypatch: 
     provision(owners_file(), kits, revoke=["B"])
     shutil.copytree(kits / "updates/server", kits / "server", dirs_exist_ok=True)
     admission.read()
-    text = text_of(metrics.families())
+    text = text_of(server_families(server, tmp_path, {}))
     assert values_of(text, "fedvisage_site_last_contact_timestamp_seconds").keys() == {"A"}
     assert "B" not in values_of(text, "fedvisage_certificate_end_timestamp_seconds")
 
 
 @pytest.mark.parametrize(
-    ("name", "failure", "kind"),
+    ("reason", "kind"),
     [
-        ("A", "refused: weights: is not finite", "message"),
-        ("A (stale)", "refused: answers 'x', expected 'y'", "message"),
-        ("A", "did not answer within 600 s; sits out until round 4", "silent"),
-        ("A", "is not connected", "silent"),
-        ("A", "was stopped at the site", "silent"),
+        ("refused: weights: is not finite", "message"),
+        ("refused: answers 'x', expected 'y'", "message"),
+        ("did not answer within 600 s; sits out until round 4", "silent"),
+        ("is not connected", "silent"),
+        ("was stopped at the site", "silent"),
         (
             "A",
             "waits for this site's administrator (rule approve); --resume the run after the approval",
             "rule approve",
         ),
-        ("A", "refused the run (rule approve): no consent", "rule approve"),
-        ("A", "refuses the run by its rule invented: x", "other"),
-        ("A", "its disk is full; see its log", "other"),
-        (NO_QUORUM, "1 of 3 sites replied", "quorum"),
+        ("refused the run (rule approve): no consent", "rule approve"),
+        ("refuses the run by its rule invented: x", "other"),
+        ("its disk is full; see its log", "other"),
     ],
 )
-def test_failure_has_a_kind_of_the_list(name: str, failure: str, kind: str) -> None:
-    assert kind_of(name, failure) == kind
-    assert kind in REASONS
+def test_reason_has_a_kind_of_the_list(reason: str, kind: str) -> None:
+    assert kind_of(reason) == kind
+    assert kind in KINDS
 
 
 # A site.
@@ -185,19 +181,20 @@ def test_site_has_the_sums_of_its_record_and_reads_on(site: Kit, tmp_path: Path)
     metrics, record = SiteMetrics(site, state), SiteRecord(site.path, state)
     assert set(values_of(text_of(metrics.families()), "fedvisage_runs_refused_total").values()) == {0}
     record.append("accepted", run="run-1")
-    send(record, 1, 100, 10, seconds=1.5)
-    send(record, 1, 100, seconds=0.25)
-    send(record, 2, 1000)  # of an earlier version
+    send(record, 1, 100, 10, processor=1.5)
+    send(record, 1, 100, processor=2.5)
+    record.append("sent", run="run-0", round=1, call="train", fields=[], processor=4.0)
+    send(record, 2, 1000, processor=3.5)
     record.append("refused", run="run-2", reason="refuses the run by its rule rounds: at most 3 are accepted")
-    record.append("refused", run="run-3", reason='the job names "a rule\n"')
+    record.append("refused", run="run-3", reason='the job names a "rule invented\n"')
     record.append("failed", run="run-1", reason="its disk is full; see its log")
-    expected = {"runs_accepted": 1, "rounds": 2, "training_seconds": 1.75, "sent_fields": 4, "sent_bytes": 1210}
+    expected = {"runs_accepted": 1, "processor_seconds": 7.5, "sent_fields": 4, "sent_bytes": 1210}
     for _ in range(2):
         text = text_of(metrics.families())
-        for name, number in (expected | {"orders_failed": 1}).items():
+        for name, number in (expected | {"failures": 1}).items():
             assert values_of(text, f"fedvisage_{name}_total") == {"": number}, name
         refusals = values_of(text, "fedvisage_runs_refused_total")
-        assert {rule: number for rule, number in refusals.items() if number} == {"rounds": 1, "none": 1}
+        assert {kind: number for kind, number in refusals.items() if number} == {"rule rounds": 1, "other": 1}
     with record.path.open("ab") as file:
         file.write(b'{"a line": "whose reply never left"')
     assert text_of(metrics.families()) == text
@@ -236,7 +233,7 @@ def fetch(url: str) -> tuple[int, str, str]:
 def test_endpoint_serves_the_metrics_and_hides_the_reason_of_a_failure(site: Kit, tmp_path: Path) -> None:
     state, lines, port = tmp_path / "state", list[str](), free_port()
     SiteRecord(site.path, state).append("accepted", run="run-1")
-    with serve_metrics(str(port), site, state, lines.append):
+    with serve_metrics(str(port), site.path, "site", state, lines.append):
         url = f"http://127.0.0.1:{port}/metrics"
         assert lines == [f"metrics: {url}"]
         status, kind, text = fetch(url)
@@ -251,20 +248,22 @@ def test_endpoint_serves_the_metrics_and_hides_the_reason_of_a_failure(site: Kit
 
 @pytest.mark.parametrize("address", ["", "no", "0", "65536", "localhost", "localhost:", "1:2:x", "٣", "-1", "9464/x"])
 def test_invalid_address_is_refused(address: str, site: Kit, tmp_path: Path) -> None:
-    with refused("--metrics", "HOST:PORT"), serve_metrics(address, site, tmp_path, print):
+    with refused("--metrics", "HOST:PORT"), serve_metrics(address, site.path, "site", tmp_path, print):
         pass
 
 
 def test_site_without_the_option_opens_no_port(site: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.socket.bind", lambda *_: pytest.fail("a port was opened"))
-    with serve_metrics(None, site, tmp_path, print):
+    with serve_metrics(None, site.path, "site", tmp_path, print):
         pass
 
 
-def test_taken_port_ends_a_site_before_its_data_is_read(site: Kit, tmp_path: Path) -> None:
-    state, port = tmp_path / "state", str(free_port())
-    with serve_metrics(port, site, state, print), refused("--metrics", port):
-        start_site(site.path, tmp_path / "no data", state, None, Terminal(print, print), verbose=False, metrics=port)
+def test_taken_port_ends_a_site_before_its_data_is_read(site: Kit, tmp_path: Path, command: Command) -> None:
+    port = str(free_port())
+    with serve_metrics(port, site.path, "site", tmp_path / "state", print):
+        code, _, error = command("site", str(site.path), "--data", "missing", "--metrics", port)
+    assert code == 2
+    check_output(error, "--metrics", port)
 
 
 @pytest.mark.distributed
@@ -315,7 +314,7 @@ def all_metrics(kits: Path, site: Kit, state: Path) -> Iterator[str]:
     """Yield the text of a server and of a site."""
     for kit in (open_kit(kits / "server", "server"), site):
         port = free_port()
-        with serve_metrics(str(port), kit, state, print):
+        with serve_metrics(str(port), kit.path, kit.kind, state, print):
             yield fetch(f"http://127.0.0.1:{port}/metrics")[2]
 
 

@@ -10,7 +10,7 @@ from tests.toy import Sets, copy_set, make_set
 
 from fedvisage.data.prepared import IMAGES, PreparedSet
 from fedvisage.nvflare.kits import Kit
-from fedvisage.nvflare.node import check_own_sets
+from fedvisage.nvflare.preparation import check_own_sets
 from fedvisage.tasks.checks import Checks
 
 

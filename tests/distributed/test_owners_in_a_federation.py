@@ -12,13 +12,14 @@ from tests.toy import SITES, Sets, tree
 from fedvisage.base.errors import RunFailed
 from fedvisage.base.files import read_json, write_json
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS, read_lines
+from fedvisage.methods import read_method
 from fedvisage.nvflare import operator
 from fedvisage.nvflare.job import write_job
 from fedvisage.nvflare.kits import REHEARSAL, own_settings
 from fedvisage.nvflare.owner.commands import SiteFiles
 from fedvisage.nvflare.owner.policy import policy_path
 from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
-from fedvisage.recipe import tree_of
+from fedvisage.recipe import set_value, tree_of, validate
 from fedvisage.runs.directory import NAME
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900), pytest.mark.long]
@@ -93,3 +94,68 @@ def test_recipe_changed_after_its_signature_is_refused_by_every_site(
     monkeypatch.setattr(operator, "write_job", write_changed_job)
     with failed(RunFailed, "signature", "A", "B", "C"):
         run_through(owners, content(sets, 1), tmp_path / "changed")
+
+
+RULES: list[tuple[dict[str, str], dict[str, Any], tuple[str, Any]]] = [
+    (
+        {"A": "rounds: 1", "B": "epochs: 1", "C": "image_size: 31"},
+        {},
+        ("training.rounds", 1),
+    ),
+    (
+        {"A": "methods: [fedavg]", "B": "sets: [another]", "C": "require: [noise]"},
+        {},
+        ("method.name", "fedavg"),
+    ),
+    (
+        {"A": "require: secure", "B": "least_sites: 4", "C": "operators: {another@example.org: any}"},
+        {},
+        ("federation.secure", {"threshold": 0.9}),
+    ),
+    (
+        {"A": "hours: 0.000001", "B": "processor_hours: 0.000001", "C": "epsilon: 1"},
+        {"privacy": {"epsilon": 4.0, "delta": 1e-3}},
+        ("privacy.epsilon", 1.0),
+    ),
+    (
+        {"A": "members: {B: any}", "B": "approve: ask", "C": "runs_per_week: 1"},
+        {},
+        ("data.sites", {"A": "elsewhere", "B": "elsewhere"}),
+    ),
+]
+"""A rule per site, a recipe that breaks them, and a change with which a server would have one of them met."""
+
+
+@pytest.mark.parametrize(("rules", "changes", "lie"), RULES, ids=lambda value: "-".join(value)[:40])
+def test_each_rule_holds_against_an_operator_and_against_a_server_that_lies(
+    rules: dict[str, str],
+    changes: dict[str, Any],
+    lie: tuple[str, Any],
+    owners: Rehearsal,
+    sets: Sets,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = {name: policy_path(owners.sites[name].path).read_text() for name in rules}
+    recipe = content(sets, 3) | changes
+    if "runs_per_week" in rules["C"]:
+        run_through(owners, recipe, tmp_path / "first")
+    for name, rule in rules.items():
+        policy_path(owners.sites[name].path).write_text(f"format: 1\n{rule}\n")
+    with failed(RunFailed, *(f"rule {rule.partition(':')[0]}" for rule in rules.values())):
+        run_through(owners, recipe, tmp_path / "operator")
+
+    def write_changed_job(directory: Path, job: Any, sites: Any, signature: Any) -> None:
+        tree = tree_of(job.recipe)
+        set_value(tree, *lie)
+        write_job(directory, type(job)(job.run, validate(tree, read_method)), sites, signature)
+
+    monkeypatch.setattr(operator, "write_job", write_changed_job)
+    with failed(RunFailed, "signature", "A", "B"):
+        run_through(owners, recipe, tmp_path / "server")
+    for name, text in before.items():
+        policy_path(owners.sites[name].path).write_text(text)
+    for name in rules:
+        runs = [str(read_json(tmp_path / by / NAME)["run"]) for by in ("operator", "server")]
+        left = [row for row in SiteFiles(owners.sites[name].path).record.read() if row["event"] == "sent"]
+        assert not any(row["run"] in runs for row in left)

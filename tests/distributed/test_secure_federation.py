@@ -12,9 +12,8 @@ from tests.toy import SITES, Sets, run_toy, tree, weights
 from fedvisage.base.errors import RunFailed
 from fedvisage.base.files import write_json
 from fedvisage.federation.record.ledger import read_lines
-from fedvisage.nvflare.kits import own_settings
+from fedvisage.nvflare.kits import REQUIRE_SECURE, ROSTERS, own_settings
 from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
-from fedvisage.nvflare.trust import REQUIRE_SECURE, ROSTERS
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600), pytest.mark.long]
 

@@ -13,11 +13,11 @@ from tests.distributed.site_owners import FIRST, SECOND, key_of, prepare_owner, 
 from tests.refusals import Command, check_output, failed, refused
 from tests.toy import Sets, make_set
 
-from fedvisage.nvflare.job import NotReady, Submission
 from fedvisage.nvflare.kits import Kit, own_settings
 from fedvisage.nvflare.owner.acceptance import AcceptedRun, accept_run
 from fedvisage.nvflare.owner.commands import SiteFiles, review_page
 from fedvisage.nvflare.owner.requests import Request, Requests
+from fedvisage.nvflare.submission import NotReady, Submission
 
 ASK = "format: 1\napprove: ask\n"
 
@@ -128,7 +128,7 @@ def test_new_member_needs_approval_although_the_rules_suffice(
 ) -> None:
     rules = f"format: 1\nmembers: {{B: '{key_of(kits, 'B')}'}}"
     prepare_owner(site.path, sets["A"], tmp_path / "state", rules)
-    assert accept(site, job(run="run-1", data__sites={"A": "own", "B": "own"})).pins == {"B": key_of(kits, "B")}
+    assert accept(site, job(run="run-1", data__sites={"A": "own", "B": "own"})).policy.pins == {"B": key_of(kits, "B")}
     with failed(NotReady, "administrator", "approve"):
         accept(site, job(run="run-2"))
     assert SiteFiles(site.path).requests.get("run-2").added == ("C",)
@@ -185,6 +185,26 @@ def test_page_shows_a_request_without_script_and_with_every_text_escaped(
     assert "&lt;script&gt;" in page
     for word in (FIRST, key_of(kits, FIRST), "FedPAD", "histogram", "sees", "infer"):
         assert word in page
+
+
+def test_page_shows_the_findings_of_an_audit_and_refuses_other_files(
+    site: Kit, job: Callable[..., Submission], tmp_path: Path
+) -> None:
+    with failed(NotReady, "administrator"):
+        accept(site, job())
+    attacks = [{"title": "Membership", "says": f"AUC 0.61 {HOSTILE}", "applies": True}]
+    attacks += [{"title": "Tokens", "why": "no tokens", "applies": False}]
+    audit = tmp_path / "audit.json"
+    audit.write_text(json.dumps({"run": "simulated", "audits": attacks}))
+    page, tags = review_page(SiteFiles(site.path), "run-1", audit), Tags()
+    tags.feed(page)
+    assert "script" not in tags.tags
+    assert "Membership: AUC 0.61 &lt;script&gt;" in page
+    assert "Tokens" not in page
+    for content in ("[]", '{"audits": [1]}', '{"audits": [{"applies": true}]}'):
+        audit.write_text(content)
+        with refused("audit.json", "fedvisage audit"):
+            review_page(SiteFiles(site.path), "run-1", audit)
 
 
 def test_commands_list_review_approve_and_refuse(

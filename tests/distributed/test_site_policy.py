@@ -1,7 +1,8 @@
 """The rules of a site: the file, invalid rules at the start, a refusal per rule, and the operator's signature."""
 
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,15 +15,18 @@ from tests.federation.kit_sites import open_trust
 from tests.refusals import Command, check_output, failed, refused
 from tests.toy import Sets, recipe_of, tree
 
+from fedvisage.base import extensions
 from fedvisage.federation.wire.schema import RefusedMessage
+from fedvisage.methods import METHODS, all_methods
+from fedvisage.methods.origin import digest_of
 from fedvisage.nvflare.certificates import certificates_in, credentials_in, fingerprint_of, name_of
-from fedvisage.nvflare.commands import start_site
-from fedvisage.nvflare.job import NotReady, Submission
 from fedvisage.nvflare.kits import Kit, own_settings
+from fedvisage.nvflare.node import start_site
 from fedvisage.nvflare.owner.acceptance import AcceptedRun, accept_run
 from fedvisage.nvflare.owner.policy import Policy, broken_rules, policy_path, policy_text, read_policy
 from fedvisage.nvflare.owner.record import SiteRecord, other_runs
 from fedvisage.nvflare.owner.statement import CONTEXT, verify_run
+from fedvisage.nvflare.submission import NotReady, Submission
 from fedvisage.nvflare.terminal import Terminal
 
 
@@ -30,6 +34,9 @@ from fedvisage.nvflare.terminal import Terminal
 def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return provision_owners(tmp_path_factory.mktemp("owners") / "kits")
 
+
+RULES = ("require", "methods", "sets", "rounds", "epochs", "hours", "processor_hours", "epsilon")
+PRIVACY = {"clip": 1.0, "delta": 1e-3}
 
 Owner = Callable[[str | None], Kit]
 
@@ -62,12 +69,12 @@ def test_commented_rules_are_valid_with_and_without_the_comments(tmp_path: Path)
     commented = [
         line.removeprefix("# ") for line in policy_text().splitlines() if line.startswith("# ") and ": " in line
     ]
-    rules = [line for line in commented if line.split(":")[0] in ("require", "methods", "sets", "rounds", "epochs")]
-    assert len(rules) == 5
+    rules = [line for line in commented if line.split(":")[0] in RULES]
+    assert len(rules) == 8
     policy_path(tmp_path).write_text(policy_text() + "\n".join(rules))
     policy = read_policy(tmp_path, "A")
     assert policy is not None
-    assert (policy.require, policy.rounds) == ("secure", 100)
+    assert (policy.require, policy.rounds, policy.hours) == (("secure", "noise"), 100, 48)
 
 
 @pytest.mark.parametrize(
@@ -81,14 +88,23 @@ def test_commented_rules_are_valid_with_and_without_the_comments(tmp_path: Path)
         ("format: 1\nmethods: [fedpat]", "methods", "fedpad"),
         ("format: 1\noperators: {a@b.org: '12:ab'}", "operators.a@b.org", "sha256"),
         ("format: 1\noperators: {}", "operators", "1"),
+        ("format: 1\nrequire: [noise, privacy]", "require.1", "secure"),
+        ("format: 1\nhours: 0", "hours", "0"),
+        ("format: 1\nepsilon: .inf", "epsilon", "finite"),
+        (f"format: 1\nmethods: [fedpad sha256:{'0' * 64}]", "methods", digest_of(METHODS["fedpad"])),
         ("format: 1\nleast_sites: 3\nmembers: {B: any}", "least_sites", "3"),
     ],
 )
-def test_misspelt_contradictory_or_newer_rules_end_the_start_with_their_place(
-    text: str, key: str, keyword: str, owner: Owner, sets: Sets, tmp_path: Path
+def test_misspelt_contradictory_or_newer_rules_are_refused_with_their_place(
+    text: str, key: str, keyword: str, owner: Owner
 ) -> None:
-    site = owner(text)
     with refused(f"policy.yaml: {key}", keyword):
+        read_policy(owner(text).path, "A")
+
+
+def test_invalid_rules_end_the_start_of_a_site(owner: Owner, sets: Sets, tmp_path: Path) -> None:
+    site = owner("format: 1\nround: 3")
+    with refused("policy.yaml: round", "rounds"):
         start_site(site.path, sets["A"], tmp_path / "state", None, Terminal(print, print), verbose=False)
 
 
@@ -124,6 +140,10 @@ def test_permission_for_plain_runs_contradicts_the_rule_for_secure_sums(
         ("epochs", "1", {}, "batches"),
         ("image_size", "31", {}, "32"),
         ("require", "secure", {}, "federation.secure"),
+        ("require", "noise", {}, "training.privacy"),
+        ("require", "[noise]", {"training__privacy": {**PRIVACY, "noise": 0.0}}, "training.privacy"),
+        ("epsilon", "3.9", {"training__privacy": {**PRIVACY, "epsilon": 4.0}}, "4"),
+        ("epsilon", "3.9", {"privacy": {"epsilon": 4.0, "delta": 1e-3}}, "4"),
         ("least_sites", "4", {}, "3"),
         ("least_sites", "3", {"federation__participation": 0.5}, "2"),
         ("operators", f"{{{SECOND}: any}}", {}, FIRST),
@@ -164,11 +184,65 @@ def test_runs_of_a_week_count_once_each_and_only_if_accepted(
     assert counts == [2, 0]
 
 
+def test_run_ends_when_the_hours_since_its_first_acceptance_have_passed(
+    kits: Path, owner: Owner, sets: Sets, tmp_path: Path
+) -> None:
+    site = owner("format: 1\nhours: 1.5")
+    first = accept(site, submit(kits, sets, tmp_path))
+    assert first.began is not None
+    first.check_time(first.began + timedelta(minutes=89))
+    again = accept(site, submit(kits, sets, tmp_path))
+    assert again.began is not None
+    assert abs(again.began - first.began) < timedelta(seconds=2)  # the record has whole seconds
+    with failed(NotReady, "rule hours", "1.5"):
+        again.check_time(first.began + timedelta(minutes=91))
+
+
+def test_run_ends_at_its_processor_time_which_earlier_jobs_add_to(
+    kits: Path, owner: Owner, sets: Sets, tmp_path: Path
+) -> None:
+    site = owner("format: 1\nprocessor_hours: 5")
+    accept(site, submit(kits, sets, tmp_path)).check_time()
+    record = SiteRecord(site.path, tmp_path / "state")
+    for run, seconds in (("run-1", 17_000.0), ("run-2", 18_000.0), ("run-1", 17_500.0)):
+        record.append("sent", run=run, processor=seconds)
+    assert accept(site, submit(kits, sets, tmp_path)).used == 17_500
+    record.append("sent", run="run-1", processor=18_000.0)
+    with failed(NotReady, "rule processor_hours", "5"):
+        accept(site, submit(kits, sets, tmp_path))
+
+
+@pytest.fixture
+def installed_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Install a package with a method, and return the method's name."""
+    lines = ("import dataclasses", "from fedvisage.methods import METHODS")
+    own = 'OWN = dataclasses.replace(METHODS["fedavg"], name="own")'
+    (tmp_path / "own_method.py").write_text("\n".join((*lines, own)))
+    metadata = tmp_path / "own_method-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Name: own-method\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text("[fedvisage.methods]\nown = own_method:OWN\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    extensions._entries.cache_clear()
+    yield "own"
+    extensions._entries.cache_clear()
+    sys.modules.pop("own_method", None)
+
+
+def test_method_of_another_package_is_named_with_the_digest_of_its_source(installed_method: str, owner: Owner) -> None:
+    digest = digest_of(all_methods()[installed_method])
+    with refused("policy.yaml: methods", f"{installed_method} sha256:{digest}"):
+        read_policy(owner(f"format: 1\nmethods: [{installed_method}]").path, "A")
+    policy = read_policy(owner(f"format: 1\nmethods: [fedpad, {installed_method} sha256:{digest}]").path, "A")
+    assert policy is not None
+    assert policy.methods == ("fedpad", f"{installed_method} sha256:{digest}")
+
+
 def test_kit_without_rules_accepts_unsigned_jobs_and_prints_a_note_at_its_start(
     kits: Path, owner: Owner, sets: Sets, tmp_path: Path
 ) -> None:
     site, lines = owner(None), list[str]()
-    assert accept(site, submit(kits, sets, tmp_path, signer=None)).pins == {}
+    assert accept(site, submit(kits, sets, tmp_path, signer=None)).policy.pins == {}
     with refused("images.npy"):  # the check of the set, after the notes
         start_site(site.path, tmp_path / "data", tmp_path / "state", None, Terminal(lines.append, print), verbose=False)
     assert any("policy.yaml" in line and "every run" in line for line in lines)

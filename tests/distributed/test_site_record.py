@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,13 @@ from tests.toy import Sets
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import lock_directory
 from fedvisage.federation.wire.message import Order
-from fedvisage.nvflare.commands import start_site
-from fedvisage.nvflare.job import NotReady
 from fedvisage.nvflare.kits import Kit
+from fedvisage.nvflare.node import start_site
 from fedvisage.nvflare.outcome import last_failure
 from fedvisage.nvflare.owner.commands import SiteFiles, report_page
 from fedvisage.nvflare.owner.record import HEAD, SiteRecord, compare_with_ledger
 from fedvisage.nvflare.site_program import SiteProgram
+from fedvisage.nvflare.submission import NotReady
 from fedvisage.nvflare.terminal import Terminal
 from fedvisage.nvflare.transport import pack_order, unpack_reply
 
@@ -168,6 +169,22 @@ def test_record_has_every_field_that_left_and_the_operator(site: Kit, kits: Path
         assert sum(each["bytes"] for each in row["fields"]) == sum(value.nbytes for value in reply.values())
         assert Counter(each["field"] for each in row["fields"]) == Counter(["weights", "examples", "loss"])
     assert sent[0]["fields"][0]["digest"] != sent[1]["fields"][0]["digest"]
+
+
+def test_run_ends_in_the_middle_of_an_order_when_its_processor_time_is_used_up(
+    site: Kit, kits: Path, sets: Sets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock stands still until the first batch asks, and then is one hour and one second ahead."""
+    prepare_owner(site.path, sets["A"], tmp_path / "state", "format: 1\nprocessor_hours: 1")
+    context, program = begin(site, kits, sets, tmp_path)
+    readings = iter([0.0, 0.0])  # at the acceptance, and before the order
+    monkeypatch.setattr(time, "process_time", lambda: next(readings, 3601.0))
+    assert restore_failure(program, context) == ""
+    assert "rule processor_hours" in order_failure(program, "train", 1)
+    assert next(readings, None) is None
+    events = [(row["event"], "processor_hours" in str(row)) for row in SiteFiles(site.path).record.read()]
+    assert [event for event, _ in events] == ["accepted", "failed"]
+    assert events[1][1]
 
 
 def test_refused_run_reads_no_data_and_the_operator_gets_the_rule(

@@ -31,8 +31,8 @@ def test_metrics_have_one_value_per_site_and_certificate_and_four_per_run() -> N
         (ends, (("member", "bank"),)): moments[0].timestamp() + 10 * 86_400,
         ("fedvisage_run_round", (("run", "first-ab12"),)): 4,
         ("fedvisage_run_rounds", (("run", "first-ab12"),)): 30,
-        ("fedvisage_run_up_bytes", (("run", "first-ab12"),)): 1000,
-        ("fedvisage_run_down_bytes", (("run", "first-ab12"),)): 2000,
+        ("fedvisage_run_bytes_up", (("run", "first-ab12"),)): 1000,
+        ("fedvisage_run_bytes_down", (("run", "first-ab12"),)): 2000,
     }
 
 

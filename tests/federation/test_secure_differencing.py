@@ -29,11 +29,10 @@ from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.message import Message, Order, Reply
 from fedvisage.federation.wire.schema import RefusedMessage
 from fedvisage.methods import METHODS
-from fedvisage.nvflare.commands import start_site
-from fedvisage.nvflare.kits import open_kit, own_settings
-from fedvisage.nvflare.node import prepare_site
+from fedvisage.nvflare.kits import REQUIRE_SECURE, ROSTERS, open_kit, own_settings
+from fedvisage.nvflare.node import start_site
+from fedvisage.nvflare.preparation import as_setting, prepare_site
 from fedvisage.nvflare.terminal import Terminal
-from fedvisage.nvflare.trust import REQUIRE_SECURE, ROSTERS, as_setting
 from fedvisage.recipe import Secure
 
 

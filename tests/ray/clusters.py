@@ -28,6 +28,8 @@ class Node:
     starter: subprocess.Popen[str]
 
     def processes(self) -> list[psutil.Process]:
+        if self.starter.poll() is not None:
+            return []
         return [psutil.Process(self.starter.pid), *psutil.Process(self.starter.pid).children(recursive=True)]
 
     def workers(self) -> list[psutil.Process]:

@@ -76,13 +76,13 @@ def server(
     kit: Annotated[Path, typer.Argument(help="The server's kit.")], options: MemberOptions, progress: ProgressOptions
 ) -> None:
     """Run the server of a federation, until stopped."""
-    from fedvisage.nvflare.commands import start_server
+    from fedvisage.nvflare.metrics import serve_metrics
+    from fedvisage.nvflare.node import start_server
     from fedvisage.nvflare.terminal import Terminal
 
     front = Terminal(*line_printers(progress.quiet, progress.log_format))
-    start_server(
-        kit, options.state, options.public, options.weights, front, verbose=options.verbose, metrics=options.metrics
-    )
+    with serve_metrics(options.metrics, kit, "server", options.state, front.say):
+        start_server(kit, options.state, options.public, options.weights, front, verbose=options.verbose)
 
 
 @app.command()

@@ -56,34 +56,30 @@ def start(
     require_secure: Annotated[
         bool, typer.Option("--require-secure", help="Refuse runs without federation.secure.")
     ] = False,
-    person_epsilon: Annotated[
-        float | None,
-        typer.Option("--person-epsilon", help="Limit of ε per person over all runs with training.privacy."),
-    ] = None,
     *,
     options: MemberOptions,
     checks: Checks,
     progress: ProgressOptions,
 ) -> None:
     """Run a site of a federation until stopped; it trains on local data. `site KIT` is short for `site start KIT`."""
-    from fedvisage.nvflare.commands import start_site
+    from fedvisage.nvflare.metrics import serve_metrics
+    from fedvisage.nvflare.node import start_site
     from fedvisage.nvflare.terminal import Terminal
 
     front = Terminal(*line_printers(progress.quiet, progress.log_format))
-    start_site(
-        kit,
-        data,
-        options.state,
-        options.public,
-        front,
-        verbose=options.verbose,
-        metrics=options.metrics,
-        checks=checks,
-        weights=options.weights,
-        rosters=allow_roster or (),
-        require_secure=require_secure,
-        person_epsilon=person_epsilon,
-    )
+    with serve_metrics(options.metrics, kit, "site", options.state, front.say):
+        start_site(
+            kit,
+            data,
+            options.state,
+            options.public,
+            front,
+            verbose=options.verbose,
+            checks=checks,
+            weights=options.weights,
+            rosters=allow_roster or (),
+            require_secure=require_secure,
+        )
 
 
 @app.command()
@@ -124,11 +120,15 @@ def review(
     kit: Kit,
     run: Run,
     out: Annotated[Path | None, typer.Option(help="The page; default: RUN.html.", show_default=False)] = None,
+    audit: Annotated[
+        Path | None,
+        typer.Option(help="The audit.json of a simulation of this recipe, whose findings the page then has."),
+    ] = None,
 ) -> None:
     """Write a page about a run that asks for approval: who asks, what is trained, and what leaves."""
     from fedvisage.nvflare.owner.commands import SiteFiles, review_page
 
-    page, out = review_page(SiteFiles(kit), run), out or Path(f"{run}.html")
+    page, out = review_page(SiteFiles(kit), run, audit), out or Path(f"{run}.html")
     write_atomically(out, page.encode())
     say(str(out))
 

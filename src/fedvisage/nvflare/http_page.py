@@ -1,6 +1,7 @@
 """An HTTP server for one page: the operator's console, or the metrics of a server or site.
 
-It limits connections, and the time and size of each request, because anyone who reaches its port can connect.
+It answers one connection at a time, and bounds the time and size of a request, because anyone who reaches its port can
+connect.
 """
 
 from __future__ import annotations
@@ -11,12 +12,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from ipaddress import ip_address
-from socketserver import ThreadingTCPServer
+from socketserver import TCPServer
 from typing import Any
 
 from fedvisage.base.errors import UserError
@@ -24,33 +24,34 @@ from fedvisage.base.errors import UserError
 logger = logging.getLogger("fedvisage.http")
 
 HERE = "127.0.0.1"
-CONNECTIONS, SECONDS, LARGEST = 16, 5.0, 8192
-"""Connections at once, seconds to receive a request and again to send the answer, and bytes of a request, at most."""
-
-
-@dataclass(frozen=True)
-class Page:
-    """A page."""
-
-    path: str
-    content: Callable[[], bytes]
-    headers: Mapping[str, str]
+SECONDS, LARGEST = 2.0, 8192
+"""Seconds to receive a request, and again to send the answer, and bytes of a request, at most."""
 
 
 @contextmanager
-def serve_page(option: str, page: Page, port: int, host: str = HERE) -> Iterator[str]:
-    """Serve a page from other threads, and yield its address; port 0 is any free port.
+def serve_page(
+    option: str, path: str, content: Callable[[], bytes], headers: Mapping[str, str], port: int, host: str = HERE
+) -> Iterator[str]:
+    """Serve the page at a path from another thread, and yield its address; port 0 is any free port.
 
     On a loopback address, a request must name this machine: other host names must not point here.
     """
-    slots = threading.Semaphore(CONNECTIONS)
 
     class Handler(BaseHTTPRequestHandler):
         server_version, sys_version = "fedvisage", ""
 
-        def setup(self) -> None:
-            super().setup()
-            self.rfile = io.BytesIO(_read_request(self.connection))  # type: ignore[assignment]
+        def handle(self) -> None:
+            """Receive a request up to its empty line, and answer it unless it is too slow or too long."""
+            request, until = b"", time.monotonic() + SECONDS
+            with suppress(OSError):
+                while b"\r\n\r\n" not in request:
+                    self.connection.settimeout(max(0.001, until - time.monotonic()))
+                    piece = self.connection.recv(LARGEST)
+                    if not piece or len(request := request + piece) > LARGEST:
+                        return
+                self.connection.settimeout(SECONDS)
+                self.rfile = io.BytesIO(request)  # type: ignore[assignment]
+                super().handle()
 
         def do_GET(self) -> None:
             """Send the page."""
@@ -58,17 +59,17 @@ def serve_page(option: str, page: Page, port: int, host: str = HERE) -> Iterator
             if is_local and name not in (HERE, "localhost", "[::1]"):
                 self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
                 return
-            if self.path != page.path:
+            if self.path != path:
                 self.send_error(HTTPStatus.NOT_FOUND)
                 return
             try:
-                body = page.content()
+                body = content()
             except Exception:  # the reader gets no details, which may be private
-                logger.exception("%s could not be written", page.path)
+                logger.exception("%s could not be written", path)
                 self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR)
                 return
             self.send_response(HTTPStatus.OK)
-            for key, value in {**page.headers, "Content-Length": str(len(body))}.items():
+            for key, value in {**headers, "Content-Length": str(len(body))}.items():
                 self.send_header(key, value)
             self.end_headers()
             self.wfile.write(body)
@@ -76,31 +77,9 @@ def serve_page(option: str, page: Page, port: int, host: str = HERE) -> Iterator
         def log_message(self, format: str, *args: Any) -> None:
             """Log nothing, because readers fetch the page every few seconds."""
 
-    class Server(ThreadingTCPServer):
+    class Server(TCPServer):
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        allow_reuse_address = daemon_threads = True
-
-        def process_request(self, request: Any, client_address: Any) -> None:
-            """Answer in another thread, or close a connection beyond the limit."""
-            if slots.acquire(blocking=False):
-                try:
-                    super().process_request(request, client_address)
-                except RuntimeError:  # the system has no thread left
-                    slots.release()
-                    raise
-            else:
-                self.shutdown_request(request)
-
-        def process_request_thread(self, request: Any, client_address: Any) -> None:
-            """Answer, and let the next one connect."""
-            try:
-                super().process_request_thread(request, client_address)
-            finally:
-                slots.release()
-
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            """Log a request that could not be read or answered."""
-            logger.debug("a request failed", exc_info=True)
+        allow_reuse_address = True
 
     try:
         server = Server((host, port), Handler)
@@ -110,20 +89,8 @@ def serve_page(option: str, page: Page, port: int, host: str = HERE) -> Iterator
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield f"http://{f'[{host}]' if ':' in host else host}:{server.server_address[1]}{page.path}"
+        yield f"http://{f'[{host}]' if ':' in host else host}:{server.server_address[1]}{path}"
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-def _read_request(connection: socket.socket) -> bytes:
-    """Return a request up to its empty line; raise an error for one that is too slow or too long."""
-    request, until = b"", time.monotonic() + SECONDS
-    while b"\r\n\r\n" not in request:
-        connection.settimeout(max(0.001, until - time.monotonic()))
-        piece = connection.recv(LARGEST)
-        if not piece or len(request := request + piece) > LARGEST:
-            raise ConnectionError("an incomplete or too long request")
-    connection.settimeout(SECONDS)
-    return request

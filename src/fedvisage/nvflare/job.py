@@ -14,22 +14,17 @@ from typing import Any
 
 from fedvisage import recipe as recipes
 from fedvisage.base.errors import UserError
-from fedvisage.base.files import file_digest, json_text, parse_json, read_plain
+from fedvisage.base.files import file_digest, json_text
 from fedvisage.base.progress import Say, discard
 from fedvisage.datasets.sources import without_part
 from fedvisage.federation.wire.message import Message
 from fedvisage.methods import find, read_method
 from fedvisage.nvflare.kits import CONTROLLER, EXECUTOR, SERVER_CLASS, SITE_CLASS
+from fedvisage.nvflare.submission import RECIPE_FILE, SIGNED, NotReady, Submission, read_submission
 from fedvisage.recipe import Recipe
 from fedvisage.recipe.data import named_weights
-from fedvisage.recipe.plain_yaml import LARGEST
 from fedvisage.tasks.catalogue import Setup, task_of
 from fedvisage.tasks.opened import RunData
-
-RUN_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
-RECIPE_FILE = "recipe.json"
-SIGNED = "signed"
-"""The key of the operator's signature in this file."""
 
 ELSEWHERE = "elsewhere"
 """Stands for a site's path in a travelling recipe."""
@@ -54,15 +49,6 @@ class Job:
 
     run: str
     recipe: Recipe
-
-
-@dataclass(frozen=True)
-class Submission:
-    """A job as it arrived: the run's name, the recipe as plain values that nothing has checked, and the signature."""
-
-    run: str
-    tree: dict[str, Any]
-    signature: Mapping[str, Any] | None = None
 
 
 def without_local_parts(recipe: Recipe) -> Recipe:
@@ -134,22 +120,6 @@ def read_job(config: Path) -> Job:
     return check_job(read_submission(config))
 
 
-def read_submission(config: Path) -> Submission:
-    """Read a submitted job, and check nothing but its form."""
-    try:
-        submitted = parse_json(read_plain(config / RECIPE_FILE, LARGEST))
-        run, tree, signature = submitted["run"], submitted["recipe"], submitted.get(SIGNED)
-    except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(RECIPE_FILE, "is missing from the job, or damaged") from error
-    if not isinstance(run, str) or not RUN_NAME.fullmatch(run):
-        raise UserError(f"{RECIPE_FILE}: run", "is not a run name")
-    if not isinstance(tree, dict):
-        raise UserError(f"{RECIPE_FILE}: recipe", "must be a mapping")
-    if not isinstance(signature, Mapping | None):
-        raise UserError(f"{RECIPE_FILE}: {SIGNED}", "must be a mapping")
-    return Submission(run, tree, signature)
-
-
 def check_job(submission: Submission) -> Job:
     """Check the recipe of a submitted job."""
     check_named_by_digest(submission.tree)
@@ -161,10 +131,6 @@ def check_job(submission: Submission) -> Job:
 # The sets and files of weights of each machine, opened with the same checks as in a run in one process. The travelling
 # recipe has "elsewhere" for every set. A site replaces it by its own directory, the operator by the target's set, and
 # each machine that needs the public set of a recognition run has a copy of its own.
-
-
-class NotReady(Exception):
-    """A machine cannot take part; the reason quotes nothing of its data, so that it may be sent to others."""
 
 
 def data_at_site(setup: Setup, name: str, own: Mapping[str, str], cache: Path) -> RunData:

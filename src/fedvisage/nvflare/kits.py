@@ -142,6 +142,12 @@ OWN = "fedvisage.json"
 ANEW = "get this kit again from the person who provisioned the federation"
 """The remedy for damage to a kit's own files."""
 
+ROSTERS = "rosters"
+"""Key among a machine's own settings: the rosters that the administrator allows, separated by spaces."""
+
+REQUIRE_SECURE = "require_secure"
+"""Key among a site's own settings, with the value "yes" if it refuses runs without secure sums."""
+
 REHEARSAL = "rehearsal"
 """Key among these settings: all members are processes of one machine, so that none needs protection from another."""
 
@@ -192,6 +198,16 @@ def own_settings(kit: Path) -> dict[str, str]:
         return {}
     settings = read_json(path, "start this machine again with its command")
     return {str(key): str(value) for key, value in settings.items()}
+
+
+def runs_directory(kit: Kit, state: Path | None) -> Path:
+    """Return the directory of a server's runs."""
+    return (state or kit.path / "runs").resolve()
+
+
+def state_directory(kit: Kit, state: Path | None) -> Path:
+    """Return the directory of a site's private state."""
+    return (state or kit.path / "state").resolve()
 
 
 # Locks: one process per kit, state directory and port. The kernel releases the locks of a dead process.

@@ -1,4 +1,6 @@
-"""A process of a federation on this machine: prepare a kit, and run NVFlare's server or client from it.
+"""A process of a federation on this machine: it runs NVFlare's server or client from a kit.
+
+It waits for runs, which have processes of their own, and so imports no torch.
 
 Run as ``python -m fedvisage.nvflare.node KIT``. With ``--tied`` the process ends, with all its descendants, when its
 parent ends: a rehearsal leaves nothing behind, however it ends.
@@ -11,12 +13,13 @@ import gc
 import importlib
 import logging
 import os
-import shutil
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -25,171 +28,32 @@ from nvflare.fuel.f3.mpm import MainProcessMonitor
 from nvflare.fuel.sec.audit import Auditor, AuditService
 
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.base.files import read_json, write_json
-from fedvisage.base.progress import Say
-from fedvisage.data.batches import View
-from fedvisage.data.integrity import check_bytes
-from fedvisage.data.overlap import HELD_OUT, PUBLIC, find_overlap, refuse_overlap
-from fedvisage.data.prepared import PreparedSet
-from fedvisage.data.rows import SPLITS
-from fedvisage.datasets.sources import without_part
-from fedvisage.nvflare import kits
-from fedvisage.nvflare.admission import Admission, listen_with_admission, move_memory
+from fedvisage.federation.secure.memory import ALLOW, PLAIN
+from fedvisage.nvflare.admission import Admission, listen_with_admission
 from fedvisage.nvflare.cells import rules
 from fedvisage.nvflare.cells.local_socket import DRIVERS, SCHEME, LocalSocketDriver
-from fedvisage.nvflare.certificates import credentials_in, expiry_of
-from fedvisage.nvflare.greeting import announce_leave
-from fedvisage.nvflare.kits import ANEW, STARTUP, Kit, hold_directories, open_kit, own_settings
+from fedvisage.nvflare.certificates import Credentials, check, credentials_in, expiry_of, warning
+from fedvisage.nvflare.greeting import address_in, announce_leave, wait_for_admission
+from fedvisage.nvflare.kits import (
+    STARTUP,
+    Kit,
+    hold_directories,
+    hold_port,
+    open_kit,
+    own_settings,
+    runs_directory,
+    state_directory,
+)
+from fedvisage.nvflare.owner.policy import policy_path, read_policy
+from fedvisage.nvflare.owner.record import SiteRecord
+from fedvisage.nvflare.preparation import check_own_sets, prepare_server, prepare_site
 from fedvisage.nvflare.terminal import LOG, Terminal, output_to_log
-from fedvisage.nvflare.trust import PERSON_BUDGET, REQUIRE_SECURE, ROSTERS, as_setting
 from fedvisage.nvflare.watching import ProcessContext
 from fedvisage.tasks.checks import USUAL, Checks
 
-# Folders of old jobs. NVFlare keeps them in a kit forever: logs, and at the server another copy of the results. The
-# newest are kept to explain failed runs. A result is in the run's own directory, too, where an operator who was away
-# gets it.
-
-
-KEPT = 20
-"""Jobs whose folders are kept."""
-
-STORE = "jobs"
-"""The server's store of submitted jobs, in its kit."""
-
-WAITING = ("SUBMITTED", "APPROVED", "DISPATCHED")
-"""NVFlare's statuses of jobs that have not begun."""
-
-
-def remove_old_jobs(kit: Path) -> None:
-    """Delete the folders of old jobs; call this while no process uses the kit."""
-    for place in (kit, kit / STORE):
-        paths = place.iterdir() if place.is_dir() else ()
-        jobs = [path for path in paths if rules.is_job_id(path.name) and path.is_dir()]
-        for path in sorted(jobs, key=lambda job: job.stat().st_mtime, reverse=True)[KEPT:]:
-            if not _is_waiting(path):
-                shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_waiting(path: Path) -> bool:
-    """Return whether a job in the store has not begun; a half-written job never will."""
-    try:
-        return read_json(path / "meta")["status"] in WAITING
-    except (UserError, KeyError):
-        return False
-
-
-# Preparation of a kit on this machine: the places of its stores, runs, data and private state.
-
-
-def runs_directory(kit: Kit, state: Path | None) -> Path:
-    """Return the directory of a server's runs."""
-    return (state or kit.path / "runs").resolve()
-
-
-def state_directory(kit: Kit, state: Path | None) -> Path:
-    """Return the directory of a site's private state."""
-    return (state or kit.path / "state").resolve()
-
-
-def prepare_server(kit: Kit, state: Path | None = None, public: str | None = None, weights: Path | None = None) -> None:
-    """Set the places of runs, jobs and snapshots: in the kit by default, never in a place that federations share."""
-    remove_old_jobs(kit.path)
-    runs = runs_directory(kit, state)
-    runs.mkdir(parents=True, exist_ok=True)
-    move_memory(kit.path, Path(own_settings(kit.path).get("state", runs)), runs)
-    write_json(kit.own, own_settings(kit.path) | {"state": str(runs)} | _public(public) | _weights(weights))
-    jobs, snapshots = str(kit.path / STORE), str(kit.path / "snapshots")
-    _close(kit, lambda tree: kits.server_resources(tree, jobs, snapshots))
-
-
-def checks_directory(kept: Path) -> Path:
-    """Return the directory of a site's cached checks, next to its runs, which have longer names."""
-    return kept / "cache"
-
-
-def check_own_sets(
-    kit: Kit,
-    data: Path,
-    state: Path | None,
-    public: Path | None,
-    say: Say,
-    checks: Checks = USUAL,
-) -> None:
-    """Refuse a site's sets if their files were changed, or if pictures are at two places of this machine.
-
-    The places are the site's training images, its held-out images, and the public set. All results stay here.
-    """
-    cache, places = checks_directory(state_directory(kit, state)), {}
-    for path in (data, *(() if public is None else (public,))):
-        prepared = PreparedSet.open(path)
-        check_bytes(path, cache, whole=checks.verify, say=say)
-        if path == public:
-            places[PUBLIC] = [View.of(prepared)]
-        else:
-            trained = View.of(prepared, "train")
-            places["--data"] = [trained]
-            places[f"--data{HELD_OUT}"] = [View.of(prepared, split) for split in SPLITS if split != "train"]
-    for line in refuse_overlap(find_overlap(places, cache, say), checks.allow_overlap):
-        say(f"note: {line}")
-
-
-def prepare_site(
-    kit: Kit,
-    data: str,
-    state: Path | None = None,
-    public: str | None = None,
-    weights: Path | None = None,
-    rosters: Sequence[str] = (),
-    require_secure: bool = False,
-    person_epsilon: float | None = None,
-) -> None:
-    """Set a site's own prepared set, which is checked before anything starts.
-
-    ``rosters`` are allowed in secure sums until the next start, whatever the site remembers. With ``require_secure``,
-    the site refuses all other runs. ``person_epsilon`` limits the privacy cost of a person over all runs.
-    """
-    _check_set(data)
-    allowed = as_setting(rosters)
-    remove_old_jobs(kit.path)
-    kept = state_directory(kit, state)
-    kept.mkdir(parents=True, exist_ok=True)
-    settings = {"data": data, "state": str(kept), ROSTERS: allowed, REQUIRE_SECURE: "yes" if require_secure else "no"}
-    settings[PERSON_BUDGET] = str(person_epsilon or "")
-    write_json(kit.own, own_settings(kit.path) | settings | _public(public) | _weights(weights))
-    _close(kit, kits.site_resources)
-
-
-def _close(kit: Kit, closed: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Write a kit's resources with their restrictions, whatever was changed since it was provisioned."""
-    path = kit.path / "local" / "resources.json"
-    try:
-        write_json(path, closed(read_json(path, ANEW)))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(str(path), f"is damaged; {ANEW}") from error
-
-
-def _public(entry: str | None) -> dict[str, str]:
-    """Return the setting for a public set, which must be a prepared set."""
-    if entry is None:
-        return {}
-    _check_set(entry)
-    return {"public": entry}
-
-
-def _weights(path: Path | None) -> dict[str, str]:
-    """Return the setting for a file of weights, which must exist."""
-    if path is None:
-        return {}
-    if not path.is_file():
-        raise UserError(str(path), "does not exist; --weights must name a safetensors file")
-    return {"weights": str(path.resolve())}
-
-
-def _check_set(entry: str) -> None:
-    PreparedSet.open(Path(without_part(entry)[0].strip()))
-
-
 logger = logging.getLogger("fedvisage.node")
+
+MAKE = "`fedvisage site policy KIT` writes rules"
 
 SERVER, SITE = "nvflare.private.fed.app.server.server_train", "nvflare.private.fed.app.client.client_train"
 GONE = 0.5
@@ -362,6 +226,71 @@ def _end_with(parent: int) -> None:
     for child in psutil.Process().children(recursive=True):
         child.kill()
     os._exit(1)
+
+
+# The functions behind `fedvisage server` and `fedvisage site`.
+
+
+def start_server(
+    kit: Path, state: Path | None, public: Path | None, weights: Path | None, terminal: Terminal, *, verbose: bool
+) -> None:
+    """Run the federation's server until stopped."""
+    opened = open_kit(kit, "server")
+    _check_credentials(credentials_in(opened.path, at_server=True), opened.name, "server", terminal)
+    port = address_in(opened).port
+    with terminal.stoppable(), hold_directories(opened.path, runs_directory(opened, state)), hold_port(port):
+        prepare_server(opened, state, _entry(public), weights)
+        serve_quietly(opened, terminal, verbose=verbose, port=port)
+
+
+def start_site(
+    kit: Path,
+    data: Path,
+    state: Path | None,
+    public: Path | None,
+    terminal: Terminal,
+    *,
+    verbose: bool,
+    checks: Checks = USUAL,
+    weights: Path | None = None,
+    rosters: Sequence[str] = (),
+    require_secure: bool = False,
+) -> None:
+    """Run a site until stopped."""
+    if require_secure and PLAIN in rosters:
+        raise UserError("--require-secure", f"excludes {ALLOW} {PLAIN}; leave one of them out")
+    opened = open_kit(kit, "site")
+    _check_credentials(credentials_in(opened.path, at_server=False), opened.name, opened.name, terminal)
+    # The names of methods in the rules come with torch, which a waiting site must not hold.
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        policy = pool.submit(read_policy, opened.path, opened.name).result()
+    if policy is not None and "secure" in policy.require and PLAIN in rosters:
+        fault = f"is secure, and {ALLOW} {PLAIN} was given; leave one of them out"
+        raise UserError(f"{policy_path(opened.path)}: require", fault)
+    with terminal.stoppable(), hold_directories(opened.path, state_directory(opened, state)):
+        # All checks of this machine come before the first connection.
+        SiteRecord(opened.path, state_directory(opened, state)).read()  # refuses one that was cut or edited
+        if policy is None:
+            terminal.say(f"note: {policy_path(opened.path)} does not exist, so this site accepts every run; {MAKE}")
+        check_own_sets(opened, data, state, public, terminal.say, checks)
+        prepare_site(opened, str(data.resolve()), state, _entry(public), weights, rosters, require_secure)
+        for roster in rosters:
+            runs = "runs without federation.secure" if roster == PLAIN else f"secure sums of {roster}"
+            terminal.say(f"note: {runs} are allowed until the next start, whatever earlier runs did with this data")
+        for line in wait_for_admission(opened, terminal.say).differences():
+            terminal.say(line)
+        serve_quietly(opened, terminal, verbose=verbose)
+
+
+def _check_credentials(credentials: Credentials, name: str, called: str, terminal: Terminal) -> None:
+    """Refuse invalid certificates, and print a warning if they end soon."""
+    check(credentials, name)
+    if line := warning(credentials, called):
+        terminal.say(line)
+
+
+def _entry(directory: Path | None) -> str | None:
+    return None if directory is None else str(directory.resolve())
 
 
 if __name__ == "__main__":

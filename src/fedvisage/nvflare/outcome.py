@@ -7,7 +7,7 @@ import shutil
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 
@@ -16,9 +16,10 @@ from fedvisage.base.files import json_line, parse_json, read_json, write_atomica
 from fedvisage.base.progress import Reporter
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS
 from fedvisage.metrics.identification import SiteFigures
-from fedvisage.tasks import saved_model
 from fedvisage.tasks.seal import SETTINGS, WEIGHTS
-from fedvisage.tasks.task import TrainingResult
+
+if TYPE_CHECKING:  # torch would stay in the memory of waiting machines
+    from fedvisage.tasks.task import TrainingResult
 
 # A run's log at a server or site: one JSON object per line, with time, run and round.
 
@@ -134,6 +135,9 @@ def write_trained(run: Path, trained: TrainingResult) -> None:
 
 def read_trained(run: Path) -> TrainingResult:
     """Read a finished training."""
+    from fedvisage.tasks import saved_model
+    from fedvisage.tasks.task import TrainingResult
+
     note = _read_json(run / TRAINED)
     personal = {
         model: {site: SiteFigures(dict(tar), dict(tpir), tuple(counts)) for site, (tar, tpir, counts) in sites.items()}

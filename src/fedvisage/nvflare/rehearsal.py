@@ -25,7 +25,8 @@ from fedvisage.nvflare import operator
 from fedvisage.nvflare.authority import FederationFile, OperatorEntry, ServerEntry, SiteEntry
 from fedvisage.nvflare.kits import REHEARSAL, Kit, open_kit, own_settings
 from fedvisage.nvflare.membership import provision
-from fedvisage.nvflare.node import end, prepare_server, prepare_site
+from fedvisage.nvflare.node import end
+from fedvisage.nvflare.preparation import prepare_server, prepare_site
 from fedvisage.recipe.data import named_weights
 from fedvisage.tasks.catalogue import Setup
 from fedvisage.tasks.opened import RunData

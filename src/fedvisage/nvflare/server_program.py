@@ -31,7 +31,7 @@ from fedvisage.federation.record.ledger import LEDGER, ROUNDS, stream_lines, tot
 from fedvisage.federation.wire.schema import limits_of
 from fedvisage.methods import find
 from fedvisage.nvflare import bounds
-from fedvisage.nvflare.job import Job, NotReady, pretrain_at_server, read_job, weights_at_server
+from fedvisage.nvflare.job import Job, pretrain_at_server, read_job, weights_at_server
 from fedvisage.nvflare.kits import own_settings
 from fedvisage.nvflare.outcome import (
     RESULT,
@@ -43,6 +43,7 @@ from fedvisage.nvflare.outcome import (
     write_result,
     write_trained,
 )
+from fedvisage.nvflare.submission import NotReady
 from fedvisage.nvflare.transport import CollabTransport, LeaveSignal
 from fedvisage.recipe import Recipe
 from fedvisage.runs.train import train_over_transport

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -23,21 +22,22 @@ from fedvisage.base.errors import NoRoom, UserError
 from fedvisage.base.files import disk_full_is_failure, lock_directory, read_json, remove_unfinished, write_json
 from fedvisage.data.integrity import Snapshot
 from fedvisage.federation.privacy.accountant import BudgetSpent
-from fedvisage.federation.record.releases import SiteAccount
+from fedvisage.federation.record.releases import SiteAccount, stated_cost
 from fedvisage.federation.record.store import Owner, SiteStore, recipe_digest
 from fedvisage.federation.site import TrainingFailed
 from fedvisage.federation.site_worker import SiteWorker
-from fedvisage.federation.wire.message import Message
-from fedvisage.federation.wire.schema import RefusedMessage
+from fedvisage.federation.wire.message import Message, digest_of, size_of
+from fedvisage.federation.wire.schema import RefusedMessage, Schema
 from fedvisage.methods import find
 from fedvisage.nvflare import bounds, transport
-from fedvisage.nvflare.job import NotReady, data_at_site, read_submission, sets_at_site, weights_at_site
+from fedvisage.nvflare.job import data_at_site, sets_at_site, weights_at_site
 from fedvisage.nvflare.kits import REHEARSAL, own_settings
-from fedvisage.nvflare.node import checks_directory
 from fedvisage.nvflare.outcome import RunLog
 from fedvisage.nvflare.owner.acceptance import AcceptedRun, accept_run
-from fedvisage.nvflare.owner.record import SiteRecord, sent_values
-from fedvisage.nvflare.trust import PERSON_BUDGET, trust_of
+from fedvisage.nvflare.owner.record import Row, SiteRecord
+from fedvisage.nvflare.preparation import checks_directory
+from fedvisage.nvflare.submission import NotReady, read_submission
+from fedvisage.nvflare.trust import trust_of
 from fedvisage.tasks.catalogue import set_up
 
 logger = logging.getLogger("fedvisage.site")
@@ -125,16 +125,17 @@ class SiteProgram:
         worker, order = self._opened_worker(), transport.unpack_order(parcel)
         if self._accepted is not None:
             self._accepted.check_withdrawn()
+            self._accepted.check_time()
         if order.round != self._round:
             self._check_unchanged()
             self._round = order.round
             if self._log is not None:
                 self._log.advance(order.round, worker.workspace.recipe.training.rounds, "began")
-        began = time.monotonic()
         message = worker.execute(order)
         if self._record is not None:
             values = sent_values(message, worker.workspace.schemas[order.call])
-            values["seconds"] = round(time.monotonic() - began, 3)
+            if self._accepted is not None:
+                values["processor"] = round(self._accepted.processor_seconds(), 1)
             self._record.append("sent", run=self._run, round=order.round, call=order.call, **values)
         return message
 
@@ -189,7 +190,7 @@ class SiteProgram:
             digest = recipe_digest(recipes.text_of(job.recipe))
             digest = _check_same_data(directory / DATA_FILE, data.digests, digest)
             site, people = data.sites[name], data.people
-            trust = trust_of(kit, settings, job, site.train, cache, accepted.pins)
+            trust = trust_of(kit, settings, job, site.train, cache, accepted.policy.pins)
             worker = SiteWorker(
                 name,
                 site.train,
@@ -200,12 +201,23 @@ class SiteProgram:
                 strangers=people.strangers[name] if people else None,
                 unseen=site.unseen,
                 trust=trust,
-                account=SiteAccount(state, float(settings.get(PERSON_BUDGET) or 0) or None),
+                account=SiteAccount(state, accepted.policy.epsilon),
             )
-            orders = (accepted.extent for accepted in worker.workspace.accepted.values())
+            worker.workspace.on_batch = lambda *_: accepted.check_time()
+            orders = (tensors.extent for tensors in worker.workspace.accepted.values())
             bounds.limit(orders, context.get_engine().get_cell())
             self._held = held.pop_all()  # only on success: a site that could not open its data must not lock itself out
         return worker
+
+
+def sent_values(message: Message, schema: Schema) -> Row:
+    """Return the fields of a reply with sizes and digests, and the ε of the site's releases so far."""
+    groups, cost = schema.group(message), stated_cost(message, "")
+    fields = [
+        {"field": upload.name, "kind": upload.kind, "bytes": size_of(group.values()), "digest": digest_of(group)}
+        for upload, group in zip(schema.uploads, groups.values(), strict=True)
+    ]
+    return {"fields": fields} | ({} if cost is None else {"epsilon": cost.figures["total"]["epsilon"]})
 
 
 def _check_same_data(path: Path, digests: Mapping[str, str], recipe: str) -> str:

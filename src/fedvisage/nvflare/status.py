@@ -19,9 +19,9 @@ from fedvisage.base.progress import Say
 from fedvisage.base.prometheus import text_of
 from fedvisage.nvflare.certificates import SOON, credentials_in, expiry_of
 from fedvisage.nvflare.greeting import Admitted, address_in, request_stop
-from fedvisage.nvflare.http_page import Page, serve_page
+from fedvisage.nvflare.http_page import serve_page
 from fedvisage.nvflare.kits import Kit, open_kit
-from fedvisage.nvflare.metrics import certificate_family, contact_family, run_families
+from fedvisage.nvflare.metrics import CERTIFICATES, CONTACTS, family
 from fedvisage.nvflare.operator import (
     LOOK,
     RECENT,
@@ -203,12 +203,10 @@ def metrics_of(status: Status) -> str:
     """Return a status in Prometheus' text format, for a collector that reads a file."""
     contacts = {site.name: datetime.fromisoformat(site.last_seen).timestamp() for site in status.sites}
     ends = {each.name: datetime.fromisoformat(each.until).timestamp() for each in status.certificates}
-    runs = {
-        run.run: {"round": run.round, "rounds": run.rounds, "up_bytes": run.bytes_up, "down_bytes": run.bytes_down}
-        for run in status.runs
-        if run.state == "running"
-    }
-    return text_of([contact_family(contacts), certificate_family(ends), *run_families(runs)])
+    runs = [run for run in status.runs if run.state == "running"]
+    names = ("round", "rounds", "bytes_up", "bytes_down")
+    progress = [family(f"run_{name}", {run.run: getattr(run, name) for run in runs}, "run") for name in names]
+    return text_of([family(CONTACTS, contacts, "site"), family(CERTIFICATES, ends, "member"), *progress])
 
 
 def status_of(kit: Path, wait: float) -> Status:
@@ -306,7 +304,7 @@ def serve_console(kit: Path, port: int, wait: float, say: Say) -> None:
     """Ask the federation at intervals, and show its page to browsers on this machine, until stopped."""
     opened = open_kit(kit, "operator")
     board = SharedState(str(address_in(opened)))
-    with serve_page("--serve", Page("/", board.page, HEADERS), port) as address:
+    with serve_page("--serve", "/", board.page, HEADERS, port) as address:
         say(f"{address} shows {address_in(opened)}; press Ctrl-C to stop")
         while True:
             # The page shows the reason for a missing answer. An error that only a person can correct ends this.

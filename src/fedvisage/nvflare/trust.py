@@ -14,12 +14,11 @@ import numpy as np
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from fedvisage import recipe as recipes
-from fedvisage.base.errors import UserError
 from fedvisage.base.files import json_key
 from fedvisage.data.batches import View
 from fedvisage.data.duplicates import contents_of
 from fedvisage.federation.record.store import recipe_digest
-from fedvisage.federation.secure.memory import ALLOW, FIELD, PLAIN, Digests, RunMemory
+from fedvisage.federation.secure.memory import FIELD, Digests, RunMemory
 from fedvisage.federation.secure.trust import CREDENTIAL, Trust
 from fedvisage.federation.wire.schema import RefusedMessage
 from fedvisage.nvflare.certificates import (
@@ -34,16 +33,8 @@ from fedvisage.nvflare.certificates import (
     signing_key,
 )
 from fedvisage.nvflare.job import Job
-from fedvisage.recipe import SITE_NAME, Recipe
-
-ROSTERS = "rosters"
-"""Key among a machine's own settings: the rosters that the administrator allows, separated by spaces."""
-
-REQUIRE_SECURE = "require_secure"
-"""Key among a site's own settings, with the value "yes" if it refuses runs without secure sums."""
-
-PERSON_BUDGET = "person_epsilon"
-"""Key among a site's own settings: the ε per person over all its runs; empty if each run's recipe sets the limit."""
+from fedvisage.nvflare.kits import ROSTERS
+from fedvisage.recipe import Recipe
 
 MEMORY = ".secure"
 """The folder of a site's memory of earlier runs, next to its runs, whose names begin with a letter or digit."""
@@ -108,14 +99,3 @@ def images_of(view: View, cache: Path) -> Digests:
         contents = contents_of(part.set, cache)
         digests.append(contents.exact[part.indices][~contents.plain[part.indices]])
     return np.concatenate(digests)
-
-
-def as_setting(rosters: Sequence[str]) -> str:
-    """Return rosters as a setting of a machine, or refuse what is neither a list of sites nor ``plain``."""
-    for roster in (roster for roster in rosters if roster != PLAIN):
-        names = roster.split(",")
-        if len(set(names)) < max(2, len(names)) or not all(SITE_NAME.fullmatch(name) for name in names):
-            raise UserError(
-                ALLOW, f"{roster!r} is not a list of two or more sites; write their names as A,B,C, or {PLAIN}"
-            )
-    return " ".join(rosters)

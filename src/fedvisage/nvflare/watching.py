@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -24,18 +25,16 @@ from nvflare.fuel.common.exit_codes import ProcessExitCode
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.private.defs import CellChannel, CellChannelTopic, CellMessageHeaderKeys, JobFailureMsgKey
 
-from fedvisage import recipe as recipes
 from fedvisage.base.errors import UserError, plain_line
 from fedvisage.base.files import json_line
 from fedvisage.base.progress import Say, format_count
-from fedvisage.methods import find
 from fedvisage.nvflare.admission import Admission
 from fedvisage.nvflare.certificates import certificates_in, credentials_in, name_of
 from fedvisage.nvflare.greeting import Unreachable, address_in, check_handshake, request_admission
-from fedvisage.nvflare.job import Job, NotReady, check_job, read_submission
 from fedvisage.nvflare.kits import Kit, own_settings
 from fedvisage.nvflare.outcome import RESULT, last_failure, last_round, note_death, note_left
 from fedvisage.nvflare.owner.statement import verify_run
+from fedvisage.nvflare.submission import NotReady, read_submission
 from fedvisage.nvflare.terminal import Terminal
 
 # A site's record of its runs: a line on the terminal and one in ``runs.jsonl``, at the start and end of each job.
@@ -51,12 +50,20 @@ LETTERS, LINE = 100, 400
 """Characters of a title or submitter, and of a reason, on the terminal, at most."""
 
 
+@dataclass(frozen=True)
+class ArrivedRun:
+    """A run by its name, and the rounds that its recipe has before any check."""
+
+    run: str
+    rounds: int
+
+
 class RunRecord:
     """Writes the record of a site."""
 
     def __init__(self, kit: Kit, say: Say) -> None:
         """Take a kit with its settings, and the terminal."""
-        self._kit, self._say, self._jobs = kit, say, dict[str, Job]()
+        self._kit, self._say, self._jobs = kit, say, dict[str, ArrivedRun]()
         self._began, self._reported = dict[str, str](), dict[str, str]()
 
     def start(self, meta: Mapping[str, Any]) -> None:
@@ -66,19 +73,21 @@ class RunRecord:
             config = Path(Workspace(str(self._kit.path), self._kit.name).get_app_config_dir(number))
             submission = read_submission(config)
             signer = verify_run(submission, certificates_in(credentials_in(self._kit.path, at_server=False).root)[0])
-            job = check_job(submission)
         except (UserError, NotReady) as error:
             self._say(f"a run did not start: {plain_line(str(error), LINE)}")
             logger.error("job %s cannot be recorded: %s", number, error)
             return
         self._began[number] = datetime.now(UTC).isoformat(timespec="milliseconds")
-        self._jobs[number], rounds = job, format_count(job.recipe.training.rounds, "round")
-        method, title = find(job.recipe.method), plain_line(job.recipe.title, LETTERS)
+        # The process of the job checks the recipe, and reports a refusal.
+        rounds, method = _value(submission.tree, "training", "rounds"), _value(submission.tree, "method", "name")
+        title = plain_line(str(_value(submission.tree, "title") or ""), LETTERS)
+        job = self._jobs[number] = ArrivedRun(submission.run, rounds if isinstance(rounds, int) else 0)
         named = f"{title!r}, " if title else ""
         whose = f"signed by {name_of(signer)}" if signer else f"without a signature; the server names {submitter}"
-        self._say(f"run {job.run} arrived: {named}{method.title}, {rounds}, {whose}")
-        values = {"submitter": submitter, "signed_by": name_of(signer) if signer else "", "title": title}
-        self._write("started", number, job, **values, method=method.name, recipe=recipes.tree_of(job.recipe))
+        asked = f"{plain_line(str(method), LETTERS)}, {format_count(job.rounds, 'round')}"
+        self._say(f"run {job.run} arrived: {named}{asked}, {whose}")
+        about = {"submitter": submitter, "signed_by": name_of(signer) if signer else "", "title": title}
+        self._write("started", number, job, **about, method=method, recipe=submission.tree)
 
     def end(self, number: str) -> None:
         """Record the end of a job."""
@@ -87,7 +96,7 @@ class RunRecord:
         if job is None:
             return
         self._reported.pop(number, None)
-        done, rounds = last_round(self._directory / job.run), job.recipe.training.rounds
+        done, rounds = last_round(self._directory / job.run), job.rounds
         self._say(f"run {job.run} ended; its last round at this site was {done} of {rounds}")
         self._write("ended", number, job, round=done, rounds=rounds)
 
@@ -103,13 +112,20 @@ class RunRecord:
     def _directory(self) -> Path:
         return Path(own_settings(self._kit.path)["state"])
 
-    def _write(self, event: str, number: str, job: Job, **values: Any) -> None:
+    def _write(self, event: str, number: str, job: ArrivedRun, **values: Any) -> None:
         line = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "event": event, "run": job.run, "job": number}
         try:
             with (self._directory / RECORD).open("a", encoding="utf-8") as file:
                 file.write(json_line({**line, **values}))
         except OSError as error:
             self._say(f"{self._directory / RECORD}: cannot be written ({error.strerror}); check the disk")
+
+
+def _value(tree: object, *keys: str) -> object:
+    """Return a value of a recipe that nothing has checked, or None."""
+    for key in keys:
+        tree = tree.get(key) if isinstance(tree, dict) else None
+    return tree
 
 
 # The watches of sites and of the server.
@@ -164,7 +180,6 @@ class SiteWatch(FLComponent):  # type: ignore[misc]
             self._heard = time.monotonic()
             ProcessContext.token = str(fl_ctx.get_prop(FLContextKey.CLIENT_TOKEN))
         elif event_type == EventType.SYSTEM_START:
-            ProcessContext.last_contact = time.time()
             self._become("connected", f"connected to {address_in(ProcessContext.kit)}, waiting for runs")
         elif event_type == EventType.AFTER_JOB_LAUNCH:
             self._record = self._record or RunRecord(ProcessContext.kit, ProcessContext.terminal.say)

@@ -15,7 +15,6 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
 from safetensors.torch import load_file
 from scipy.stats import norm
-from tests.federation.kit_sites import provision_kits
 from tests.methods.interrupting import Interrupted, stop_after
 from tests.refusals import failed, refused
 from tests.toy import SITES, NewRun, Sets, copy_set, deterministic_files, open_run_data, recipe_of, run_toy, tree
@@ -47,11 +46,6 @@ from fedvisage.methods.models import vit
 from fedvisage.metrics.recorded import read_metrics
 from fedvisage.nn.compute import resolve_compute
 from fedvisage.nn.inputs import prepare
-from fedvisage.nvflare.commands import start_site
-from fedvisage.nvflare.kits import open_kit, own_settings
-from fedvisage.nvflare.node import prepare_site
-from fedvisage.nvflare.terminal import Terminal
-from fedvisage.nvflare.trust import PERSON_BUDGET
 from fedvisage.recipe import tree_of
 from fedvisage.report.privacy import promises
 
@@ -306,22 +300,31 @@ def test_the_runs_of_a_site_share_one_account(tmp_path: Path) -> None:
 
     release("first")
     release("first")  # the stored value again
-    with failed(BudgetSpent, "--person-epsilon"):
+    with failed(BudgetSpent, "rule epsilon"):
         release("second")
     assert Releases(tmp_path / "second" / "releases").charges() == ()
     both = tight_epsilon([charge, charge], 1e-3)
-    with failed(BudgetSpent, "--person-epsilon"):
+    with failed(BudgetSpent, "rule epsilon"):
         release("second", 0.99 * both)
     release("second", 1.01 * both)
     assert len(Releases(tmp_path / "second" / "releases").charges()) == 1
 
 
-def test_releases_of_other_kinds_do_not_count_across_runs(tmp_path: Path) -> None:
+def test_releases_of_other_kinds_count_across_runs_by_the_rule_of_the_site_alone(tmp_path: Path) -> None:
     charge = Charge("r", "gaussian", 1.0, 1e-5, "add-remove", 1.0, 4.0)
-    for run in ("first", "second"):
-        log = Releases(tmp_path / run / "releases", account=SiteAccount(tmp_path))
-        log.release("r", lambda draws: {}, [charge], Allowance(Budget(1.0, 1e-5), "sum"), SystemDraws())
-        assert log.charges() == (charge,)
+    (sampled,) = steps_of(2.0, 0.5, 5)  # about another unit, so it never adds to the others
+
+    def release(run: str, limit: float | None) -> None:
+        log = Releases(tmp_path / run / "releases", account=SiteAccount(tmp_path, limit))
+        log.release("r", lambda draws: {}, [charge], Allowance(Budget(1.0, 1e-3), "sum"), SystemDraws())
+
+    people = Releases(tmp_path / "people" / "releases", account=SiteAccount(tmp_path))
+    people.release("r", lambda draws: {}, [sampled], Allowance(Budget(99.0, 1e-3), "tight"), SystemDraws())
+    release("first", None)
+    release("second", None)
+    with failed(BudgetSpent, "rule epsilon", "ε 3"):
+        release("third", 2.9)
+    release("third", 3.0)
 
 
 def test_a_run_ends_before_the_round_that_a_site_cannot_pay(sets: Sets, tmp_path: Path, private_run: Path) -> None:
@@ -341,20 +344,6 @@ def test_a_run_ends_before_the_round_that_a_site_cannot_pay(sets: Sets, tmp_path
     assert metrics["privacy"]["tight_epsilon"] <= limit
     charges = read_lines(tmp_path / "run" / "sites" / "A" / "releases" / CHARGES)
     assert [charge["release"] for charge in charges] == ["round 1, weights"]
-
-
-@pytest.mark.parametrize("limit", [0.0, -1.0, math.inf])
-def test_a_limit_of_a_site_must_be_a_finite_number_above_zero(limit: float) -> None:
-    with refused("--person-epsilon", "finite"):
-        start_site(Path("kit"), Path("set"), None, None, Terminal(print, print), verbose=False, person_epsilon=limit)
-
-
-def test_a_site_has_its_limit_until_the_next_start(sets: Sets, tmp_path: Path) -> None:
-    kit = open_kit(provision_kits(tmp_path / "kits") / "sites" / "A", "site")
-    prepare_site(kit, str(sets["A"]), person_epsilon=16.0)
-    assert own_settings(kit.path)[PERSON_BUDGET] == "16.0"
-    prepare_site(kit, str(sets["A"]))
-    assert own_settings(kit.path)[PERSON_BUDGET] == ""
 
 
 # A run.

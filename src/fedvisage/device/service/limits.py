@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.prometheus import Family, text_of
+from fedvisage.base.prometheus import text_of
 
 # The metrics contain no names and no scores.
 
@@ -39,18 +39,16 @@ class Counts:
 
     def text(self) -> str:
         """Return all counts in Prometheus' text format."""
-        requests = [
-            ({"method": method, "route": route, "status": status}, count)
-            for (method, route, status), count in sorted(self.requests.items())
-        ]
+        names = ("method", "route", "status")
+        requests = [(dict(zip(names, key, strict=True)), count) for key, count in sorted(self.requests.items())]
         seconds = [({"route": route}, round(number, 6)) for route, number in sorted(self.seconds.items())]
         decisions = [({"decision": name}, count) for name, count in sorted(self.decisions.items())]
         return text_of(
             [
-                Family("fedvisage_requests_total", "counter", "Requests by route and status.", requests),
-                Family("fedvisage_request_seconds_total", "counter", "Duration of requests by route.", seconds),
-                Family("fedvisage_decisions_total", "counter", "Decisions on faces.", decisions),
-                Family("fedvisage_waiting", "gauge", "Requests that are not answered yet.", [({}, self.waiting)]),
+                ("fedvisage_requests_total", "Requests by route and status.", requests),
+                ("fedvisage_request_seconds_total", "Duration of requests by route.", seconds),
+                ("fedvisage_decisions_total", "Decisions on faces.", decisions),
+                ("fedvisage_waiting", "Requests that are not answered yet.", [({}, self.waiting)]),
             ]
         )
 

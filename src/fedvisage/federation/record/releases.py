@@ -28,6 +28,7 @@ from fedvisage.federation.privacy.accountant import (
     BudgetSpent,
     Charge,
     Count,
+    Relation,
     costs_from_table,
     joint_cost,
     new_charges,
@@ -40,9 +41,6 @@ from fedvisage.federation.wire.schema import COST as COST
 from fedvisage.federation.wire.schema import RefusedMessage
 
 CHARGES = "charges.jsonl"
-PERSON_EPSILON = "--person-epsilon"
-"""The option of ``fedvisage site`` that limits ε over all runs of the site."""
-
 NAME = re.compile(r"[a-z0-9][a-z0-9 ,-]{0,99}")
 DAMAGED = "restore it; without it the privacy budget already spent is unknown, and a new run needs a budget for both"
 
@@ -79,18 +77,19 @@ class Allowance:
 
 @dataclass(frozen=True)
 class SiteAccount:
-    """The account of a site's people over all runs between organisations; simulations have one per run.
+    """The account of a site over all runs between organisations; simulations have one per run.
 
-    All sampled releases in the logs of the site's runs count together, whatever data they used.
+    All releases about the same unit in the logs of the site's runs count together, whatever data they used.
     """
 
     runs: Path
     """The directory of the site's runs."""
     limit: float | None = None
-    """The ε over all runs that the site's administrator allows; None: that of the present run."""
+    """The ε over all runs that the site's administrator allows; None: that of the present run, for releases about
+    people."""
 
     @contextmanager
-    def open(self, own: Path) -> Iterator[list[Charge]]:
+    def open(self, own: Path, relation: Relation) -> Iterator[list[Charge]]:
         """Return the charges of the other runs, and keep these from charging until the end of the context."""
         with (self.runs / ".people.lock").open("a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -98,8 +97,9 @@ class SiteAccount:
             for path in sorted(self.runs.glob(f"*/{own.name}/{CHARGES}")):
                 if path.parent != own:
                     run = path.parent.parent.name
-                    rows = (charge for charge in _parse(path.read_bytes().rpartition(b"\n")[0], path) if charge.rate)
-                    charges += [replace(charge, release=f"{run}, {charge.release}") for charge in rows]
+                    rows = _parse(path.read_bytes().rpartition(b"\n")[0], path)
+                    same = (charge for charge in rows if charge.relation == relation)
+                    charges += [replace(charge, release=f"{run}, {charge.release}") for charge in same]
             yield charges
 
 
@@ -128,11 +128,11 @@ class Releases:
             charges = self._read(file)
             if self._path(name).exists():
                 return self._read_value(name, charges)
-            with self._open_account(cost, allowance) as (others, limit):
-                fresh = new_charges([*others, *charges], cost, limit, allowance.count)
-                # All charges exist but the value is missing: another draw would release a second value for one charge.
-                if cost and not fresh and charges[-1] != cost[-1]:
-                    raise RunFailed(f"{self._path(name)}: was released before but is missing; start a new run")
+            fresh = new_charges(charges, cost, allowance.total, allowance.count)
+            # All charges exist but the value is missing: another draw would release a second value for one charge.
+            if cost and not fresh and charges[-1] != cost[-1]:
+                raise RunFailed(f"{self._path(name)}: was released before but is missing; start a new run")
+            with self._within_limit(charges, fresh, allowance):
                 # Durable before the draw.
                 file.seek(0, os.SEEK_END)
                 file.write("".join(json_line(charge.row()) for charge in fresh).encode())
@@ -188,18 +188,22 @@ class Releases:
             (self.directory / name).unlink()
 
     @contextmanager
-    def _open_account(self, cost: Sequence[Charge], allowance: Allowance) -> Iterator[tuple[list[Charge], Budget]]:
-        """Return the charges of other runs that count with a cost, and the limit of all together."""
-        if self._account is None or not any(charge.rate for charge in cost):
-            yield [], allowance.total
+    def _within_limit(self, own: Sequence[Charge], fresh: Sequence[Charge], allowance: Allowance) -> Iterator[None]:
+        """Refuse charges that exceed the limit of all runs; keep other runs from charging until the end."""
+        account = self._account
+        if account is None or not fresh or not (account.limit or fresh[0].rate):
+            yield
             return
-        limit = self._account.limit or allowance.total.epsilon
-        with self._account.open(self.directory) as others:
-            try:
-                yield others, replace(allowance.total, epsilon=limit)
-            except BudgetSpent as error:
-                remedy = f"all runs of this site count; its administrator can allow more with {PERSON_EPSILON}"
-                raise BudgetSpent(f"{error}; {remedy}") from error
+        limit = account.limit or allowance.total.epsilon
+        with account.open(self.directory, fresh[0].relation) as others:
+            cost = joint_cost([*others, *own, *fresh], allowance.total.delta)
+            epsilon = cost.tight_epsilon if allowance.count == "tight" else cost.epsilon
+            if epsilon > limit * (1 + 1e-9):
+                raise BudgetSpent(
+                    f"{fresh[0].release}: would raise the cost of all runs of this site to ε {epsilon:.4g}, and the "
+                    f"limit is {limit:g}; nothing was released; its administrator can allow more by the rule epsilon"
+                )
+            yield
 
     @contextmanager
     def _lock_charges(self) -> Iterator[BinaryIO]:

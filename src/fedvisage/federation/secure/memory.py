@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.base.files import flatten, json_key, lock_directory, read_json, read_plain, write_atomically, write_json
-from fedvisage.federation.wire.schema import RefusedMessage
+from fedvisage.federation.wire.refused import RefusedMessage
 from fedvisage.recipe import Recipe, tree_of
 
 PATIENCE = 30.0

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from fedvisage.federation.privacy.accountant import COLUMNS
 from fedvisage.federation.wire.message import LastMessage, Message, is_plain
 from fedvisage.federation.wire.precision import LARGEST, SCALE, Form, fields, wide_type
+from fedvisage.federation.wire.refused import RefusedMessage as RefusedMessage
 from fedvisage.recipe import Recipe
 
 Kind = Literal["weights", "statistic", "activation", "gradient", "dp", "masked", "key", "share"]
@@ -87,20 +88,6 @@ VARIANCE = "running_var"
 
 EXACT = 2**53
 """Larger integers are not exact in the float64 of a mean."""
-
-
-class RefusedMessage(Exception):
-    """A message that differs from its declaration, with the field and the reason."""
-
-    def __init__(self, field: str, reason: str) -> None:
-        """Store both for the report."""
-        super().__init__(field, reason)
-        self.field = field
-        self.reason = reason
-
-    def __str__(self) -> str:
-        """Return field and reason as one text."""
-        return f"{self.field}: {self.reason}"
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,10 @@ rules, then the approval. Its record has a line per accepted run and per reason 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
@@ -19,13 +20,13 @@ from fedvisage.federation.protections.compatible import check_real
 from fedvisage.methods import find
 from fedvisage.nvflare.certificates import certificates_in, credentials_in, fingerprint_of, name_of
 from fedvisage.nvflare.greeting import VERSIONS
-from fedvisage.nvflare.job import Job, NotReady, Submission, check_job, sets_at_site
-from fedvisage.nvflare.kits import REHEARSAL
-from fedvisage.nvflare.owner.policy import broken_rules, new_members, read_policy, refuse_operator
+from fedvisage.nvflare.job import Job, check_job, sets_at_site
+from fedvisage.nvflare.kits import REHEARSAL, REQUIRE_SECURE
+from fedvisage.nvflare.owner.policy import NO_RULES, Policy, broken_rules, new_members, read_policy, refuse_operator
 from fedvisage.nvflare.owner.record import Row, SiteRecord, other_runs
 from fedvisage.nvflare.owner.requests import Request, Requests
 from fedvisage.nvflare.owner.statement import digest_of_recipe, verify_run
-from fedvisage.nvflare.trust import REQUIRE_SECURE
+from fedvisage.nvflare.submission import NotReady, Submission
 from fedvisage.recipe import Recipe
 
 
@@ -34,15 +35,30 @@ class AcceptedRun:
     """A run that a site takes part in."""
 
     job: Job
-    pins: Mapping[str, str]
-    """Fingerprints of the keys that members must have."""
     requests: Requests
+    policy: Policy = NO_RULES
+    began: datetime | None = None
+    """When the site first accepted the run."""
+    used: float = 0.0
+    """Seconds of processor time of the run's earlier jobs at this site."""
 
     def check_withdrawn(self) -> None:
         """Raise ``NotReady`` if the administrator refused the run after it began."""
         request = self.requests.find(self.job.run)
         if request is not None and request.decision == "refused":
             raise NotReady(f"refused the run (rule approve): {request.because}")
+
+    def processor_seconds(self) -> float:
+        """Return the run's processor time at this site, without orders of jobs that were killed."""
+        return self.used + time.process_time()
+
+    def check_time(self, now: datetime | None = None) -> None:
+        """Raise ``NotReady`` if the run has taken longer than the rules allow."""
+        hours, processor_hours = self.policy.hours, self.policy.processor_hours
+        if hours and self.began and (now or datetime.now(UTC)) - self.began > timedelta(hours=hours):
+            raise NotReady(f"ends the run by its rule hours: {hours:g} hours have passed since it was accepted")
+        if processor_hours and self.processor_seconds() > processor_hours * 3600:
+            raise NotReady(f"ends the run by its rule processor_hours: it has used {processor_hours:g} hours")
 
 
 def accept_run(kit: Path, site: str, settings: Mapping[str, str], submission: Submission) -> AcceptedRun:
@@ -55,7 +71,7 @@ def accept_run(kit: Path, site: str, settings: Mapping[str, str], submission: Su
         raise NotReady("takes part only in runs with federation.secure (--require-secure); set it in the recipe")
     requests = Requests(Path(settings["state"]))
     if REHEARSAL in settings:  # all members are processes of one user
-        return AcceptedRun(job, {}, requests)
+        return AcceptedRun(job, requests)
     check_real(job.recipe)  # also if the operator's command did not
     policy = read_policy(kit, site)
     sets = [read_manifest(path) for path in sets_at_site(job.recipe, settings)]
@@ -72,10 +88,13 @@ def accept_run(kit: Path, site: str, settings: Mapping[str, str], submission: Su
             request = _request(submission, signer, sets, added)
             approval = requests.require_approval(request).decided
 
+    earlier: list[Row] = []
+
     def check_week(rows: list[Row]) -> None:  # while the record is locked, so that runs at once are counted, too
         most = None if policy is None else policy.runs_per_week
         if most is not None and other_runs(rows, job.run, submission.tree) >= most:
             raise NotReady(f"refuses the run by its rule runs_per_week: {most} other runs in the last seven days")
+        earlier.extend(row for row in rows if row.get("run") == job.run)
 
     SiteRecord(kit, Path(settings["state"])).append(
         "accepted",
@@ -95,7 +114,12 @@ def accept_run(kit: Path, site: str, settings: Mapping[str, str], submission: Su
         recipe=submission.tree,
         signed=submission.signature,  # evidence that the operator asked for this
     )
-    return AcceptedRun(job, {} if policy is None else policy.pins, requests)
+    times = [row["time"] for row in earlier if row["event"] == "accepted"]
+    began = datetime.fromisoformat(times[0]) if times else datetime.now(UTC)
+    used = max((row["processor"] for row in earlier if "processor" in row), default=0.0)
+    accepted = AcceptedRun(job, requests, policy or NO_RULES, began, used)
+    accepted.check_time()
+    return accepted
 
 
 def _request(submission: Submission, signer: x509.Certificate, sets: list[Manifest], added: list[str]) -> Request:

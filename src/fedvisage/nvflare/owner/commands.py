@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from fedvisage import recipe as recipes
 from fedvisage.base.errors import UserError, plain_line
-from fedvisage.base.files import flatten, write_atomically
+from fedvisage.base.files import flatten, read_json, write_atomically
 from fedvisage.data.prepared import read_manifest
 from fedvisage.datasets.sources import without_part
 from fedvisage.federation.record.ledger import read_lines
@@ -90,8 +90,8 @@ def detail_of(row: Row) -> str:
     return _short(row.get("reason") or f"{row.get('decision')}{because}")
 
 
-def review_page(site: SiteFiles, run: str) -> str:
-    """Return the page about a run that asks for approval."""
+def review_page(site: SiteFiles, run: str, audit: Path | None = None) -> str:
+    """Return the page about a run that asks for approval, with the findings of an audit."""
     request = site.requests.get(run)
     recipe = recipes.validate(request.recipe, read_method)
     method, local = describe(find(recipe.method)), recipe.training.local
@@ -121,10 +121,21 @@ def review_page(site: SiteFiles, run: str) -> str:
             protection=protection_of(recipe),
             sees=(recipe.federation.secure and method["sees_in_secure_sums"]) or method["server_sees"],
             kinds={each["kind"] for each in leaving},
+            findings=None if audit is None else _findings(audit),
             federation=recipe.federation,
             recipe=_pairs(dict(flatten(request.recipe))),
         )
     )
+
+
+def _findings(audit: Path) -> list[dict[str, str]]:
+    """Return title and result of each attack in the file that ``fedvisage audit`` writes."""
+    remedy = "`fedvisage audit RUN` writes RUN/audit/audit.json"
+    try:
+        applied = [each for each in read_json(audit, remedy)["audits"] if each["applies"]]
+        return [{key: _short(each[key]) for key in ("title", "says")} for each in applied]
+    except (KeyError, TypeError) as error:
+        raise UserError(str(audit), f"is not an audit; {remedy}") from error
 
 
 def report_page(site: SiteFiles) -> str:

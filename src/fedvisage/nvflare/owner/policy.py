@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 from cryptography import x509
 from pydantic import Field, field_validator, model_validator
 
+from fedvisage.base import extensions
 from fedvisage.base.errors import UserError, choice_hint
-from fedvisage.methods import all_methods
 from fedvisage.nvflare.certificates import fingerprint_of, name_of
 from fedvisage.recipe import Recipe, Section, read_section, read_tree
 
@@ -38,7 +38,7 @@ class Policy(Section):
     """The other sites, with the fingerprints of their keys; runs with further sites need approval. Secure sums check
     the keys; in other runs the server sees the upload."""
     methods: tuple[str, ...] | None = Field(None, min_length=1)
-    """Names of the methods that a recipe may use."""
+    """Names of the methods that a recipe may use; those of other packages with their digest: ``NAME sha256:DIGEST``."""
     sets: tuple[str, ...] | None = Field(None, min_length=1)
     """Names of the prepared sets that this site may train on, as in their ``set.json``."""
     rounds: int | None = Field(None, ge=1)
@@ -47,8 +47,15 @@ class Policy(Section):
     """Most epochs per round; recipes that count batches are refused."""
     image_size: int | None = Field(None, ge=1)
     """Most pixels per side of an image (``input.size``)."""
-    require: Literal["secure"] | None = None
-    """``secure``: only runs with ``federation.secure``."""
+    hours: float | None = Field(None, gt=0)
+    """Most hours from the acceptance of a run to its end."""
+    processor_hours: float | None = Field(None, gt=0)
+    """Most hours of processor time of a run at this site."""
+    require: tuple[Literal["secure", "noise"], ...] = ()
+    """``secure``: only runs with ``federation.secure``; ``noise``: only runs whose updates get noise at this site
+    (``training.privacy``)."""
+    epsilon: float | None = Field(None, gt=0)
+    """Most ε that the releases of all runs together may cost; default: the ε of each run's recipe."""
     least_sites: int = Field(2, ge=1)
     """Least number of sites of a run, this one included. Without ``require: secure`` and ``members`` the server could
     invent the others."""
@@ -62,20 +69,35 @@ class Policy(Section):
         """The fingerprints that members must have."""
         return {name: key for name, key in (self.members or {}).items() if key != ANY}
 
+    @field_validator("require", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: object) -> object:
+        return [value] if isinstance(value, str) else value
+
     @field_validator("methods")
     @classmethod
     def _methods_exist(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        from fedvisage.methods import all_methods  # with torch, which a process that only waits for runs must not hold
+        from fedvisage.methods.origin import digest_of
+
         names = all_methods()
-        for name in value or ():
+        for entry in value or ():
+            name, _, digest = entry.partition(" ")
             if name not in names:
                 raise ValueError(f"unknown method {name!r}{choice_hint(name, names)}")
+            if (digest or name in extensions.names("methods")) and digest != f"sha256:{digest_of(names[name])}":
+                now = f"{name} sha256:{digest_of(names[name])}"
+                raise ValueError(f"{name} must be named with the digest of its installed source, {now}")
         return value
 
     @model_validator(mode="after")
     def _rules_agree(self) -> Policy:
-        if self.require == "secure" and self.least_sites < 2:
+        if "secure" in self.require and self.least_sites < 2:
             raise ValueError("least_sites must be 2 or more with require: secure, because a sum of one hides nothing")
         return self
+
+
+NO_RULES = Policy(format=FORMAT, least_sites=1)
 
 
 def policy_path(kit: Path) -> Path:
@@ -114,7 +136,7 @@ def refuse_operator(policy: Policy, signer: x509.Certificate | None) -> str | No
 def broken_rules(policy: Policy, recipe: Recipe, sets: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield each rule that a recipe breaks, and the reason; others depend on operators, members and earlier runs."""
     training, federation, name = recipe.training, recipe.federation, recipe.method.name
-    if policy.methods is not None and name not in policy.methods:
+    if policy.methods is not None and name not in (entry.partition(" ")[0] for entry in policy.methods):
         yield "methods", f"the method {name} is not among {', '.join(policy.methods)}"
     if policy.sets is not None and not set(sets) <= set(policy.sets):
         yield "sets", "this site runs with a set that the rule does not name"
@@ -126,8 +148,13 @@ def broken_rules(policy: Policy, recipe: Recipe, sets: Sequence[str]) -> Iterato
         yield "epochs", f"at most {policy.epochs} are accepted, the recipe has {training.local.epochs}"
     if policy.image_size is not None and recipe.input.size > policy.image_size:
         yield "image_size", f"at most {policy.image_size} pixels are accepted, the recipe has {recipe.input.size}"
-    if policy.require == "secure" and federation.secure is None:
+    if "secure" in policy.require and federation.secure is None:
         yield "require", "only secure sums are accepted; set federation.secure"
+    if "noise" in policy.require and (training.privacy is None or training.privacy.noise == 0):
+        yield "require", "only updates with this site's noise are accepted; set training.privacy"
+    for privacy in (training.privacy, recipe.privacy):
+        if policy.epsilon is not None and privacy is not None and (privacy.epsilon or 0) > policy.epsilon:
+            yield "epsilon", f"at most {policy.epsilon:g} is accepted, the recipe has {privacy.epsilon:g}"
     sites = federation.asks(len(recipe.data.sites))
     sites = sites if federation.secure is None else federation.secure.sites_needed(sites)
     if sites < policy.least_sites:
@@ -136,7 +163,13 @@ def broken_rules(policy: Policy, recipe: Recipe, sets: Sequence[str]) -> Iterato
 
 def results_of(policy: Policy, recipe: Recipe, site: str, sets: Sequence[str]) -> dict[str, str]:
     """Return what a recipe would meet, for the rules that it would not just meet."""
-    results = {"operators": "depends on who signs the run", "runs_per_week": "depends on the runs of the week"}
+    results = {
+        "operators": "depends on who signs the run",
+        "runs_per_week": "depends on the runs of the week",
+        "epsilon": "depends on earlier runs",
+        "hours": "counted during the run",
+        "processor_hours": "counted during the run",
+    }
     if added := new_members(policy, recipe, site):
         results["members"] = f"needs approval, because of {', '.join(added)}"
     if policy.approve == "ask":
@@ -166,12 +199,15 @@ least_sites: {least}
 # ask: each run waits until you approve it with `fedvisage site approve KIT RUN`. always: these rules suffice.
 approve: always
 
-# require: secure          # only runs whose uploads the server sees as a sum
+# require: [secure, noise] # only runs whose uploads the server sees as a sum, and that add noise here
+# epsilon: 16              # most ε of the releases of all runs
 # methods: [fedpad]        # names, as in `fedvisage methods`
 # sets: [bank 2026]        # names of this site's prepared sets, as in their set.json
 # rounds: 100              # most rounds of a run
 # epochs: 5                # most epochs per round
 # image_size: 256          # most pixels per side
+# hours: 48                # most hours from the acceptance of a run to its end
+# processor_hours: 200     # most hours of processor time of a run
 # runs_per_week: 10        # a run that continues counts once
 """
 

@@ -34,9 +34,6 @@ from fedvisage.base.files import (
     read_json,
     write_json,
 )
-from fedvisage.federation.record.releases import stated_cost
-from fedvisage.federation.wire.message import Message, digest_of, size_of
-from fedvisage.federation.wire.schema import Schema
 from fedvisage.nvflare.certificates import PADDING, credentials_in, signing_key
 
 FOLDER, LINES, HEAD = ".record", "record.jsonl", "head.json"
@@ -173,16 +170,6 @@ def other_runs(rows: Iterable[Row], run: str, recipe: Mapping[str, Any], now: da
     since = ((now or datetime.now(UTC)) - WEEK).isoformat(timespec="seconds")
     recent = (row for row in rows if row["event"] == "accepted" and row["time"] >= since)
     return len({json_key([row["run"], row["recipe"]]) for row in recent} - {json_key([run, recipe])})
-
-
-def sent_values(message: Message, schema: Schema) -> Row:
-    """Return the fields of a reply with sizes and digests, and the ε of the site's releases so far."""
-    groups, cost = schema.group(message), stated_cost(message, "")
-    fields = [
-        {"field": upload.name, "kind": upload.kind, "bytes": size_of(group.values()), "digest": digest_of(group)}
-        for upload, group in zip(schema.uploads, groups.values(), strict=True)
-    ]
-    return {"fields": fields} | ({} if cost is None else {"epsilon": cost.figures["total"]["epsilon"]})
 
 
 def compare_with_ledger(rows: Iterable[Row], ledger: Iterable[Mapping[str, Any]], site: str) -> Iterator[str]:
