@@ -148,7 +148,6 @@ def test_revoked_member_has_no_metrics(kits: Path, tmp_path: Path, monkeypatch: 
         ("is not connected", "silent"),
         ("was stopped at the site", "silent"),
         (
-            "A",
             "waits for this site's administrator (rule approve); --resume the run after the approval",
             "rule approve",
         ),
