@@ -50,7 +50,7 @@ def serve_page(
                     if not piece or len(request := request + piece) > LARGEST:
                         return
                 self.connection.settimeout(SECONDS)
-                self.rfile = io.BytesIO(request)  # type: ignore[assignment]
+                self.rfile = io.BytesIO(request)
                 super().handle()
 
         def do_GET(self) -> None:

@@ -65,13 +65,13 @@ METRICS = {
 """All metrics, without their prefix. Those of runs are gauges, because a run that resumes repeats rounds."""
 
 OF_RUNS = [name for name in METRICS if name.startswith("run_") and name not in ("run_running", "run_failures")]
-"""The metrics of a run that its files have."""
 
 
 def family(name: str, values: float | Mapping[str, float], label: str = "") -> Family:
     """Return a metric with one value, or with the values of a label."""
-    rows = [({label: key}, value) for key, value in values.items()] if isinstance(values, Mapping) else [({}, values)]
-    return f"fedvisage_{name}", METRICS[name], rows
+    if isinstance(values, Mapping):
+        return f"fedvisage_{name}", METRICS[name], [({label: key}, value) for key, value in values.items()]
+    return f"fedvisage_{name}", METRICS[name], [({}, values)]
 
 
 @contextmanager
