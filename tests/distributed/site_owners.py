@@ -21,14 +21,19 @@ FIRST, SECOND = "first@example.org", "second@example.org"
 KITS = {FIRST: "operator", SECOND: f"operators/{SECOND}", "B": "sites/B"}
 
 
-def provision_owners(directory: Path) -> Path:
-    """Make the kits."""
+def owners_file(port: int = 8002) -> FederationFile:
+    """Return the file of the federation."""
     content = {
-        "server": {"host": "localhost"},
+        "server": {"host": "localhost", "port": port},
         "operator": [{"email": FIRST}, {"email": SECOND}],
         "sites": {name: {"organisation": "owner"} for name in SITES},
     }
-    provision(FederationFile.model_validate(content), directory)
+    return FederationFile.model_validate(content)
+
+
+def provision_owners(directory: Path, port: int = 8002) -> Path:
+    """Make the kits."""
+    provision(owners_file(port), directory)
     return directory
 
 

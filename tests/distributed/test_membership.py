@@ -606,6 +606,8 @@ def test_answer_to_admission_depends_on_the_certificate(listener: tuple[Path, in
     for kit in (bank, operator):
         with refused("startup/client.crt", "revoked"):
             request_admission(kit)
+    assert AdmissionListener.admission is not None
+    assert AdmissionListener.admission.refused == 2
     second = kit_at_port(port, kits / "operators" / SECOND, "operator")
     assert set(request_until_answered(second).revoked) == {"bank", FIRST}
     assert request_until_answered(kit_at_port(port, kits / "sites/border", "site")).revoked == {}, (

@@ -20,7 +20,7 @@ from fedvisage.base.errors import RunFailed
 from fedvisage.base.progress import Reporter
 from fedvisage.cli import app
 from fedvisage.nvflare import operator
-from fedvisage.nvflare.greeting import Admitted
+from fedvisage.nvflare.greeting import VERSIONS, Admitted
 from fedvisage.nvflare.job import Job
 from fedvisage.nvflare.kits import open_kit
 from fedvisage.nvflare.operator import (
@@ -354,6 +354,17 @@ def test_restarted_run_does_not_wait_for_a_site_that_was_missing_before(sets: Se
     assert course.expected == {"A", "B", "C"}
 
 
+def test_other_versions_of_a_site_that_connects_during_the_wait_are_named_before_the_run(sets: Sets) -> None:
+    session: Any = Joining({})
+    course = course_of(sets)
+
+    def refresh() -> None:
+        course.enter(Admitted(versions={name: "fedvisage 0.0" if name == "C" else VERSIONS for name in session.seen}))
+
+    assert wait_for_sites(session, course, 1e9, refresh) == ["A", "B", "C"]
+    assert [line for line in lines_of(course) if line.startswith("C runs fedvisage 0.0, this machine")]
+
+
 def test_site_missing_after_the_wait_is_recorded_as_missing(sets: Sets) -> None:
     now = time.time()
     session: Any = Listing({"A": now, "B": now})
@@ -387,15 +398,25 @@ class Training(Listing):
         return {"of": 3, "rounds": []}
 
 
-@pytest.mark.parametrize(("seen", "named"), [("AB", True), ("ABC", False)])
-def test_line_about_a_long_round_names_sites_without_contact(sets: Sets, seen: str, named: bool) -> None:
-    course = course_of(sets, answering="one", quiet=(time.monotonic() - 100, 60.0))
-    lines = lines_of(course)
-    session: Any = Training(dict.fromkeys(seen, time.time()))
-    report(session, course, "one")
-    (line,) = lines
-    assert line.startswith("round 1 of ")
-    assert ("no contact with C" in line) == named
+@pytest.mark.parametrize(("age", "named"), [(RECENT + 1, True), (0.0, False)])
+def test_stale_site_is_named_once_per_round_while_the_round_waits_for_it(sets: Sets, age: float, named: bool) -> None:
+    course = course_of(sets, answering="one", quiet=(time.monotonic(), 60.0))
+    session: Any = Training({"A": time.time(), "B": time.time(), "C": time.time() - age})
+    for _ in range(2):
+        course.checked = 0.0
+        report(session, course, "one")
+    assert lines_of(course) == ["round 1 of 3 waits for C, without contact for 20 s"][:named]
+
+
+def test_long_round_is_reported_at_growing_intervals(sets: Sets) -> None:
+    began = time.monotonic() - 100
+    course = course_of(sets, answering="one", quiet=(began, 60.0))
+    session: Any = Training(dict.fromkeys("ABC", time.time()))
+    for _ in range(2):
+        report(session, course, "one")
+    (line,) = lines_of(course)
+    assert line.startswith("round 1 of 3 has been running")
+    assert course.quiet == (began, 120.0)
 
 
 def test_stopped_job_ends_its_command_but_not_the_command_that_resumes_it(sets: Sets) -> None:

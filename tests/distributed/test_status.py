@@ -1,6 +1,9 @@
 """The status of a federation for programs."""
 
+from datetime import UTC, datetime
+
 import pytest
+from tests.prometheus_text import read_metrics
 
 from fedvisage.nvflare.status import (
     CertificateStatus,
@@ -9,7 +12,7 @@ from fedvisage.nvflare.status import (
     SiteStatus,
     Status,
     describe_run,
-    prometheus,
+    metrics_of,
 )
 
 STATUS = Status(
@@ -19,25 +22,23 @@ STATUS = Status(
 )
 
 
-def test_prometheus_text_has_one_value_per_site_and_certificate_and_four_per_run() -> None:
-    lines = list(prometheus(STATUS))
-    values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    assert values == {
-        'fedvisage_site_seconds_since_seen{site="bank"}': "3.5",
-        'fedvisage_site_seconds_since_seen{site="phone"}': "63.5",
-        'fedvisage_certificate_days_left{member="bank"}': "10.0",
-        'fedvisage_run_round{run="first-ab12"}': "4",
-        'fedvisage_run_rounds{run="first-ab12"}': "30",
-        'fedvisage_run_bytes_up{run="first-ab12"}': "1000",
-        'fedvisage_run_bytes_down{run="first-ab12"}': "2000",
+def test_metrics_have_one_value_per_site_and_certificate_and_four_per_run() -> None:
+    moments = [datetime(2026, 11, 21, 10, tzinfo=UTC), datetime(2026, 11, 21, 9, 59, tzinfo=UTC)]
+    seen, ends = "fedvisage_site_last_contact_timestamp_seconds", "fedvisage_certificate_end_timestamp_seconds"
+    assert read_metrics(metrics_of(STATUS)) == {
+        (seen, (("site", "bank"),)): moments[0].timestamp(),
+        (seen, (("site", "phone"),)): moments[1].timestamp(),
+        (ends, (("member", "bank"),)): moments[0].timestamp() + 10 * 86_400,
+        ("fedvisage_run_round", (("run", "first-ab12"),)): 4,
+        ("fedvisage_run_rounds", (("run", "first-ab12"),)): 30,
+        ("fedvisage_run_bytes_up", (("run", "first-ab12"),)): 1000,
+        ("fedvisage_run_bytes_down", (("run", "first-ab12"),)): 2000,
     }
-    typed = {line.split()[2] for line in lines if line.startswith("# TYPE")}
-    assert typed == {name.partition("{")[0] for name in values}
 
 
 def test_lost_run_has_no_figures() -> None:
     lost = Status((), (RunStatus("first-ab12", 0, 0, (), 0, 0, "lost"),))
-    assert not [line for line in prometheus(lost) if not line.startswith("#")]
+    assert read_metrics(metrics_of(lost)) == {}
 
 
 @pytest.mark.parametrize(

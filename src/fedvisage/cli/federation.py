@@ -38,6 +38,8 @@ class MemberOptions:
     """This machine's copy of the public identities of a recognition run."""
     weights: Path | None = None
     """This machine's copy of the file of weights that recipes start from."""
+    metrics: str | None = None
+    """Serve metrics for Prometheus: PORT of this machine's 127.0.0.1, or HOST:PORT."""
     verbose: bool = False
     """Also print NVFlare's log; the kit always keeps it."""
 
@@ -110,11 +112,13 @@ def server(
     kit: Annotated[Path, typer.Argument(help="The server's kit.")], options: MemberOptions, progress: ProgressOptions
 ) -> None:
     """Run the server of a federation, until stopped."""
+    from fedvisage.nvflare.metrics import serve_metrics
     from fedvisage.nvflare.node import start_server
     from fedvisage.nvflare.terminal import Terminal
 
     front = Terminal(*line_printers(progress.quiet, progress.log_format))
-    start_server(kit, options.state, options.public, options.weights, front, verbose=options.verbose)
+    with serve_metrics(options.metrics, kit, "server", options.state, front.say):
+        start_server(kit, options.state, options.public, options.weights, front, verbose=options.verbose)
 
 
 @app.command()
@@ -132,7 +136,7 @@ def status(
     wait: Wait = 20.0,
 ) -> None:
     """Show the status of a federation: connected sites with last contact, and active runs with round and bytes."""
-    from fedvisage.nvflare.status import prometheus, serve_console, status_of, write_page
+    from fedvisage.nvflare.status import metrics_of, serve_console, status_of, write_page
 
     kit = kit or directory  # earlier versions took an argument
     if kit is None:
@@ -151,7 +155,7 @@ def status(
     if as_json:
         print_json(asdict(federation_status))
     elif metrics:
-        say(*prometheus(federation_status))
+        say(*metrics_of(federation_status).splitlines())
     else:
         print_tables(federation_status)
 

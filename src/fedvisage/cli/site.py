@@ -62,22 +62,24 @@ def start(
     progress: ProgressOptions,
 ) -> None:
     """Run a site of a federation until stopped; it trains on local data. `site KIT` is short for `site start KIT`."""
+    from fedvisage.nvflare.metrics import serve_metrics
     from fedvisage.nvflare.node import start_site
     from fedvisage.nvflare.terminal import Terminal
 
     front = Terminal(*line_printers(progress.quiet, progress.log_format))
-    start_site(
-        kit,
-        data,
-        options.state,
-        options.public,
-        front,
-        verbose=options.verbose,
-        checks=checks,
-        weights=options.weights,
-        rosters=allow_roster or (),
-        require_secure=require_secure,
-    )
+    with serve_metrics(options.metrics, kit, "site", options.state, front.say):
+        start_site(
+            kit,
+            data,
+            options.state,
+            options.public,
+            front,
+            verbose=options.verbose,
+            checks=checks,
+            weights=options.weights,
+            rosters=allow_roster or (),
+            require_secure=require_secure,
+        )
 
 
 @app.command()

@@ -63,6 +63,8 @@ class Admission:
     until: dict[str, datetime] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     """The versions of members that requested admission."""
+    refused: int = 0
+    """Requests and connections with revoked certificates since the start."""
     jobs: Callable[[], Iterable[str]] = tuple
     """Returns the ids of the jobs that this process runs, or whose results it is saving."""
     dropped: Callable[..., None] = logger.debug
@@ -334,6 +336,7 @@ def _admit(context: Any) -> x509.Certificate:
     certificate = x509.load_pem_x509_certificate(pem[0])
     AdmissionListener.admission.follow()
     if reason := AdmissionListener.admission.refusal(certificate):
+        AdmissionListener.admission.refused += 1
         context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
     AdmissionListener.admission.enter(certificate)
     return certificate

@@ -74,6 +74,9 @@ from the last checkpoint, and has the bytes of an undisturbed run."""
 SILENCE_BEFORE_NOTICE = 60.0
 """Seconds of a round before a line reports that it is still running; the interval then doubles each time."""
 
+BETWEEN_CHECKS = 10.0
+"""Seconds of a round between two checks for sites without contact, so that each is named within 30 seconds."""
+
 UNANSWERED = (InternalError, InvalidTarget, JobNotFound, JobNotRunning, NoClientsAvailable, NoReply, RuntimeError)
 """NVFlare's exceptions for a question to a job that begins, ends or is lost."""
 
@@ -103,6 +106,8 @@ class RunProgress:
     """The last message about waiting."""
     quiet: tuple[float, float] = (0.0, SILENCE_BEFORE_NOTICE)
     """The end of the last round, and the seconds after which a line reports that the current one is still running."""
+    checked: float = 0.0
+    """The last check for sites without contact."""
     clock: float = 0.0
     """Seconds by which the server's clock is ahead of this machine's."""
     record: Path | None = None
@@ -246,7 +251,9 @@ def report(session: Session, course: RunProgress, number: str) -> None:
     if reply is None:
         if course.answering != number:
             names = ", ".join(sorted(course.expected))
-            course.tell(f"running at the server; waiting for {names} to start{_silence(session, course)}")
+            absent = _absent_sites(session, course)
+            silence = f"; no contact with {absent} for {RECENT:.0f} s" if absent else ""
+            course.tell(f"running at the server; waiting for {names} to start{silence}")
         elif course.round == total:
             course.tell("the last round is over; waiting for the server to send the result")
         return
@@ -264,9 +271,12 @@ def report(session: Session, course: RunProgress, number: str) -> None:
     if reply["rounds"]:
         course.quiet = (now, SILENCE_BEFORE_NOTICE)
     elif now - began > after and course.round < total:
-        running = f"round {course.round + 1} of {total} has been running for {now - began:.0f} s"
-        course.reporter.say(f"{running}{_silence(session, course)}")
+        course.reporter.say(f"round {course.round + 1} of {total} has been running for {now - began:.0f} s")
         course.quiet = (began, 2 * after)
+    if course.round < total and now - course.checked > BETWEEN_CHECKS:
+        course.checked = now
+        if absent := _absent_sites(session, course):
+            course.tell(f"round {course.round + 1} of {total} waits for {absent}, without contact for {RECENT:.0f} s")
 
 
 def ask(session: Session, number: str, after: int = 0, *, more: bool = False) -> dict[str, Any] | None:
@@ -297,12 +307,6 @@ def recent_sites(session: Session, clock: float) -> set[str]:
 def _absent_sites(session: Session, course: RunProgress) -> str:
     """Return the names of the sites that the run waits for, and that have no recent contact."""
     return ", ".join(sorted(course.expected - recent_sites(session, course.clock)))
-
-
-def _silence(session: Session, course: RunProgress) -> str:
-    """Return a clause about the sites without recent contact; empty if there are none."""
-    absent = _absent_sites(session, course)
-    return f"; no contact with {absent} for {RECENT:.0f} s" if absent else ""
 
 
 def processes_of(session: Session) -> set[str]:
@@ -526,7 +530,7 @@ def wait_for_sites(
     """Return the sites that take part: all, or a quorum of them when waiting is over.
 
     It does not wait for revoked sites, nor for sites that the run has continued without before. ``refresh`` asks the
-    server again which sites are revoked.
+    server again which sites are revoked, and which have other versions.
     """
     expected, until = sorted(set(course.job.recipe.data.sites) - course.left_out), time.monotonic() + wait
     if len(expected) < course.job.recipe.federation.quorum:
@@ -538,10 +542,10 @@ def wait_for_sites(
     while True:
         online = recent_sites(session, course.clock)
         missing = [name for name in expected if name not in online]
+        refresh()  # since the last look, sites may have been revoked, or have connected with other versions
         if not missing:
             course.note_missing([])
             return expected
-        refresh()  # a site may have been revoked since the last look
         present = [name for name in expected if name in online]
         is_quorum = len(present) >= course.job.recipe.federation.quorum
         awaited = [name for name in missing if name not in course.revoked]

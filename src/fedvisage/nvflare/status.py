@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Container, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,9 +16,12 @@ from nvflare.fuel.flare_api.flare_api import Session
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.files import read_json, write_atomically
 from fedvisage.base.progress import Say
+from fedvisage.base.prometheus import text_of
 from fedvisage.nvflare.certificates import SOON, credentials_in, expiry_of
 from fedvisage.nvflare.greeting import Admitted, address_in, request_stop
+from fedvisage.nvflare.http_page import serve_page
 from fedvisage.nvflare.kits import Kit, open_kit
+from fedvisage.nvflare.metrics import CERTIFICATES, CONTACTS, family
 from fedvisage.nvflare.operator import (
     LOOK,
     RECENT,
@@ -200,18 +199,14 @@ def _site(name: str, seen: float, now: float) -> SiteStatus:
     return SiteStatus(name, when, round(ago, 1), ago >= RECENT)
 
 
-def prometheus(status: Status) -> Iterator[str]:
-    """Yield the lines of Prometheus' text format, for a collector that reads a file."""
-    yield "# TYPE fedvisage_site_seconds_since_seen gauge"
-    for site in status.sites:
-        yield f'fedvisage_site_seconds_since_seen{{site="{site.name}"}} {site.seconds_ago}'
-    yield "# TYPE fedvisage_certificate_days_left gauge"
-    for certificate in status.certificates:
-        yield f'fedvisage_certificate_days_left{{member="{certificate.name}"}} {certificate.days_left}'
-    for name, kind in (("round", "gauge"), ("rounds", "gauge"), ("bytes_up", "counter"), ("bytes_down", "counter")):
-        yield f"# TYPE fedvisage_run_{name} {kind}"
-        for run in (run for run in status.runs if run.state == "running"):
-            yield f'fedvisage_run_{name}{{run="{run.run}"}} {getattr(run, name)}'
+def metrics_of(status: Status) -> str:
+    """Return a status in Prometheus' text format, for a collector that reads a file."""
+    contacts = {site.name: datetime.fromisoformat(site.last_seen).timestamp() for site in status.sites}
+    ends = {each.name: datetime.fromisoformat(each.until).timestamp() for each in status.certificates}
+    runs = [run for run in status.runs if run.state == "running"]
+    names = ("round", "rounds", "bytes_up", "bytes_down")
+    progress = [family(f"run_{name}", {run.run: getattr(run, name) for run in runs}, "run") for name in names]
+    return text_of([family(CONTACTS, contacts, "site"), family(CERTIFICATES, ends, "member"), *progress])
 
 
 def status_of(kit: Path, wait: float) -> Status:
@@ -240,7 +235,6 @@ def certificates(kit: Kit, admitted: Admitted) -> tuple[CertificateStatus, ...]:
 # The operator's console: a page about the federation, as a file or for browsers on this machine alone.
 
 
-HERE = "127.0.0.1"
 EVERY = 5.0
 """Seconds between two updates of the console, and until a browser fetches the page again."""
 AGAIN = 60.0
@@ -310,7 +304,7 @@ def serve_console(kit: Path, port: int, wait: float, say: Say) -> None:
     """Ask the federation at intervals, and show its page to browsers on this machine, until stopped."""
     opened = open_kit(kit, "operator")
     board = SharedState(str(address_in(opened)))
-    with serve_page(board, port) as address:
+    with serve_page("--serve", "/", board.page, HEADERS, port) as address:
         say(f"{address} shows {address_in(opened)}; press Ctrl-C to stop")
         while True:
             # The page shows the reason for a missing answer. An error that only a person can correct ends this.
@@ -323,44 +317,3 @@ def serve_console(kit: Path, port: int, wait: float, say: Say) -> None:
             except (RunFailed, SessionClosed, *TROUBLE) as error:
                 board.complain(str(error) or type(error).__name__)
                 time.sleep(EVERY)
-
-
-@contextmanager
-def serve_page(board: SharedState, port: int) -> Iterator[str]:
-    """Serve a board's page on the loopback address, which no other machine can reach; port 0 is any free port."""
-
-    class Handler(BaseHTTPRequestHandler):
-        server_version, sys_version = "fedvisage", ""
-        timeout = 10.0
-
-        def do_GET(self) -> None:
-            """Send the page if the request names this machine's address: other host names must not point here."""
-            host = self.headers.get("Host", "").rpartition(":")[0]
-            if host not in (HERE, "localhost"):
-                self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
-            elif self.path != "/":
-                self.send_error(HTTPStatus.NOT_FOUND)
-            else:
-                body = board.page()
-                self.send_response(HTTPStatus.OK)
-                for name, value in (HEADERS | {"Content-Length": str(len(body))}).items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(body)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Log nothing, because browsers fetch the page every few seconds."""
-
-    try:
-        server = ThreadingHTTPServer((HERE, port), Handler)
-    except OSError as error:
-        raise UserError("--serve", f"port {port} of {HERE} cannot be used: {error.strerror}") from error
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://{HERE}:{server.server_port}/"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -154,6 +154,10 @@ class ProcessContext:
     """NVFlare's token of this site's registration."""
     admission: Admission | None = None
     """The revocation list of this server, and its connected members."""
+    server: Any = None
+    """NVFlare's server in this process, from its start."""
+    last_contact: float = 0.0
+    """Time of the server's last answer to this site."""
 
 
 class SiteWatch(FLComponent):  # type: ignore[misc]
@@ -197,6 +201,7 @@ class SiteWatch(FLComponent):  # type: ignore[misc]
             arguments = ProcessContext.kit, ProcessContext.terminal
             threading.Thread(target=self._poll, args=arguments, daemon=True).start()
         if message.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.OK:
+            ProcessContext.last_contact = time.time()
             self._become("connected", "connected again, waiting for runs")
         elif ALREADY in str(message.get_header(MessageHeaderKey.ERROR)):
             self._become("taken", "another process is connected as this site; waiting until it disconnects")
@@ -235,7 +240,7 @@ class ServerWatch(FLComponent):  # type: ignore[misc]
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Install callbacks for cut connections and failed jobs, and check every refused heartbeat."""
         if event_type == EventType.SYSTEM_START and ProcessContext.admission is not None:
-            server = self._server = fl_ctx.get_prop(FLContextKey.SITE_OBJ)
+            server = self._server = ProcessContext.server = fl_ctx.get_prop(FLContextKey.SITE_OBJ)
             ProcessContext.admission.dropped = partial(_log_out, ProcessContext.admission.kit, server)
             ProcessContext.admission.jobs = lambda: list(server.engine.job_runner.running_jobs)
             # Ours replaces NVFlare's callback and calls it; a filter would hide the filters that check the sender.

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 from fedvisage.base.errors import UserError
+from fedvisage.base.prometheus import text_of
 
 # The metrics contain no names and no scores.
 
@@ -38,17 +39,18 @@ class Counts:
 
     def text(self) -> str:
         """Return all counts in Prometheus' text format."""
-        lines = ["# TYPE fedvisage_requests_total counter"]
-        for (method, route, status), count in sorted(self.requests.items()):
-            lines.append(f'fedvisage_requests_total{{method="{method}",route="{route}",status="{status}"}} {count}')
-        lines.append("# TYPE fedvisage_request_seconds_total counter")
-        for route, seconds in sorted(self.seconds.items()):
-            lines.append(f'fedvisage_request_seconds_total{{route="{route}"}} {seconds:.6f}')
-        lines.append("# TYPE fedvisage_decisions_total counter")
-        for decision, count in sorted(self.decisions.items()):
-            lines.append(f'fedvisage_decisions_total{{decision="{decision}"}} {count}')
-        lines += ["# TYPE fedvisage_waiting gauge", f"fedvisage_waiting {self.waiting}"]
-        return "".join(f"{line}\n" for line in lines)
+        names = ("method", "route", "status")
+        requests = [(dict(zip(names, key, strict=True)), count) for key, count in sorted(self.requests.items())]
+        seconds = [({"route": route}, round(number, 6)) for route, number in sorted(self.seconds.items())]
+        decisions = [({"decision": name}, count) for name, count in sorted(self.decisions.items())]
+        return text_of(
+            [
+                ("fedvisage_requests_total", "Requests by route and status.", requests),
+                ("fedvisage_request_seconds_total", "Duration of requests by route.", seconds),
+                ("fedvisage_decisions_total", "Decisions on faces.", decisions),
+                ("fedvisage_waiting", "Requests that are not answered yet.", [({}, self.waiting)]),
+            ]
+        )
 
 
 @dataclass(frozen=True)

@@ -100,6 +100,18 @@ class SiteRecord:
         with lock_directory(self.directory, PATIENCE):
             return list(self._rows(self._head()))
 
+    def rows_after(self, start: int) -> Iterator[tuple[int, Row]]:
+        """Yield the lines from a byte up to the signed end, each with the byte after it; the chain is not checked."""
+        end = self._head().bytes
+        start = start if start <= end else 0  # a new record
+        if start == end:
+            return
+        with self.path.open("rb") as file:
+            file.seek(start)
+            while start < end and (line := file.readline()):
+                start += len(line)
+                yield start, parse_json(line)
+
     def _rows(self, head: Head) -> Iterator[Row]:
         """Yield the lines up to the head, and check that they form its chain."""
         if not self.path.exists():
