@@ -39,7 +39,7 @@ def read_directions(path: Path) -> Tensor:
     if len({*widths}) > 1:
         raise UserError(OPTION, f"{path}: embeddings of attack and live have lengths {widths[0]} and {widths[1]}")
     means = torch.stack([tensors[name].double().mean(dim=0) for name in CLASSES])
-    if bool((means.norm(dim=1) == 0).any()):
+    if bool((means.norm(dim=1) < 1e-6).any()):
         raise UserError(OPTION, f"{path}: the embeddings of a class add up to zero, which has no direction")
     directions = normalize(means)
     if float(directions[0] @ directions[1]) > 1 - 1e-9:
