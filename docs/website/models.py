@@ -17,6 +17,7 @@ ARCHITECTURES = {
     "timm": "mobilenetv3_small_100",
     "timm-embedding": "mobilenetv3_small_100",
     "adapters": "vit_base_patch16_clip_224",
+    "text-anchored": "vit_base_patch16_clip_224",
 }
 """The example network of models that train any of timm's."""
 

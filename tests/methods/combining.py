@@ -20,7 +20,7 @@ def small(model: str) -> dict[str, Any]:
     actual = MODELS[model].options.model_fields["network"].annotation
     known = getattr(actual, "model_fields", {})
     sizes = {key: value for key, value in (NETWORK | FACES | {"arch": TINY}).items() if key in known}
-    if model == "adapters":
+    if model in ("adapters", "text-anchored"):
         sizes |= {"arch": TRANSFORMER, "rank": 2}
     if MODELS[model].task == "recognition":
         sizes["name"] = model

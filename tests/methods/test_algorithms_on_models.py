@@ -21,10 +21,10 @@ from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.server import Server
 from fedvisage.methods import ALGORITHMS, METHODS, MODELS, find, on, read_method
 
-WITHOUT_NORMS = ("fedma-vgg", "sphere20", "sphere64", "adapters")
+WITHOUT_NORMS = ("fedma-vgg", "sphere20", "sphere64", "adapters", "text-anchored")
 RUN = (
     *("resnet18", "vit", "vit-h", "fedma-vgg", "minifasnet", "timm", "sphere20", "iresnet18", "mobilefacenet"),
-    *("timm-embedding", "adapters"),
+    *("timm-embedding", "adapters", "text-anchored"),
 )
 PAIRS = [
     (algorithm, model)
@@ -42,7 +42,8 @@ TWICE = [
 
 
 SELDOM = [
-    ("adapters", name)
+    (model, name)
+    for model in ("adapters", "text-anchored")
     for name in ("fedprox", "afl", "fedadam", "fedyogi", "fednova", "feddyn", "ditto", "fedbabu", "fedala", "mrmtl")
 ]
 """Models with algorithms that treat them like the algorithms in the quick tier."""
@@ -86,7 +87,7 @@ def test_two_rounds_end_in_finite_weights_and_figures(algorithm: str, model: str
         assert deterministic_files(tmp_path / "again") == deterministic_files(tmp_path / "run")
 
 
-@pytest.mark.parametrize("model", ["fedma-vgg", "sphere20", "adapters"])
+@pytest.mark.parametrize("model", ["fedma-vgg", "sphere20", "adapters", "text-anchored"])
 def test_fedbn_is_refused_without_batchnorm(model: str, sets: Sets, tmp_path: Path) -> None:
     with refused("recipe.method.model"):
         run_toy(combined(sets, "fedbn", model), tmp_path / "run")

@@ -51,6 +51,7 @@ HEADS = {
     "minifasnet": {"model.classes.weight"},
     "timm": {"model.network.classifier.weight", "model.network.classifier.bias"},
     "adapters": {"head.weight", "head.bias"},
+    "text-anchored": {"head.log_scale"},
 }
 """The last layers of models for attack detection."""
 

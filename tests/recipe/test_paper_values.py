@@ -4,8 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import fedvisage as fv
+from fedvisage.methods import find
+from fedvisage.nn.adapters import LowRank
 from fedvisage.recipe.evaluation import Adapt
 
 FOLDER = Path(__file__).parents[2] / "recipes" / "paper"
@@ -42,6 +45,12 @@ PRINTED: dict[str, dict[str, Any]] = {
         "training.rounds": 10, "training.batch.default": 512, "training.optimizer.name": "sgd",
         "training.optimizer.lr": 1e-3, "training.optimizer.weight_decay": 5e-4,
     },
+    "foundpad": {  # WACV Workshops 2025, "Implementation Details"; 40 epochs are 40 rounds of one
+        "input.size": 224, "training.rounds": 40, "training.local.epochs": 1, "training.batch.default": 512,
+        "training.optimizer.lr": 1e-3, "method.network.rank": 8, "method.network.on": ("attention",),
+        "training.augment.brightness": 0.1, "training.augment.contrast": 0.1, "training.augment.saturation": 0.1,
+        "training.augment.hue": 0.1, "training.augment.gamma.least": 0.8, "training.augment.gamma.most": 1.8,
+    },
 }  # fmt: skip
 VALUES = [(recipe, key, value) for recipe, values in PRINTED.items() for key, value in values.items()]
 
@@ -57,6 +66,15 @@ def test_a_recipe_has_the_printed_value(recipe: str, key: str, value: object) ->
 def test_delta_of_privacyface_follows_from_seven_thousand_people() -> None:
     recipe = fv.load(FOLDER / "privacyface.yaml")
     assert recipe.method.delta == pytest.approx(7000**-1.1, rel=0.01)  # type: ignore[attr-defined]
+
+
+def test_adapters_of_foundpad_are_scaled_by_alpha_over_the_root_of_the_rank() -> None:
+    recipe = fv.load(FOLDER / "foundpad.yaml")
+    with torch.device("meta"):
+        net = find(recipe.method).network(recipe)
+    adapters = [piece for piece in net.modules() if isinstance(piece, LowRank)]
+    assert [piece.scale for piece in adapters] == pytest.approx([8 / 8**0.5] * len(adapters))
+    assert len(adapters) == 2 * 12, "qkv and output of the attention of each block"
 
 
 def test_adaptation_steps_at_the_printed_rate() -> None:

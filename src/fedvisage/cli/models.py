@@ -464,6 +464,8 @@ class ConversionOptions:
     margin: Annotated[float | None, Range(1.0, 10.0)] = None
     """For minifasnet: side of its crops over the longer side of the face box; default: the published 2.7 (v2) or 4
     (v1se)."""
+    texts: Path | None = None
+    """For image towers of CLIP: a safetensors file with the embeddings of prompts, attack and live."""
     licence: str = ""
     """Licence of the weights: a name, or @FILE with its text."""
 

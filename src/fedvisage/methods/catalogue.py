@@ -26,7 +26,7 @@ from fedvisage.methods.algorithms.ga import ga
 from fedvisage.methods.algorithms.moon import moon
 from fedvisage.methods.algorithms.mrmtl import mrmtl
 from fedvisage.methods.algorithms.scaffold import scaffold
-from fedvisage.methods.models import adapters, face, minifasnet, resnet18, timm, vgg
+from fedvisage.methods.models import adapters, face, minifasnet, resnet18, text_anchored, timm, vgg
 from fedvisage.methods.models import vit as transformers
 from fedvisage.methods.models.model import Model
 from fedvisage.methods.pad import (
@@ -77,6 +77,7 @@ MODELS: dict[str, Model] = {
         minifasnet.MODEL,
         timm.MODEL,
         adapters.MODEL,
+        text_anchored.MODEL,
         *face.MODELS.values(),
     )
 }

@@ -183,9 +183,9 @@ class FrozenNetwork(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
-def adapted_network(settings: AdaptedNetwork, image: Input) -> FrozenNetwork:
-    """Build a frozen network with random weights, and its additions."""
-    backbone = timm_network(settings, image, outputs=0)
+def adapted_network(settings: AdaptedNetwork, image: Input, outputs: int = 0) -> FrozenNetwork:
+    """Build a frozen network with random weights, and its additions; 0 outputs omit its last layer."""
+    backbone = timm_network(settings, image, outputs)
     # Make attention call its layer for queries, keys and values, where it would use only the layer's weights.
     for layer in backbone.modules():
         if getattr(layer, "q_bias", None) is not None and hasattr(layer, "qkv_bias_separate"):

@@ -120,8 +120,8 @@ def _try(whole: NormalisedNetwork, arch: str, images: Tensor) -> None:
         raise UserError(place, f"{arch} applies more than its last layer to its features; choose another")
 
 
-def load_weights(whole: NormalisedNetwork, path: Path) -> None:
-    """Load a file's weights into the network, except the last layer, which is for other classes."""
+def load_weights(whole: NormalisedNetwork, path: Path, *, last_layer: bool = False) -> None:
+    """Load a file's weights into the network, by default except the last layer, which is for other classes."""
     place = f"{PLACE}.weights"
     if not path.is_file():
         raise UserError(place, f"{path} does not exist; give a safetensors file from timm, or leave it out")
@@ -130,7 +130,7 @@ def load_weights(whole: NormalisedNetwork, path: Path) -> None:
     # Tensors of the last layer are matched by identity, because their names differ between architectures.
     last = {id(value) for value in cast(Any, whole.network).get_classifier().state_dict(keep_vars=True).values()}
     last_names = {name for name, value in whole.network.state_dict(keep_vars=True).items() if id(value) in last}
-    for name in (name for name in state if name not in last_names):
+    for name in (name for name in state if last_layer or name not in last_names):
         if name not in weights:
             raise UserError(place, f"{path} has no {name}; it belongs to a different network")
         value, wanted = weights[name], state[name]

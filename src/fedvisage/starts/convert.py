@@ -20,6 +20,7 @@ from fedvisage.base.streams import torch_rng
 from fedvisage.starts.files import REMEDY, WeightsFile, read_source
 from fedvisage.starts.layouts import Colour, ConvertedNetwork
 from fedvisage.starts.networks import convert_to_network
+from fedvisage.starts.texts import read_directions
 
 # Comparison with a reference: features of the same pictures from the converted network and from an ONNX graph.
 
@@ -158,6 +159,7 @@ def convert(
     colour: Colour | None = None,
     key: str | None = None,
     margin: float | None = None,
+    texts: Path | None = None,
     reference: Path | None = None,
     licence: str = "",
 ) -> Conversion:
@@ -168,8 +170,9 @@ def convert(
         raise UserError(str(destination.parent), "is not a directory")
     if len(licence) > LONGEST_LICENCE:
         raise UserError("--licence", f"has {len(licence):,} characters; the limit is {LONGEST_LICENCE:,}")
+    directions = None if texts is None else read_directions(texts)
     source = read_source(path, key)
-    result = convert_to_network(source, name, size, colour, margin)
+    result = convert_to_network(source, name, size, colour, margin, directions)
     # An ONNX source is its own reference.
     graph = reference or (path if source.format == "onnx" else None)
     conversion = Conversion(

@@ -16,6 +16,7 @@ from fedvisage.nn.face_networks import LAST, FaceNetwork, NetworkName, face_netw
 from fedvisage.nn.inputs import CHANNELS
 from fedvisage.nn.minifasnet import INNER, MiniFASNet, Variant, minifasnet
 from fedvisage.nn.resnet import ResNet18, resnet18
+from fedvisage.nn.text_head import TEXTS
 from fedvisage.nn.timm_network import TimmNetwork, timm_network
 from fedvisage.nn.vit import IMAGENET_MEAN, IMAGENET_STD, REDUCTION
 from fedvisage.recipe import Input
@@ -41,14 +42,25 @@ from fedvisage.starts.layouts import (
 # pictures. The last layer belongs to other classes and is left out.
 
 
-def convert_timm(source: WeightsFile, arch: str, size: int | None, colour: Colour | None) -> ConvertedNetwork:
-    """Map a file to an architecture of timm's; refuse mismatches by name."""
+def convert_timm(
+    source: WeightsFile, arch: str, size: int | None, colour: Colour | None, texts: Tensor | None = None
+) -> ConvertedNetwork:
+    """Map a file to an architecture of timm's; refuse mismatches by name.
+
+    With the directions of texts, the result also has these, and the tower's projection into their space.
+    """
     import timm
 
     published = timm.get_pretrained_cfg(arch)
     side = size or (published.input_size[-1] if published is not None else 224)
-    model = timm_network(TimmNetwork(arch=arch), Input(size=side, colour="rgb"), outputs=0)
+    outputs = 0 if texts is None else texts.shape[1]
+    model = timm_network(TimmNetwork(arch=arch), Input(size=side, colour="rgb"), outputs)
     expected, renamed_tensors = model.network.state_dict(), rename_tensors(source, model.network)
+    projection = renamed_tensors.get("head.weight")
+    if texts is not None and (projection is None or len(projection) != outputs):
+        lacks = "has no projection into the space of texts (head.weight); it is for towers of CLIP and OpenCLIP"
+        problem = lacks if projection is None else f"projects to {len(projection)} numbers; texts have {outputs}"
+        raise UserError("--texts", f"{source.path} {problem}")
     # Names that only appear after timm's translation come from another project.
     is_translated = bool((renamed_tensors.keys() & expected.keys()) - source.tensors.keys())
     values = [tuple(float(value) for value in channel.flatten()) for channel in (model.mean, model.std)]
@@ -74,10 +86,11 @@ def convert_timm(source: WeightsFile, arch: str, size: int | None, colour: Colou
     check_fit(source.path, arch, fitted)
     state = to_rgb(fitted.state, model.network, colour or "rgb")
     model.network.load_state_dict(state)
+    name = "timm" if texts is None else f"text-anchored, embedding: {outputs}"
     return ConvertedNetwork(
         project=project,
         net=model.eval(),
-        weights=state,
+        weights=state if texts is None else state | {TEXTS: texts},
         pairs=fitted.pairs,
         left_out=fitted.left_out,
         colour=colour or "rgb",
@@ -85,7 +98,7 @@ def convert_timm(source: WeightsFile, arch: str, size: int | None, colour: Colou
         std=values[1],
         size=side,
         network={"arch": arch},
-        use=f"method: {{name: fedavg, model: {{name: timm, arch: {arch}, weights: FILE}}}}\n"
+        use=f"method: {{name: fedavg, model: {{name: {name}, arch: {arch}, weights: FILE}}}}\n"
         f"input: {{size: {side}, colour: rgb}}",
     )
 
@@ -109,9 +122,16 @@ OPTION = "--as"
 
 
 def convert_to_network(
-    source: WeightsFile, name: str, size: int | None, colour: Colour | None, margin: float | None = None
+    source: WeightsFile,
+    name: str,
+    size: int | None,
+    colour: Colour | None,
+    margin: float | None = None,
+    texts: Tensor | None = None,
 ) -> ConvertedNetwork:
     """Map a file to one of our networks; refuse mismatches by name."""
+    if texts is not None and name in (*MINIFASNETS, *FACES, "resnet18"):
+        raise UserError("--texts", f"is for image towers of CLIP and OpenCLIP; leave it out for {name}")
     if name in MINIFASNETS:
         return _convert_minifasnet(source, MINIFASNETS[name], colour, margin)
     if margin is not None:
@@ -125,7 +145,7 @@ def convert_to_network(
     if not timm.is_model(name):
         choices = [*FACES, *MINIFASNETS, "resnet18", "an architecture of timm's"]
         raise UserError(OPTION, f"{name!r} is not a known network{choice_hint(name, choices)}")
-    return convert_timm(source, name, size, colour)
+    return convert_timm(source, name, size, colour, texts)
 
 
 def _convert_face(source: WeightsFile, name: str, size: int | None, colour: Colour | None) -> ConvertedNetwork:

@@ -35,6 +35,7 @@ from fedvisage.federation.site import Batch, Site
 from fedvisage.federation.wire.message import Message, under
 from fedvisage.nn.adapters import FaceBackbone, FrozenNetwork, load_frozen
 from fedvisage.nn.inputs import CHANNELS
+from fedvisage.nn.text_head import TextClassifier, load_directions
 from fedvisage.nn.timm_network import PLACE, load_weights
 from fedvisage.nn.vit import live_logit
 from fedvisage.recipe import MethodOptions, Recipe
@@ -240,10 +241,12 @@ def load_constant(net: nn.ModuleDict, recipe: Recipe, files: Mapping[str, Path])
             f"{PLACE}.weights", f"{weights} is missing on this machine, and the frozen network is never sent"
         )
     for _, body in _bodies(net):
-        if isinstance(body.frozen, FaceBackbone):
+        if isinstance(body.frozen, TextClassifier):
+            load_directions(body.frozen, path)
+        elif isinstance(body.frozen, FaceBackbone):
             load_frozen(body.frozen, path)
         else:
-            load_weights(body.frozen, path)
+            load_weights(body.frozen, path, last_layer=True)
 
 
 def constant_weights(net: nn.ModuleDict) -> Message:
