@@ -15,7 +15,7 @@ from fedvisage.nvflare.kits import OWN, Kit
 from fedvisage.nvflare.membership import provision
 from fedvisage.nvflare.owner.policy import policy_path
 from fedvisage.nvflare.owner.statement import sign_run
-from fedvisage.nvflare.submission import Submission, read_submission
+from fedvisage.nvflare.owner.submission import Submission, read_submission
 
 FIRST, SECOND = "first@example.org", "second@example.org"
 KITS = {FIRST: "operator", SECOND: f"operators/{SECOND}", "B": "sites/B"}

@@ -7,8 +7,8 @@ import pytest
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.federation.site import TrainingFailed
 from fedvisage.federation.wire.schema import RefusedMessage
+from fedvisage.nvflare.owner.submission import NotReady
 from fedvisage.nvflare.site_program import SiteProgram
-from fedvisage.nvflare.submission import NotReady
 from fedvisage.nvflare.transport import unpack_reply
 
 SECRET = "/srv/secret-subject-A3.png"

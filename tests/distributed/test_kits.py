@@ -22,9 +22,9 @@ from fedvisage.nvflare.authority import FederationFile, read_federation
 from fedvisage.nvflare.job import Job, read_job, weights_at_server, without_local_parts, write_job
 from fedvisage.nvflare.kits import CONTROLLER, EXECUTOR, SERVER_CLASS, SERVER_WATCH, SITE_CLASS, SITE_WATCH, open_kit
 from fedvisage.nvflare.membership import provision
+from fedvisage.nvflare.owner.submission import NotReady
 from fedvisage.nvflare.preparation import prepare_server, prepare_site
 from fedvisage.nvflare.rehearsal import free_port
-from fedvisage.nvflare.submission import NotReady
 from fedvisage.recipe import tree_of
 
 

@@ -38,9 +38,9 @@ from fedvisage.nvflare.kits import open_kit
 from fedvisage.nvflare.membership import provision
 from fedvisage.nvflare.owner.policy import read_policy
 from fedvisage.nvflare.owner.statement import sign_run, verify_run
+from fedvisage.nvflare.owner.submission import Submission
 from fedvisage.nvflare.preparation import prepare_site
 from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
-from fedvisage.nvflare.submission import Submission
 
 OPERATOR = "operator@example.org"
 
@@ -188,7 +188,7 @@ def csr(
     key: Key,
     name: str = "bank",
     role: str | None = "site",
-    *further: x509.NameAttribute,
+    *further: x509.NameAttribute[str],
     extension: x509.ExtensionType | None = None,
     password: bytes | None = None,
 ) -> bytes:
@@ -481,7 +481,7 @@ def test_finish_overwrites_no_file_and_can_be_repeated(make: Callable[[Path], No
     assert files.keys() == {*files_below(place / "kits/sites/bank"), "startup/client.key", "request.csr"}
 
 
-def test_finish_needs_the_directory_of_a_request_and_a_key_of_its_own(place: Path) -> None:
+def test_finish_refuses_a_directory_without_request_or_key(place: Path) -> None:
     with refused(place / "kits", "join request"):
         finish(place, member="kits")
     (place / "bank/startup/client.key").chmod(0o644)

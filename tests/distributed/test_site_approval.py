@@ -17,7 +17,7 @@ from fedvisage.nvflare.kits import Kit, own_settings
 from fedvisage.nvflare.owner.acceptance import AcceptedRun, accept_run
 from fedvisage.nvflare.owner.commands import SiteFiles, review_page
 from fedvisage.nvflare.owner.requests import Request, Requests
-from fedvisage.nvflare.submission import NotReady, Submission
+from fedvisage.nvflare.owner.submission import NotReady, Submission
 
 ASK = "format: 1\napprove: ask\n"
 

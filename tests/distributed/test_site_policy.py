@@ -26,7 +26,7 @@ from fedvisage.nvflare.owner.acceptance import AcceptedRun, accept_run
 from fedvisage.nvflare.owner.policy import Policy, broken_rules, policy_path, policy_text, read_policy
 from fedvisage.nvflare.owner.record import SiteRecord, other_runs
 from fedvisage.nvflare.owner.statement import CONTEXT, verify_run
-from fedvisage.nvflare.submission import NotReady, Submission
+from fedvisage.nvflare.owner.submission import NotReady, Submission
 from fedvisage.nvflare.terminal import Terminal
 
 

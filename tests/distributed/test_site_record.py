@@ -23,8 +23,8 @@ from fedvisage.nvflare.node import start_site
 from fedvisage.nvflare.outcome import last_failure
 from fedvisage.nvflare.owner.commands import SiteFiles, report_page
 from fedvisage.nvflare.owner.record import HEAD, SiteRecord, compare_with_ledger
+from fedvisage.nvflare.owner.submission import NotReady
 from fedvisage.nvflare.site_program import SiteProgram
-from fedvisage.nvflare.submission import NotReady
 from fedvisage.nvflare.terminal import Terminal
 from fedvisage.nvflare.transport import pack_order, unpack_reply
 

@@ -60,8 +60,9 @@ def cosines_by_hand(weights: Path, images: torch.Tensor) -> torch.Tensor:
     assert published is not None
     mean, std = (torch.tensor(values)[:, None, None] for values in (published.mean, published.std))
     with torch.no_grad():
-        embeddings = net((images - mean) / std).double()
-    return embeddings @ texts.T / embeddings.norm(dim=1, keepdim=True)
+        embeddings: torch.Tensor = net((images - mean) / std).double()
+    cosines: torch.Tensor = embeddings @ texts.T / embeddings.norm(dim=1, keepdim=True)
+    return cosines
 
 
 def test_only_adapters_and_scale_cross_the_wire_and_a_model_needs_no_other_file(
@@ -88,7 +89,8 @@ def test_only_adapters_and_scale_cross_the_wire_and_a_model_needs_no_other_file(
 
 
 def test_fresh_model_is_the_zero_shot_classifier_of_its_texts(sets: Sets, anchored_weights: Path) -> None:
-    recipe = recipe_of(content(sets, anchored_weights, **{f"{NETWORK}scale": 8.0}))
+    changes: dict[str, Any] = {f"{NETWORK}scale": 8.0}
+    recipe = recipe_of(content(sets, anchored_weights, **changes))
     net = find(recipe.method).network(recipe).eval()
     load_constant(net, recipe, {})
     images = torch.rand(3, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(0))
@@ -101,7 +103,12 @@ def test_fresh_model_is_the_zero_shot_classifier_of_its_texts(sets: Sets, anchor
 def test_scale_alone_learns_as_by_hand(sets: Sets, anchored_weights: Path, tmp_path: Path) -> None:
     """One site, one batch and plain SGD on p, where the live logit is exp(p) times a difference of cosines."""
     rate, rounds = 0.1, 2
-    changes = {f"{NETWORK}rank": 0, f"{NETWORK}scale": 4.0, "training__batch": 64, "training__rounds": rounds}
+    changes: dict[str, Any] = {
+        f"{NETWORK}rank": 0,
+        f"{NETWORK}scale": 4.0,
+        "training__batch": 64,
+        "training__rounds": rounds,
+    }
     asked = content(sets, anchored_weights, **changes)
     asked["training"] |= {"augment": {}, "local": {"epochs": 1}, "optimizer": {"name": "sgd", "lr": rate}}
     asked["data"]["sites"] = {"A": asked["data"]["sites"]["A"]}

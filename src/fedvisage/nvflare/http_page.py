@@ -85,7 +85,7 @@ def serve_page(
         server = Server((host, port), Handler)
     except OSError as error:
         raise UserError(option, f"port {port} of {host} cannot be used: {error.strerror}") from error
-    is_local = ip_address(server.server_address[0]).is_loopback
+    is_local = ip_address(str(server.server_address[0])).is_loopback
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -20,7 +20,7 @@ from fedvisage.datasets.sources import without_part
 from fedvisage.federation.wire.message import Message
 from fedvisage.methods import find, read_method
 from fedvisage.nvflare.kits import CONTROLLER, EXECUTOR, SERVER_CLASS, SITE_CLASS
-from fedvisage.nvflare.submission import RECIPE_FILE, SIGNED, NotReady, Submission, read_submission
+from fedvisage.nvflare.owner.submission import RECIPE_FILE, SIGNED, NotReady, Submission, read_submission
 from fedvisage.recipe import Recipe
 from fedvisage.recipe.data import named_weights
 from fedvisage.tasks.catalogue import Setup, task_of

@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -90,7 +89,7 @@ def read_request(path: Path) -> JoinRequest:
                 raise ValueError
     except (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion) as error:
         raise UserError(place, f"is not a request with a name, a role and a key alone; {ASK}") from error
-    return JoinRequest(path, name, cast("Kind", role), key, fingerprint_of(request))
+    return JoinRequest(path, name, role, key, fingerprint_of(request))
 
 
 def check_requests(

@@ -43,7 +43,7 @@ from fedvisage.nvflare.outcome import (
     write_result,
     write_trained,
 )
-from fedvisage.nvflare.submission import NotReady
+from fedvisage.nvflare.owner.submission import NotReady
 from fedvisage.nvflare.transport import CollabTransport, LeaveSignal
 from fedvisage.recipe import Recipe
 from fedvisage.runs.train import train_over_transport

@@ -35,8 +35,8 @@ from fedvisage.nvflare.kits import REHEARSAL, own_settings
 from fedvisage.nvflare.outcome import RunLog
 from fedvisage.nvflare.owner.acceptance import AcceptedRun, accept_run
 from fedvisage.nvflare.owner.record import Row, SiteRecord
+from fedvisage.nvflare.owner.submission import NotReady, read_submission
 from fedvisage.nvflare.preparation import checks_directory
-from fedvisage.nvflare.submission import NotReady, read_submission
 from fedvisage.nvflare.trust import trust_of
 from fedvisage.tasks.catalogue import set_up
 

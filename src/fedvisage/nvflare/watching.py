@@ -34,7 +34,7 @@ from fedvisage.nvflare.greeting import Unreachable, address_in, check_handshake,
 from fedvisage.nvflare.kits import Kit, own_settings
 from fedvisage.nvflare.outcome import RESULT, last_failure, last_round, note_death, note_left
 from fedvisage.nvflare.owner.statement import verify_run
-from fedvisage.nvflare.submission import NotReady, read_submission
+from fedvisage.nvflare.owner.submission import NotReady, read_submission
 from fedvisage.nvflare.terminal import Terminal
 
 # A site's record of its runs: a line on the terminal and one in ``runs.jsonl``, at the start and end of each job.

@@ -26,7 +26,7 @@ from fedvisage.nvflare.owner.policy import NO_RULES, Policy, broken_rules, new_m
 from fedvisage.nvflare.owner.record import Row, SiteRecord, other_runs
 from fedvisage.nvflare.owner.requests import Request, Requests
 from fedvisage.nvflare.owner.statement import digest_of_recipe, verify_run
-from fedvisage.nvflare.submission import NotReady, Submission
+from fedvisage.nvflare.owner.submission import NotReady, Submission
 from fedvisage.recipe import Recipe
 
 

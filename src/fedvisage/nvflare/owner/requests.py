@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import lock_directory, read_json, write_json
-from fedvisage.nvflare.submission import RUN_NAME, NotReady
+from fedvisage.nvflare.owner.submission import RUN_NAME, NotReady
 
 FOLDER = ".requests"
 """The folder beside the private state of the runs."""

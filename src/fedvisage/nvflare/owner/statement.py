@@ -25,7 +25,7 @@ from fedvisage.nvflare.certificates import (
     signing_key,
 )
 from fedvisage.nvflare.greeting import VERSIONS
-from fedvisage.nvflare.submission import NotReady, Submission
+from fedvisage.nvflare.owner.submission import NotReady, Submission
 
 CONTEXT = b"\0fedvisage run\0"
 
