@@ -161,17 +161,18 @@ def test_convert_command_prints_a_valid_recipe_and_lists_tensors_as_json(tmp_pat
 
 def test_recipes_and_commands_of_the_pages_on_starts_are_valid() -> None:
     page = (ROOT / "docs" / "starts.md").read_text(encoding="utf-8")
-    stacked, adapters, of_faces = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
+    stacked, adapters, texts, of_faces = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
     rest = {"data": {"sites": {"A": "sets/A"}}, "input": {"colour": "rgb"}, "training": {"rounds": 1}}
     assert fv.load({**rest, **yaml.safe_load(stacked)}).method.name == "fedstackfpad"
     recipe = fv.load({**yaml.safe_load(adapters), **rest})
     assert find(recipe.method).title == "FedAvg (adapters)"
+    assert find(fv.load({**yaml.safe_load(texts), **rest}).method).title == "FedAvg (text-anchored)"
     assert find(fv.load({**yaml.safe_load(of_faces), **rest}).method).task == "recognition"
     page += (ROOT / "docs" / "real.md").read_text(encoding="utf-8")
     commands = "".join(re.findall(r"```console\n(.*?)```", page, flags=re.DOTALL)).splitlines()
     verb = get_command(app).commands["model"].commands["convert"]  # type: ignore[attr-defined]
     conversions = [words[3:] for words in map(shlex.split, commands) if words[1:3] == ["model", "convert"]]
-    assert len(conversions) == 2
+    assert len(conversions) == 3
     for words in conversions:
         verb.make_context("convert", words)
 
