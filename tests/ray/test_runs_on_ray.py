@@ -6,6 +6,7 @@ import json
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -183,6 +184,17 @@ def test_wait_for_cores_ends_with_the_missing_ones(two_nodes: RayNodes, sets: Se
         assert placement_group([{"CPU": 1}]).wait(60), "a core of other work"
         with failed(RunFailed, "2 cores", "1 of them", "1 core missing", "--resume"):
             train(tree(sets, runtime__workers=2), tmp_path / "run", engine)
+
+
+def test_sets_that_took_long_to_open_do_not_count_as_waiting(
+    two_nodes: RayNodes, sets: Sets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock is an hour ahead when the run has opened its sets, as if it had rendered them."""
+    engine, clock = connect(two_nodes), time.monotonic
+    with closing(engine):
+        engine.start(2, 1, "cpu")
+        monkeypatch.setattr(time, "monotonic", lambda: clock() + 3600)
+        assert engine.wait(recipe_of(tree(sets)), tmp_path / "cache") == {"engine": "ray"}
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ class RayEngine:
     def start(self, count: int, threads: int, device: str) -> Sequence[RayWorker]:
         """Reserve cores, and start the actors there."""
         share = self.cluster.gpus_per_worker if self.gpus(device) else 0
-        self._threads, self._started = threads, time.monotonic()
+        self._threads = threads
         self._group = placement_group([{"CPU": threads, **({"GPU": share} if share else {})}] * count)
         quick = dict[str, str]()
         let_threads_sleep(quick)
@@ -171,7 +171,8 @@ class RayEngine:
 
     def wait(self, recipe: Recipe, cache: Path) -> Mapping[str, Any]:
         """Wait for free cores, for the actors and for their sets; return the nodes that may give other bytes."""
-        if not self._group.wait(max(0.0, self._started + self.patience - time.monotonic())):
+        self._started = time.monotonic()  # since the workers' start, the run may have rendered its sets for minutes
+        if not self._group.wait(self.patience):
             needed = len(self.workers) * self._threads
             free = int(ray.available_resources().get("CPU", 0))
             raise RunFailed(
