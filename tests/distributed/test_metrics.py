@@ -204,6 +204,11 @@ def test_site_has_the_sums_of_its_record_and_reads_on(site: Kit, tmp_path: Path)
     assert values_of(text_of(metrics.families()), "fedvisage_sent_bytes_total") == {"": 1222}, "a counter never falls"
 
 
+def test_state_that_does_not_exist_yet_has_no_free_bytes(site: Kit, tmp_path: Path) -> None:
+    text = text_of(SiteMetrics(site, tmp_path / "later").families())
+    assert values_of(text, "fedvisage_disk_free_bytes").keys() == {"kit"}
+
+
 def test_site_counts_runs_that_wait_for_approval(site: Kit, tmp_path: Path) -> None:
     requests = Requests(tmp_path / "state")
     requests.directory.mkdir()

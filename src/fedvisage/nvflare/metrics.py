@@ -98,7 +98,7 @@ def serve_metrics(address: str | None, kit: Path, kind: Kind, state: Path | None
 
 def _common_families(kit: Kit, state: Path, ends: Mapping[str, float]) -> Iterator[Family]:
     """Yield the metrics of this machine, and the ends of its own and other certificates."""
-    places = {"kit": kit.path, "state": state}
+    places = {name: path for name, path in (("kit", kit.path), ("state", state)) if path.exists()}  # made at the start
     yield family("disk_free_bytes", {name: shutil.disk_usage(path).free for name, path in places.items()}, "place")
     own = expiry_of(credentials_in(kit.path, at_server=kit.kind == "server")).timestamp()
     yield family(CERTIFICATES, {**ends, kit.name: own}, "member")
