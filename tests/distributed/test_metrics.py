@@ -244,7 +244,9 @@ def test_endpoint_serves_the_metrics_and_hides_the_reason_of_a_failure(site: Kit
         assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
         assert values_of(text, "fedvisage_runs_accepted_total") == {"": 1}
         assert values_of(text, "fedvisage_disk_free_bytes").keys() == {"kit", "state"}
-        shutil.rmtree(state)
+        damaged = Requests(state).directory / "run-1.json"
+        damaged.parent.mkdir()
+        damaged.write_text("")
         status, _, text = fetch(url)
         assert status == 500
         assert str(tmp_path) not in text
