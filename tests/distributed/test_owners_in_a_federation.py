@@ -105,34 +105,34 @@ def test_recipe_changed_after_its_signature_is_refused_by_every_site(
 
 
 PRIVACY = {"epsilon": 4.0, "delta": 1e-3, "clip": 1.0}
-RULES: list[tuple[dict[str, str], dict[str, Any], tuple[str, Any]]] = [
+RULES: list[tuple[dict[str, str], dict[str, Any], dict[str, Any]]] = [
     (
         {"A": "rounds: 1", "B": "epochs: 1", "C": "image_size: 31"},
         {},
-        ("training.rounds", 1),
+        {"training.rounds": 1},
     ),
     (
         {"A": "methods: [fedavg]", "B": "sets: [another]", "C": "require: [noise]"},
         {},
-        ("method.name", "fedavg"),
+        {"method.name": "fedavg"},
     ),
     (
         {"A": "require: secure", "B": "least_sites: 4", "C": "operators: {another@example.org: any}"},
         {},
-        ("federation.secure", {"threshold": 0.9}),
+        {"federation.secure": {"threshold": 0.9}},
     ),
     (
         {"A": "hours: 0.000001", "B": "processor_hours: 0.000001", "C": "epsilon: 1"},
         {"training__privacy": PRIVACY, "method__network": {"width": 8, "norm": "group"}},
-        ("training.privacy.epsilon", 1.0),
+        {"training.privacy.epsilon": 1.0},
     ),
     (
         {"A": "members: {B: any}", "B": "approve: ask", "C": "runs_per_week: 1"},
         {},
-        ("data.sites", {"A": "elsewhere", "B": "elsewhere"}),
+        {"federation.quorum": 2, "data.sites": {"A": "elsewhere", "B": "elsewhere"}},
     ),
 ]
-"""A rule per site, a recipe that breaks them, and a change with which a server would have one of them met."""
+"""A rule per site, a recipe that breaks them, and changes with which a server would have one of them met."""
 
 
 @pytest.mark.usefixtures("same_rules_afterwards")
@@ -140,7 +140,7 @@ RULES: list[tuple[dict[str, str], dict[str, Any], tuple[str, Any]]] = [
 def test_each_rule_holds_against_an_operator_and_against_a_server_that_lies(
     rules: dict[str, str],
     changes: dict[str, Any],
-    lie: tuple[str, Any],
+    lie: dict[str, Any],
     owners: Rehearsal,
     sets: Sets,
     tmp_path: Path,
@@ -157,7 +157,8 @@ def test_each_rule_holds_against_an_operator_and_against_a_server_that_lies(
 
     def write_changed_job(directory: Path, job: Any, sites: Any, signature: Any) -> None:
         tree = tree_of(job.recipe)
-        set_value(tree, *lie)
+        for key, value in lie.items():
+            set_value(tree, key, value)
         write_job(directory, type(job)(job.run, validate(tree, read_method)), sites, signature)
 
     monkeypatch.setattr(operator, "write_job", write_changed_job)
