@@ -38,7 +38,7 @@ LONGEST_NAME = 64
 """Letters of a name in a certificate, at most."""
 
 KeyMaker = Literal["founder", "own"]
-"""Who makes a member's key: the founder, with ``provision``, or the member itself, with ``join request``."""
+"""The maker of a member's key: the founder (``provision``) or the member itself (``join request``)."""
 
 
 def is_member_name(name: str, kind: str) -> bool:

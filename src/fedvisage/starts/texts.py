@@ -1,4 +1,4 @@
-"""Embeddings of prompts in a file of the user's, as one direction per class."""
+"""Embeddings of prompts from a file, as one direction per class."""
 
 from __future__ import annotations
 
