@@ -18,6 +18,7 @@ MAY_CATCH_ALL = {
     "device/gallery/authenticated.py": {"__init__", "_writing"},
     "device/gallery/file.py": {"create_file", "open_file"},
     "nvflare/bounds.py": {"_deserialize"},
+    "nvflare/http_page.py": {"serve_page", "do_GET"},
     "nvflare/node.py": {"_report_errors_of", "run"},
     "nvflare/server_program.py": {"run"},
     "nvflare/site_program.py": {"_answer"},
@@ -28,7 +29,7 @@ MAY_CATCH_ALL = {
     "studies/cells.py": {"run_group"},
 }
 """By file: parsers of hostile files and foreign code, which can raise any exception; ends of NVFlare's processes and of
-the service's replies; jobs and cells, whose exceptions their caller gets; and places that undo a step before they raise
+replies of the service and of pages; jobs and cells, whose exceptions their caller gets; and places that undo a step before they raise
 the error again."""
 
 
