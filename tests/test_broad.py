@@ -29,8 +29,8 @@ MAY_CATCH_ALL = {
     "studies/cells.py": {"run_group"},
 }
 """By file: parsers of hostile files and foreign code, which can raise any exception; ends of NVFlare's processes and of
-replies of the service and of pages; jobs and cells, whose exceptions their caller gets; and places that undo a step before they raise
-the error again."""
+replies of the service and of pages; jobs and cells, whose exceptions their caller gets; and places that undo a step
+before they raise the error again."""
 
 
 @cache

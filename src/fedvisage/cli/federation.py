@@ -17,6 +17,7 @@ from fedvisage.cli.options import (
     interruptible,
     line_printers,
     print_json,
+    recipe_files,
     say,
     with_options,
 )
@@ -44,7 +45,7 @@ class MemberOptions:
     """Also print NVFlare's log; the kit always keeps it."""
 
 
-OperatorKit = Annotated[Path, typer.Option("--kit", help="The operator's kit.")]
+OperatorKit = Annotated[Path, typer.Option("--kit", help="An operator's or viewer's kit.")]
 Wait = Annotated[float, typer.Option(help="Seconds to wait for the server.", min=1.0)]
 
 
@@ -80,9 +81,9 @@ def provision(
 
 @join_app.command()
 def request(
-    name: Annotated[str, typer.Argument(help="Name of the site, or the operator's e-mail address.")],
+    name: Annotated[str, typer.Argument(help="Name of the site, or e-mail address of the operator or viewer.")],
     directory: Annotated[Path, typer.Argument(help="New directory, which becomes the kit.")],
-    role: Annotated[str, typer.Option(help="site or operator.")] = "site",
+    role: Annotated[str, typer.Option(help="site, operator or viewer.")] = "site",
 ) -> None:
     """Make a key that stays in the directory, and a request for the founder of the federation."""
     from fedvisage.nvflare.joining import make_request
@@ -107,6 +108,29 @@ def finish(
 
 
 @app.command()
+def cosign(
+    recipe: Annotated[
+        Path, typer.Argument(help="A recipe file (YAML), or the name of a shipped one.", autocompletion=recipe_files)
+    ],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="The other operator's changes to the recipe.")
+    ] = None,
+    *,
+    kit: Annotated[Path, typer.Option(help="The second operator's kit.")],
+    out: Annotated[Path, typer.Option(help="File for the signature, which goes to the other operator.")],
+) -> None:
+    """Sign a recipe as its second operator, for sites with the rule `signatures: 2`."""
+    from fedvisage.methods import read_method
+    from fedvisage.nvflare.commands import cosign as sign
+    from fedvisage.recipe import read_with_overrides, validate
+    from fedvisage.studies.shipped import locate
+
+    tree = read_with_overrides(locate(recipe, verb="run"), overrides or [])
+    digest = sign(validate(tree, read_method), kit, out)
+    say(f"{out} → to the operator who runs it with --cosigned, within 7 days; digest of the recipe: sha256:{digest}")
+
+
+@app.command()
 @with_options()
 def server(
     kit: Annotated[Path, typer.Argument(help="The server's kit.")], options: MemberOptions, progress: ProgressOptions
@@ -123,7 +147,7 @@ def server(
 
 @app.command()
 def status(
-    kit: Annotated[Path | None, typer.Option("--kit", help="The operator's kit.")] = None,
+    kit: Annotated[Path | None, typer.Option("--kit", help="An operator's or viewer's kit.")] = None,
     directory: Annotated[Path | None, typer.Argument(metavar="KIT", hidden=True)] = None,
     as_json: AsJson = False,
     metrics: Annotated[

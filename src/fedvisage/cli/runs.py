@@ -109,6 +109,9 @@ def run(
     patience: Annotated[
         float, typer.Option(help="Seconds after which a silent submitted run is ended.", min=1.0)
     ] = 600.0,
+    cosigned: Annotated[
+        Path | None, typer.Option(help="A second operator's signature of the recipe, from `fedvisage cosign`.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was interrupted.")] = False,
     cache: Cache = CACHE,
     *,
@@ -125,6 +128,8 @@ def run(
         raise UserError("--on", f"{on!r} is not a transport; choose local, nvflare or ray")
     if kit is not None and on != "nvflare":
         raise UserError("--kit", "belongs to a federation; add --on nvflare")
+    if cosigned is not None and kit is None:
+        raise UserError("--cosigned", "belongs to a federation; add --on nvflare and --kit")
     if cluster != Cluster() and on != "ray":
         raise UserError("--address", "and other options of a cluster belong to Ray; add --on ray")
     tree = read_with_overrides(locate(recipe, verb="run"), overrides or [])
@@ -157,7 +162,7 @@ def run(
         else:
             from fedvisage.nvflare.commands import run_over_nvflare
 
-            figures = run_over_nvflare(request, reporter, kit=kit, wait=wait, patience=patience)
+            figures = run_over_nvflare(request, reporter, kit=kit, wait=wait, patience=patience, cosigned=cosigned)
     # A run without a target has no figures to summarise.
     if figures["target"] is not None:
         say(*summary(figures))

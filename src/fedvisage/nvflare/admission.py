@@ -23,7 +23,6 @@ import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import NameOID
 from nvflare.fuel.f3 import communicator
 from nvflare.fuel.f3.drivers.driver import ConnectorInfo
 from nvflare.fuel.f3.drivers.grpc_driver import GrpcDriver, Server, StreamConnection
@@ -32,14 +31,21 @@ from fedvisage.base.errors import UserError, plain_line
 from fedvisage.base.files import json_line, read_json, read_plain, write_atomically, write_json
 from fedvisage.base.progress import Say
 from fedvisage.nvflare.cells.rules import OPERATOR_SHOWN
-from fedvisage.nvflare.certificates import NAMED, REVOKED, ROOT, name_of, number_of, order_of, read_revocations
+from fedvisage.nvflare.certificates import (
+    NAMED,
+    OPERATOR,
+    REVOKED,
+    ROOT,
+    name_of,
+    number_of,
+    order_of,
+    read_revocations,
+    role_of,
+)
 from fedvisage.nvflare.greeting import HELLO, LEAVE, SERVICE, STOP, VERSIONS
 from fedvisage.nvflare.kits import STREAMS, STREAMS_EACH, own_settings
 
 logger = logging.getLogger("fedvisage.admission")
-
-OPERATOR = "project_admin"
-"""The role in an operator's certificate."""
 
 FORMER = "revocations.json"
 """A file of earlier versions, next to the runs, with number and date of the newest list of each federation."""
@@ -230,12 +236,6 @@ def move_memory(kit: Path, *states: Path) -> None:
             write_atomically(former, read_plain(state / FORMER))
 
 
-def is_operator(certificate: x509.Certificate) -> bool:
-    """Return whether a certificate belongs to an operator."""
-    roles = certificate.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME)
-    return any(role.value == OPERATOR for role in roles)
-
-
 # NVFlare's gRPC listener, with a check of each connection's certificate first. It also answers requests for admission:
 # a member that is about to start learns whether the server accepts it, and an operator learns when members'
 # certificates end.
@@ -283,7 +283,7 @@ class AdmissionListener(GrpcDriver):  # type: ignore[misc]
         if conn.context is not None:  # None if NVFlare opened the connection itself
             certificate = _admit(conn.context)
             self._show(conn, certificate)
-            conn.get_conn_properties()[OPERATOR_SHOWN] = is_operator(certificate)
+            conn.get_conn_properties()[OPERATOR_SHOWN] = role_of(certificate) is not None
         super().add_connection(conn)
 
     def close_connection(self, conn: StreamConnection) -> None:
@@ -343,19 +343,19 @@ def _admit(context: Any) -> x509.Certificate:
 
 
 def _answer(request: bytes, context: Any) -> bytes:
-    """Answer a request for admission: only operators get the certificates' ends and the versions of members."""
+    """Answer a request for admission: the ends of certificates and the versions are for those with a role."""
     certificate, admission = _admit(context), AdmissionListener.admission
     assert admission is not None
     admission.note_versions(name_of(certificate), plain_line(request.decode(errors="replace"), LETTERS) or EARLIER)
-    for_operator = is_operator(certificate)
-    until, versions = (admission.until, admission.versions) if for_operator else ({}, {})
+    has_role = role_of(certificate) is not None
+    until, versions = (admission.until, admission.versions) if has_role else ({}, {})
     answer = {
         "now": time.time(),
         "until": {name: when.isoformat() for name, when in sorted(until.items())},
         "versions": versions | {SERVER: VERSIONS},
-        "stopped": admission.stopped if for_operator else {},
-        "jobs": sorted(admission.jobs()) if for_operator else [],
-        "revoked": admission.revoked() if for_operator else {},
+        "stopped": admission.stopped if has_role else {},
+        "jobs": sorted(admission.jobs()) if has_role else [],
+        "revoked": admission.revoked() if has_role else {},
     }
     return json_line(answer).encode()
 
@@ -363,7 +363,7 @@ def _answer(request: bytes, context: Any) -> bytes:
 def _note_stop(request: bytes, context: Any) -> bytes:
     """Remember that an operator stops a job."""
     certificate, admission = _admit(context), AdmissionListener.admission
-    if not is_operator(certificate):
+    if role_of(certificate) != OPERATOR:
         context.abort(grpc.StatusCode.PERMISSION_DENIED, "only operators stop runs")
     assert admission is not None
     admission.note_stop(plain_line(request.decode(errors="replace"), LETTERS), name_of(certificate))

@@ -42,8 +42,8 @@ KeyMaker = Literal["founder", "own"]
 
 
 def is_member_name(name: str, kind: str) -> bool:
-    """Return whether a site or an operator can have this name."""
-    if kind == "operator":
+    """Return whether a site, an operator or a viewer can have this name."""
+    if kind in ("operator", "viewer"):
         return bool(re.fullmatch(EMAIL, name)) and len(name) <= LONGEST_NAME
     return bool(SITE_NAME.fullmatch(name)) and name.lower() not in ("server", "operator")
 
@@ -77,10 +77,11 @@ class SiteEntry(Section):
 
 
 class OperatorEntry(Section):
-    """A person who may submit runs; the address is the operator's name in certificates."""
+    """A person who may submit and stop runs, or only see them; the address is the name in certificates."""
 
     email: str = Field(pattern=EMAIL, max_length=LONGEST_NAME)
     organisation: str = Field("server", pattern=ORGANISATION)
+    role: Literal["operator", "viewer"] = "operator"
     key: KeyMaker = "founder"
 
 
@@ -91,7 +92,7 @@ class FederationFile(Section):
     server: ServerEntry
     sites: dict[str, SiteEntry] = Field(min_length=1)
     operator: tuple[OperatorEntry, ...] = Field(min_length=1)
-    """One operator, or several with equal rights."""
+    """The operators, who have equal rights, and the viewers."""
 
     @field_validator("operator", mode="before")
     @classmethod
@@ -109,6 +110,13 @@ class FederationFile(Section):
         for name in value:
             if not is_member_name(name, "site"):
                 raise ValueError(f"site name {name!r}: use letters, digits, '-' and '_', at most 64; not 'server'")
+        return value
+
+    @field_validator("operator")
+    @classmethod
+    def _somebody_operates(cls, value: tuple[OperatorEntry, ...]) -> tuple[OperatorEntry, ...]:
+        if all(operator.role == "viewer" for operator in value):
+            raise ValueError("only viewers are named, who cannot submit runs; name an operator")
         return value
 
     @model_validator(mode="after")

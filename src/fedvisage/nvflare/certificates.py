@@ -36,6 +36,9 @@ REVOKED = "revoked.pem"
 NAMED = x509.ObjectIdentifier("2.25.147684768149363402161052013257802341921")
 """Extension of an entry in the list: the name of a member without a valid certificate."""
 
+OPERATOR, VIEWER = "project_admin", "member"
+"""The roles in the certificates of operators and viewers, as NVFlare names them."""
+
 SOON = timedelta(days=30)
 """Time before the end of a certificate in which warnings appear."""
 
@@ -116,6 +119,12 @@ def name_of(certificate: x509.Certificate) -> str:
     """Return the name of a certificate's owner."""
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(names[0].value) if names else ""
+
+
+def role_of(certificate: x509.Certificate) -> str | None:
+    """Return the role of an operator or a viewer; other members have none."""
+    roles = [str(role.value) for role in certificate.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME)]
+    return roles[0] if len(roles) == 1 and roles[0] in (OPERATOR, VIEWER) else None
 
 
 def leads_to(chain: Sequence[x509.Certificate], root: x509.Certificate) -> bool:

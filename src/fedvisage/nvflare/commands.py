@@ -12,12 +12,15 @@ from fedvisage.federation.protections.compatible import check_real
 from fedvisage.metrics.recorded import Metrics
 from fedvisage.nvflare import operator
 from fedvisage.nvflare.authority import read_federation
-from fedvisage.nvflare.job import check_travels, open_at_operator
+from fedvisage.nvflare.certificates import check, credentials_in
+from fedvisage.nvflare.job import check_travels, open_at_operator, without_local_parts
 from fedvisage.nvflare.joining import read_request
 from fedvisage.nvflare.kits import open_kit
 from fedvisage.nvflare.membership import Changes, provision
 from fedvisage.nvflare.operator import PATIENCE
+from fedvisage.nvflare.owner.statement import digest_of_recipe, write_second_signature
 from fedvisage.nvflare.rehearsal import train_in_rehearsal
+from fedvisage.recipe import Recipe, tree_of
 from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
 from fedvisage.tasks.catalogue import Setup
@@ -26,7 +29,13 @@ from fedvisage.tasks.task import TrainingResult
 
 
 def run_over_nvflare(
-    request: Request, reporter: Reporter, *, kit: Path | None, wait: float, patience: float = PATIENCE
+    request: Request,
+    reporter: Reporter,
+    *,
+    kit: Path | None,
+    wait: float,
+    patience: float = PATIENCE,
+    cosigned: Path | None = None,
 ) -> Metrics:
     """Run a recipe with the federation of a kit, or without a kit rehearse it on this machine."""
     check_travels(request.recipe)
@@ -36,9 +45,20 @@ def run_over_nvflare(
     opened = open_kit(kit, "operator")
 
     def train(setup: Setup, out: Path, data: RunData, reporter: Reporter) -> TrainingResult:
-        return operator.train_in_federation(setup.recipe, out, reporter, opened, wait=wait, patience=patience)
+        return operator.train_in_federation(
+            setup.recipe, out, reporter, opened, wait=wait, patience=patience, cosigned=cosigned
+        )
 
     return run(replace(request, training=train, opening=open_at_operator), reporter)
+
+
+def cosign(recipe: Recipe, kit: Path, out: Path) -> str:
+    """Write an operator's signature of a recipe for the runs of another operator, and return the recipe's digest."""
+    opened = open_kit(kit, "operator")
+    credentials, tree = credentials_in(opened.path, at_server=False), tree_of(without_local_parts(recipe))
+    check(credentials, opened.name)
+    write_second_signature(out, credentials, tree)
+    return digest_of_recipe(tree)
 
 
 def provision_from_file(

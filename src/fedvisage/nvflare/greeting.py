@@ -78,7 +78,7 @@ def address_in(kit: Kit) -> Address:
     path = kit.path / "startup" / STARTUP[kit.kind]
     try:
         tree = read_json(path, ANEW)
-        if kit.kind == "operator":
+        if kit.kind in ("operator", "viewer"):
             return Address(str(tree["admin"]["host"]), int(tree["admin"]["port"]))
         host, _, port = str(tree["servers"][0]["service"]["target"]).rpartition(":")
         return Address(host, int(port))

@@ -84,7 +84,7 @@ def check_travels(recipe: Recipe) -> None:
         )
 
 
-def write_job(directory: Path, job: Job, sites: Sequence[str], signature: Mapping[str, str] | None = None) -> None:
+def write_job(directory: Path, job: Job, sites: Sequence[str], signature: Mapping[str, Any] | None = None) -> None:
     """Write the four files; the operator's signature is in the file of the recipe."""
     config = directory / "app" / "config"
     config.mkdir(parents=True)

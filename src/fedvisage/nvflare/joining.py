@@ -27,7 +27,7 @@ from fedvisage.nvflare.certificates import LARGEST, ROOT, Credentials, check, fi
 from fedvisage.nvflare.kits import ANEW, Kind, Kit, make_private, open_kit
 
 KEY, CERTIFICATE, REQUEST = Path("startup") / "client.key", Path("startup") / "client.crt", "request.csr"
-ROLES: tuple[Kind, ...] = ("site", "operator")
+ROLES: tuple[Kind, ...] = ("site", "operator", "viewer")
 LARGEST_REQUEST = 1 << 14
 """Bytes of a request, at most."""
 LEAST_BITS, MOST_BITS, EXPONENT = 2048, 4096, 65537
@@ -49,9 +49,9 @@ class JoinRequest:
 def make_request(name: str, role: str, directory: Path) -> JoinRequest:
     """Make a key and a request in a new directory, which becomes the kit."""
     if role not in ROLES:
-        raise UserError("--role", f"{role!r} is not a role; choose site or operator")
+        raise UserError("--role", f"{role!r} is not a role; choose site, operator or viewer")
     if not is_member_name(name, role):
-        form = "an e-mail address" if role == "operator" else "letters, digits, '-' and '_'; not 'server'"
+        form = "an e-mail address" if role in ("operator", "viewer") else "letters, digits, '-' and '_'; not 'server'"
         raise UserError("NAME", f"{name!r} is not the name of {role}s; use {form}, at most 64 characters")
     try:
         directory.mkdir(mode=0o700, parents=True)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.files import lock_directory, read_json
+from fedvisage.nvflare.certificates import OPERATOR, VIEWER, certificates_in, credentials_in, role_of
 
 # Permissions of a kit, in NVFlare's own files: no code from jobs, no other classes, no logs, no shells. NVFlare's
 # defaults suit research: any class of its library, any right for the operator, jobs that bring code, sites that send
@@ -72,7 +73,8 @@ def authorization(*, at_site: bool) -> Tree:
         "server-predeployed-flwr": "none",
     }
     none = dict.fromkeys(rights, "none")
-    roles = {"project_admin": rights, "org_admin": none, "lead": none, "member": none}
+    viewer = none | {"view": "any", "app_command": "any"}  # the only command of our program reports its progress
+    roles = {OPERATOR: rights, "org_admin": none, "lead": none, VIEWER: viewer}
     return {"format_version": "1.0", "permissions": roles}
 
 
@@ -104,6 +106,12 @@ List the runs on the server, and stop one:
     fedvisage stop RUN --kit KIT
 
 All connect to {host}:{port}.""",
+    "viewer": """Show the state of the federation, and list the runs on the server:
+
+    fedvisage status --kit KIT
+    fedvisage runs --kit KIT
+
+Both connect to {host}:{port}. This kit can neither start nor stop a run.""",
 }
 
 PAGE = """The kit of {whose} in the federation {federation}
@@ -119,23 +127,34 @@ certificate ends. To renew: cp -r UPDATE/. KIT, and start again. docs/deploy.md 
 """
 
 
-def readme_of(kind: Literal["server", "site", "operator"], name: str, federation: str, host: str, port: int) -> str:
+def readme_of(kind: Kind, name: str, federation: str, host: str, port: int) -> str:
     """Return the readme of one kit."""
-    whose = {"site": f"the site {name}", "operator": f"the operator {name}", "server": "the server"}[kind]
+    whose = "the server" if kind == "server" else f"the {kind} {name}"
     head = f"The kit of {whose} in the federation {federation}"
     start = START[kind].format(host=host, port=port)
     return PAGE.format(whose=whose, federation=federation, line="=" * len(head), start=start)
 
 
-Kind = Literal["server", "site", "operator"]
-STARTUP: dict[Kind, str] = {"server": "fed_server.json", "site": "fed_client.json", "operator": "fed_admin.json"}
+Kind = Literal["server", "site", "operator", "viewer"]
+STARTUP: dict[Kind, str] = {
+    "server": "fed_server.json",
+    "site": "fed_client.json",
+    "operator": "fed_admin.json",
+    "viewer": "fed_admin.json",
+}
 NAME_KEYS: dict[Kind, tuple[Any, ...]] = {
     "server": ("servers", 0, "admin_server"),
     "site": ("client", "fqsn"),
     "operator": ("admin", "username"),
+    "viewer": ("admin", "username"),
 }
 """The place of a member's name in these files of NVFlare."""
-WITH_ARTICLE: dict[Kind, str] = {"server": "the server", "site": "a site", "operator": "an operator"}
+WITH_ARTICLE: dict[Kind, str] = {
+    "server": "the server",
+    "site": "a site",
+    "operator": "an operator",
+    "viewer": "a viewer",
+}
 OWN = "fedvisage.json"
 """Name of a file in a kit's ``local`` directory: settings that belong to this machine and never travel."""
 
@@ -172,22 +191,25 @@ class Kit:
 
 
 def open_kit(path: Path, kind: Kind) -> Kit:
-    """Open a kit, and refuse a kit of another kind."""
+    """Open a kit, and refuse a kit of another kind; an operator's kit can do all that a viewer's can."""
     path = path.resolve()
     for actual_kind, file in STARTUP.items():
         if (path / "startup" / file).is_file():
-            if actual_kind != kind:
+            if actual_kind == "operator":
+                certificate = certificates_in(credentials_in(path, at_server=False).certificate)[0]
+                actual_kind = "viewer" if role_of(certificate) == VIEWER else "operator"
+            if actual_kind != kind and (actual_kind, kind) != ("operator", "viewer"):
                 needed = f"but this command needs the kit of {WITH_ARTICLE[kind]}"
                 raise UserError(str(path), f"is the kit of {WITH_ARTICLE[actual_kind]}, {needed}")
             if not (path / "local").is_dir():
                 raise UserError(str(path / "local"), f"is missing; {ANEW}")
             name: Any = read_json(path / "startup" / file, ANEW)
             try:
-                for key in NAME_KEYS[kind]:
+                for key in NAME_KEYS[actual_kind]:
                     name = name[key]
             except (KeyError, IndexError, TypeError) as error:
                 raise UserError(str(path / "startup" / file), f"is damaged; {ANEW}") from error
-            return Kit(path, kind, str(name))
+            return Kit(path, actual_kind, str(name))
     raise UserError(str(path), "is not a kit; `fedvisage provision` makes one for each machine")
 
 

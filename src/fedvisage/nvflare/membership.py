@@ -31,7 +31,6 @@ from nvflare.lighter.utils import serialize_cert
 
 from fedvisage.base.errors import RunFailed, UserError, choice_hint
 from fedvisage.base.files import read_json, write_atomically, write_json
-from fedvisage.nvflare.admission import OPERATOR
 from fedvisage.nvflare.authority import (
     BOOK,
     FOLDER,
@@ -43,11 +42,12 @@ from fedvisage.nvflare.authority import (
     create_authority,
     open_authority,
 )
-from fedvisage.nvflare.certificates import REVOKED, SOON, fingerprint_of, order_of, read_revocations
+from fedvisage.nvflare.certificates import OPERATOR, REVOKED, SOON, VIEWER, fingerprint_of, order_of, read_revocations
 from fedvisage.nvflare.joining import KEY, JoinRequest, check_keys, check_requests, digest_of, files_of
 from fedvisage.nvflare.kits import (
     ANEW,
     OWN,
+    WITH_ARTICLE,
     Kind,
     authorization,
     hold_directories,
@@ -138,7 +138,7 @@ def _members_in_file(federation: FederationFile) -> dict[str, FederationMember]:
     members = {federation.server.host: FederationMember("server", federation.server.organisation, "server")}
     for number, operator in enumerate(federation.operator):
         kit = f"operators/{operator.email}" if number else "operator"
-        members[operator.email] = FederationMember("operator", operator.organisation, kit)
+        members[operator.email] = FederationMember(operator.role, operator.organisation, kit)
     return members | {
         name: FederationMember("site", site.organisation, f"sites/{name}") for name, site in federation.sites.items()
     }
@@ -159,7 +159,7 @@ def _check_unchanged(federation: FederationFile, authority: Authority) -> None:
     for name, member in _members_in_file(federation).items():
         existing = authority.members.get(name)
         if existing and (existing.kind, existing.organisation) != (member.kind, member.organisation):
-            previous = f"a {existing.kind} of {existing.organisation!r}"
+            previous = f"{WITH_ARTICLE[existing.kind]} of {existing.organisation!r}"
             raise UserError(
                 name, f"is {previous} according to its certificate; revoke it and give the new member another name"
             )
@@ -214,7 +214,7 @@ def _add(
             place = directory / placed[name].kit
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(kit, place)
-    keys: dict[Kind, dict[str, str]] = {"server": {}, "operator": {}, "site": {}}
+    keys: dict[Kind, dict[str, str]] = {"server": {}, "operator": {}, "viewer": {}, "site": {}}
     for name, member in authority.members.items():
         if member.holding:
             keys[member.kind][name] = fingerprint_of(member.holding[-1].certificate)
@@ -319,7 +319,8 @@ README = "readme.txt"
 UNWANTED = (README, "start.sh", "sub_start.sh", "stop_fl.sh", "fl_admin.sh", "system_info.ipynb")
 """NVFlare's own pages and start scripts, which our commands replace."""
 
-TYPES: Mapping[Kind, str] = {"server": "server", "site": "client", "operator": "admin"}
+TYPES: Mapping[Kind, str] = {"server": "server", "site": "client", "operator": "admin", "viewer": "admin"}
+ROLES: Mapping[Kind, str] = {"operator": OPERATOR, "viewer": VIEWER}
 
 
 class Certificates(CertBuilder):  # type: ignore[misc]
@@ -395,13 +396,13 @@ def _entry(name: str, member: FederationMember, port: int) -> dict[str, Any]:
     entry = {"type": TYPES[member.kind], "name": name, "org": member.organisation}
     if member.kind == "server":
         return entry | {"fed_learn_port": port}
-    return entry | {"role": OPERATOR} if member.kind == "operator" else entry
+    return entry | {"role": ROLES[member.kind]} if member.kind in ROLES else entry
 
 
 def _finish(kit: Path, name: str, member: FederationMember, authority: Authority) -> None:
     """Restrict a kit, and replace NVFlare's page and scripts, which know neither our data nor restricted kits."""
     local = kit / "local"
-    if member.kind != "operator":
+    if member.kind not in ROLES:
         # This machine's permissions; the paths of the server's stores are filled in when it starts.
         default, at_site = read_json(local / "resources.json.default", ANEW), member.kind == "site"
         resources = site_resources(default) if at_site else server_resources(default, "jobs", "snapshots")

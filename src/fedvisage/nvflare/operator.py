@@ -45,7 +45,7 @@ from fedvisage.nvflare.greeting import Admitted, Unreachable, wait_for_admission
 from fedvisage.nvflare.job import Job, without_local_parts, write_job
 from fedvisage.nvflare.kits import Kit
 from fedvisage.nvflare.outcome import dead_sites, fetch_result, has_finished, read_trained
-from fedvisage.nvflare.owner.statement import sign_run
+from fedvisage.nvflare.owner.statement import SECOND, read_second_signature, sign_run
 from fedvisage.nvflare.server_program import PROGRESS
 from fedvisage.recipe import Recipe
 from fedvisage.runs.directory import NAME
@@ -116,6 +116,8 @@ class RunProgress:
     """The jobs that operators stopped, and their names, when the server was last asked."""
     differences: tuple[str, ...] = ()
     """The lines about members with other versions that were reported."""
+    second: Mapping[str, str] | None = None
+    """The second operator's signature of the recipe."""
     revoked: Mapping[str, str] = field(default_factory=dict)
     """The revoked sites that have not connected again, and the dates of their revocation."""
 
@@ -372,12 +374,22 @@ TROUBLE = (NoConnection, FLCommunicationError, InternalError, OSError)
 
 
 def train_in_federation(
-    recipe: Recipe, out: Path, reporter: Reporter, kit: Kit, *, wait: float, patience: float = PATIENCE
+    recipe: Recipe,
+    out: Path,
+    reporter: Reporter,
+    kit: Kit,
+    *,
+    wait: float,
+    patience: float = PATIENCE,
+    cosigned: Path | None = None,
 ) -> TrainingResult:
     """Have a federation train, and return the same result as training in this process."""
     run, missing = read_record(out)
     job = Job(run, without_local_parts(recipe))
     course = RunProgress(job, reporter, missing=missing, patience=patience, record=out / NAME)
+    if cosigned is not None:
+        credentials = credentials_in(kit.path, at_server=False)
+        course.second = read_second_signature(cosigned, credentials, recipes.tree_of(job.recipe))
     if line := warning(credentials_in(kit.path, at_server=False), kit.name):
         reporter.say(line)
     with reporter.course(recipe.method.name, 0, recipe.training.rounds):
@@ -517,9 +529,10 @@ def _submit(session: Session, course: RunProgress, kit: Kit, wait: float, refres
         sites = wait_for_sites(session, course, wait, refresh)
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch) / course.job.run
-        signature = sign_run(
-            credentials_in(kit.path, at_server=False), course.job.run, recipes.tree_of(course.job.recipe)
-        )
+        credentials, tree = credentials_in(kit.path, at_server=False), recipes.tree_of(course.job.recipe)
+        signature: dict[str, Any] = dict(sign_run(credentials, course.job.run, tree))
+        if course.second is not None:
+            signature[SECOND] = course.second
         write_job(directory, course.job, sites, signature)
         return str(session.submit_job(str(directory)))
 

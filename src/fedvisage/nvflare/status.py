@@ -59,7 +59,7 @@ class ServerRun:
 
 def list_runs(kit: Path, wait: float) -> list[ServerRun]:
     """Return the runs that the server of an operator's federation knows."""
-    opened = open_kit(kit, "operator")
+    opened = open_kit(kit, "viewer")
     with connect_to_server(opened, wait) as session:
         return _runs(session, ask_server(opened, wait))
 
@@ -211,7 +211,7 @@ def metrics_of(status: Status) -> str:
 
 def status_of(kit: Path, wait: float) -> Status:
     """Ask the server of an operator's federation for its status."""
-    opened = open_kit(kit, "operator")
+    opened = open_kit(kit, "viewer")
     with connect_to_server(opened, wait) as session:
         admitted = ask_server(opened, wait)
         return _add_admission(query_status(session, admitted=admitted), opened, admitted)
@@ -274,7 +274,7 @@ class RoundHistory:
 
 def write_page(path: Path, kit: Path, wait: float) -> None:
     """Ask the federation once, and write the page."""
-    opened = open_kit(kit, "operator")
+    opened = open_kit(kit, "viewer")
     with connect_to_server(opened, wait) as session:
         standing = RoundHistory().look(session, opened)
     write_atomically(path, page(standing, AGAIN).encode())
@@ -302,7 +302,7 @@ class SharedState:
 
 def serve_console(kit: Path, port: int, wait: float, say: Say) -> None:
     """Ask the federation at intervals, and show its page to browsers on this machine, until stopped."""
-    opened = open_kit(kit, "operator")
+    opened = open_kit(kit, "viewer")
     board = SharedState(str(address_in(opened)))
     with serve_page("--serve", "/", board.page, HEADERS, port) as address:
         say(f"{address} shows {address_in(opened)}; press Ctrl-C to stop")

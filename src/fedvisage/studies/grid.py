@@ -85,12 +85,10 @@ def tree_of(study: Study, name: str, target: str, seed: int) -> Tree:
     if study.protocol is not None:
         _divide(tree, PROTOCOLS[study.protocol], target, row.sites or study.sites)
     else:
-        trained = study.trains
+        trained, left_out = study.trains, _sites_of_target(study, target)
         tree["data"] = {
             "sites": {
-                site: trained.get(site, study.sets[site])
-                for site in row.sites or study.sites
-                if site not in _sites_of_target(study, target)
+                site: trained.get(site, study.sets[site]) for site in row.sites or study.sites if site not in left_out
             },
             "target": study.sets[target],
             "target_name": target,

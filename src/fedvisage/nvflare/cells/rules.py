@@ -41,7 +41,7 @@ logger = logging.getLogger("fedvisage.cells")
 
 SERVER = "server"
 OPERATOR_SHOWN = "fedvisage_operator"
-"""Key among a connection's properties: whether its certificate belongs to an operator."""
+"""Key among a connection's properties: whether its certificate belongs to an operator or a viewer."""
 
 NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 REPLIES = (MessageType.REPLY, MessageType.RETURN)

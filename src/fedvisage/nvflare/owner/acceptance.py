@@ -22,10 +22,10 @@ from fedvisage.nvflare.certificates import certificates_in, credentials_in, fing
 from fedvisage.nvflare.greeting import VERSIONS
 from fedvisage.nvflare.job import Job, check_job, sets_at_site
 from fedvisage.nvflare.kits import REHEARSAL, REQUIRE_SECURE
-from fedvisage.nvflare.owner.policy import NO_RULES, Policy, broken_rules, new_members, read_policy, refuse_operator
+from fedvisage.nvflare.owner.policy import NO_RULES, Policy, broken_rules, new_members, read_policy, refuse_signatures
 from fedvisage.nvflare.owner.record import Row, SiteRecord, other_runs
 from fedvisage.nvflare.owner.requests import Request, Requests
-from fedvisage.nvflare.owner.statement import digest_of_recipe, verify_run
+from fedvisage.nvflare.owner.statement import digest_of_recipe, verify_run, verify_second
 from fedvisage.nvflare.owner.submission import NotReady, Submission
 from fedvisage.recipe import Recipe
 
@@ -63,7 +63,8 @@ class AcceptedRun:
 
 def accept_run(kit: Path, site: str, settings: Mapping[str, str], submission: Submission) -> AcceptedRun:
     """Return the run of a job, or raise ``NotReady`` with the rule that refuses it."""
-    signer = verify_run(submission, certificates_in(credentials_in(kit, at_server=False).root)[0])
+    root = certificates_in(credentials_in(kit, at_server=False).root)[0]
+    signer, second = verify_run(submission, root), verify_second(submission, root)
     job = check_job(submission)
     if site not in job.recipe.data.sites:
         raise NotReady("is not among the recipe's sites")
@@ -77,15 +78,15 @@ def accept_run(kit: Path, site: str, settings: Mapping[str, str], submission: Su
     sets = [read_manifest(path) for path in sets_at_site(job.recipe, settings)]
     added, approval = [] if policy is None else new_members(policy, job.recipe, site), ""
     if policy is not None:
-        reason = refuse_operator(policy, signer)
-        broken = [("operators", reason)] if reason else []
+        refusal = refuse_signatures(policy, signer, second)
+        broken = [refusal] if refusal else []
         broken += broken_rules(policy, job.recipe, [each.name for each in sets])
         if broken:
             rule, reason = broken[0]
             raise NotReady(f"refuses the run by its rule {rule}: {reason}")
         if policy.approve == "ask" or added:
             assert signer is not None  # the rule operators requires one
-            request = _request(submission, signer, sets, added)
+            request = _request(submission, [signer, second] if second else [signer], sets, added)
             approval = requests.require_approval(request).decided
 
     earlier: list[Row] = []
@@ -101,7 +102,7 @@ def accept_run(kit: Path, site: str, settings: Mapping[str, str], submission: Su
         check_week,
         run=job.run,
         title=plain_line(job.recipe.title),
-        operator=name_of(signer) if signer else "not signed",
+        operator=" and ".join(name_of(each) for each in (signer, second) if each) or "not signed",
         key=fingerprint_of(signer) if signer else "",
         method=job.recipe.method.name,
         rounds=job.recipe.training.rounds,
@@ -122,11 +123,13 @@ def accept_run(kit: Path, site: str, settings: Mapping[str, str], submission: Su
     return accepted
 
 
-def _request(submission: Submission, signer: x509.Certificate, sets: list[Manifest], added: list[str]) -> Request:
+def _request(
+    submission: Submission, signers: list[x509.Certificate], sets: list[Manifest], added: list[str]
+) -> Request:
     """Return the request for a run; a decision about it holds for these values."""
     bound = {
         "recipe": digest_of_recipe(submission.tree),
-        "operator": f"{name_of(signer)} {fingerprint_of(signer)}",
+        "operator": ", ".join(f"{name_of(signer)} {fingerprint_of(signer)}" for signer in signers),
         "sets": ", ".join(sorted(f"{manifest.name} {manifest.digest}" for manifest in sets)),
         "versions": VERSIONS,
     }

@@ -34,6 +34,8 @@ class Policy(Section):
     """Version of this file."""
     operators: Keys | None = Field(None, min_length=1)
     """The operators whose runs the site accepts, by name, with the fingerprints of their keys."""
+    signatures: int = Field(1, ge=1, le=2)
+    """2: a second one of these operators must have signed the recipe (``fedvisage cosign``)."""
     members: Keys | None = None
     """The other sites, with the fingerprints of their keys; runs with further sites need approval. Secure sums check
     the keys; in other runs the server sees the upload."""
@@ -133,6 +135,20 @@ def refuse_operator(policy: Policy, signer: x509.Certificate | None) -> str | No
     return None if pinned in (ANY, fingerprint_of(signer)) else f"the key of {name} is not the one that this site pins"
 
 
+def refuse_signatures(
+    policy: Policy, signer: x509.Certificate | None, second: x509.Certificate | None
+) -> tuple[str, str] | None:
+    """Return the rule that refuses the operators who signed a job, and the reason, or None."""
+    if reason := refuse_operator(policy, signer):
+        return "operators", reason
+    if policy.signatures == 1:
+        return None
+    if signer is None or second is None or name_of(second) == name_of(signer):
+        return "signatures", "a second operator must sign the recipe; see `fedvisage cosign`"
+    reason = refuse_operator(policy, second)
+    return None if reason is None else ("signatures", reason)
+
+
 def broken_rules(policy: Policy, recipe: Recipe, sets: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield each rule that a recipe breaks, and the reason; others depend on operators, members and earlier runs."""
     training, federation, name = recipe.training, recipe.federation, recipe.method.name
@@ -165,6 +181,7 @@ def results_of(policy: Policy, recipe: Recipe, site: str, sets: Sequence[str]) -
     """Return what a recipe would meet, for the rules that it would not just meet."""
     results = {
         "operators": "depends on who signs the run",
+        **({} if policy.signatures == 1 else {"signatures": "a second operator must sign the recipe"}),
         "runs_per_week": "depends on the runs of the week",
         "epsilon": "depends on earlier runs",
         "hours": "counted during the run",
@@ -206,6 +223,7 @@ approve: always
 # rounds: 100              # most rounds of a run
 # epochs: 5                # most epochs per round
 # image_size: 256          # most pixels per side
+# signatures: 2            # a second one of the operators must sign the recipe
 # hours: 48                # most hours from the acceptance of a run to its end
 # processor_hours: 200     # most hours of processor time of a run
 # runs_per_week: 10        # a run that continues counts once

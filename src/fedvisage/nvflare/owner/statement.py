@@ -1,8 +1,10 @@
-"""The operator's signature of a run, which a site verifies before it reads the recipe.
+"""The operators' signatures of a run, which a site verifies before it reads the recipe.
 
 The signature covers the run's name, the digest of the whole recipe, and so its roster and method, the operator's
 versions and the time. A server can therefore neither change a run, nor act in the name of an operator, nor repeat a run
 of long ago. The names in NVFlare's description of a job are the server's, and count for nothing.
+
+A second operator can sign the recipe, for any run of it. Sites with the rule ``signatures: 2`` require that.
 """
 
 from __future__ import annotations
@@ -10,16 +12,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from fedvisage.base.files import json_key
-from fedvisage.nvflare.admission import is_operator
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import flatten, json_key, parse_json, read_json, write_json
 from fedvisage.nvflare.certificates import (
+    OPERATOR,
     Credentials,
     certificates_in,
+    name_of,
+    role_of,
     sign,
     signer_of,
     signing_key,
@@ -27,7 +33,10 @@ from fedvisage.nvflare.certificates import (
 from fedvisage.nvflare.greeting import VERSIONS
 from fedvisage.nvflare.owner.submission import NotReady, Submission
 
-CONTEXT = b"\0fedvisage run\0"
+CONTEXT, SECOND_CONTEXT = b"\0fedvisage run\0", b"\0fedvisage recipe\0"
+
+SECOND = "second"
+"""The key of the second operator's signature in the first one's."""
 
 VALID = timedelta(days=7)
 """Age up to which a site accepts a signature. `--resume`, and each repetition of a job, signs again."""
@@ -38,10 +47,8 @@ AHEAD = timedelta(hours=1)
 
 def sign_run(credentials: Credentials, run: str, tree: Mapping[str, Any]) -> dict[str, str]:
     """Return an operator's signature of a run and its recipe, as a job contains it."""
-    signed = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "versions": VERSIONS}
-    certificate = certificates_in(credentials.certificate)[0].public_bytes(Encoding.DER)
-    credential = sign(signing_key(credentials), certificate, _statement(run, tree, signed))
-    return signed | {"credential": credential.hex()}
+    signed = {"time": _now(), "versions": VERSIONS}
+    return signed | {"credential": _credential(credentials, _statement(run, tree, signed))}
 
 
 def verify_run(submission: Submission, root: x509.Certificate, now: datetime | None = None) -> x509.Certificate | None:
@@ -57,7 +64,7 @@ def verify_run(submission: Submission, root: x509.Certificate, now: datetime | N
     except (KeyError, TypeError, ValueError) as error:
         fault = "its signature does not match its run and recipe, or has no valid certificate of this federation"
         raise NotReady(f"refuses the job: {fault}; the server or the operator is at fault") from error
-    if not is_operator(certificate):
+    if role_of(certificate) != OPERATOR:
         raise NotReady("refuses the job: a member signed it that is not an operator")
     if not -AHEAD <= age <= VALID:
         raise NotReady(
@@ -67,9 +74,69 @@ def verify_run(submission: Submission, root: x509.Certificate, now: datetime | N
     return certificate
 
 
+def write_second_signature(path: Path, credentials: Credentials, tree: Mapping[str, Any]) -> None:
+    """Write a file with a recipe and an operator's signature of it, for the runs of another operator."""
+    time = _now()
+    write_json(path, {"recipe": tree, "time": time, "credential": _credential(credentials, _second(tree, time))})
+
+
+def read_second_signature(path: Path, credentials: Credentials, tree: Mapping[str, Any]) -> dict[str, str]:
+    """Return the signature in a file, as a job contains it; refuse one of another recipe, or of the same operator."""
+    content = read_json(path, "ask the other operator to sign again")
+    signed, tree = content.get("recipe"), parse_json(json_key(tree).encode())
+    if signed != tree:
+        theirs, ours = (dict(flatten(each)) if isinstance(each, dict) else {} for each in (signed, tree))
+        changed = sorted(key for key in theirs.keys() | ours.keys() if theirs.get(key) != ours.get(key))
+        raise UserError(str(path), f"is a signature of another recipe: {', '.join(changed[:5])} differ")
+    second = {key: str(content.get(key)) for key in ("time", "credential")}
+    try:
+        signer = _second_signer(second, tree, certificates_in(credentials.root)[0])
+    except NotReady as error:
+        raise UserError(str(path), f"has no valid signature: {error}") from error
+    if name_of(signer) == name_of(certificates_in(credentials.certificate)[0]):
+        raise UserError(str(path), "is your own signature; another operator must sign")
+    return second
+
+
+def verify_second(
+    submission: Submission, root: x509.Certificate, now: datetime | None = None
+) -> x509.Certificate | None:
+    """Return the certificate of the second operator, or None if there is none; refuse an invalid signature."""
+    second = (submission.signature or {}).get(SECOND)
+    return None if second is None else _second_signer(second, submission.tree, root, now)
+
+
+def _second_signer(
+    second: Any, tree: Mapping[str, Any], root: x509.Certificate, now: datetime | None = None
+) -> x509.Certificate:
+    try:
+        signer = signer_of(bytes.fromhex(second["credential"]), _second(tree, second["time"]), root)
+        age = (now or datetime.now(UTC)) - datetime.fromisoformat(second["time"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise NotReady("refuses the job: the second operator's signature does not match its recipe") from error
+    if role_of(signer) != OPERATOR:
+        raise NotReady("refuses the job: the second signature is not an operator's")
+    if not -AHEAD <= age <= VALID:
+        raise NotReady(f"refuses the job: the second operator's signature is older than {VALID.days} days; sign again")
+    return signer
+
+
 def digest_of_recipe(tree: Mapping[str, Any]) -> str:
     """Return the digest of a recipe of plain values."""
     return hashlib.sha256(json_key(tree).encode()).hexdigest()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _credential(credentials: Credentials, statement: bytes) -> str:
+    certificate = certificates_in(credentials.certificate)[0].public_bytes(Encoding.DER)
+    return sign(signing_key(credentials), certificate, statement).hex()
+
+
+def _second(tree: Mapping[str, Any], time: str) -> bytes:
+    return SECOND_CONTEXT + json_key({"recipe": digest_of_recipe(tree), "time": time}).encode()
 
 
 def _statement(run: str, tree: Mapping[str, Any], signed: Mapping[str, str]) -> bytes:
