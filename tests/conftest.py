@@ -1,6 +1,7 @@
 """Fixtures that tests of the core share, and how tests are spread over workers."""
 
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from tests.seeding import (
     shuffle_groups,
 )
 from tests.tiers import FEDERATED, FIRST, SPREAD
-from tests.toy import SITES, SIZE, THREADS, NewRun, Sets, make_sets, run_toy, run_toy_once, tree
+from tests.toy import SITES, SIZE, THREADS, NewRun, Sets, make_once, make_sets, run_toy, run_toy_once, tree
 from typer.testing import CliRunner
 from xdist.scheduler import LoadScopeScheduling
 
@@ -79,12 +80,14 @@ def pad_run(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def pad(pad_run: Path) -> Path:
-    """The same, exported by the command."""
-    out = pad_run.with_name("pad")
-    result = CliRunner().invoke(cli.app, ["export", str(pad_run), str(out)])
-    assert result.exception is None, result.exception
-    return out
+def pad(pad_run: Path, shared: Path) -> Path:
+    """The same, exported by the command; each worker has its copy, because tests replace files."""
+
+    def write(out: Path) -> None:
+        result = CliRunner().invoke(cli.app, ["export", str(pad_run), str(out)])
+        assert result.exception is None, result.exception
+
+    return shutil.copytree(make_once(shared / "pad-export", write), pad_run.with_name("pad"))
 
 
 @pytest.fixture(scope="session")
@@ -109,11 +112,14 @@ def recognition_run(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 @pytest.fixture(scope="session")
-def recognition(recognition_run: Path) -> Path:
+def recognition(recognition_run: Path, shared: Path) -> Path:
     """The same, exported."""
-    out = recognition_run.with_name("recognition")
-    export(open_model(recognition_run), out, cache=recognition_run.with_name("cache"))
-    return out
+
+    def write(out: Path) -> None:
+        export(open_model(recognition_run), out, cache=recognition_run.with_name("cache"))
+
+    made = make_once(shared / "recognition-export", write)
+    return shutil.copytree(made, recognition_run.with_name("recognition"))
 
 
 @pytest.fixture(scope="session")

@@ -288,6 +288,7 @@ def test_the_python_of_the_readme_runs(directory: Path) -> None:
     assert fv.load("demo/fedpad").input.size == 96
 
 
+@pytest.mark.long
 def test_the_commands_of_the_readme_run_one_after_another(sets: Sets, directory: Path, command: Command) -> None:
     lines = "".join(code_blocks(read_page("README.md"), "console")).splitlines()
     commands = [line for line in lines if line.startswith("fedvisage ")]

@@ -35,6 +35,7 @@ def test_example_is_short_and_listed(path: Path) -> None:
     assert f"({path.name})" in (EXAMPLES / "README.md").read_text()
 
 
+@pytest.mark.long
 def test_train_and_compare_prints_a_table_of_both_methods(tmp_path: Path) -> None:
     output = run_example("train_and_compare.py", "runs", "--subjects", 4, "--rounds", 1, "--size", 32, cwd=tmp_path)
     assert "| FedPAD |" in output or "fedpad" in output
@@ -42,6 +43,7 @@ def test_train_and_compare_prints_a_table_of_both_methods(tmp_path: Path) -> Non
     assert [values["method"] for values in metrics] == ["fedpad", "single"]
 
 
+@pytest.mark.long
 def test_own_method_trains_with_its_loss(tmp_path: Path) -> None:
     small = [f"data.sites.{name}=synth: {name} subjects=4 frames=1 size=32" for name in "OCI"]
     small += ["data.target=synth: M subjects=4 frames=1 size=32", "input.size=32", "training.rounds=1"]
@@ -49,6 +51,7 @@ def test_own_method_trains_with_its_loss(tmp_path: Path) -> None:
     assert "smoothed" in output
 
 
+@pytest.mark.long
 def test_own_dataset_trains_on_arrays(tmp_path: Path) -> None:
     output = run_example("own_dataset.py", "runs", "--rounds", 1, cwd=tmp_path)
     metrics = json.loads((tmp_path / "runs" / "run" / "metrics.json").read_text())

@@ -190,6 +190,7 @@ def test_shell_completes_shipped_names_and_files(tmp_path: Path) -> None:
 HEAVY = ("torch", "numpy", "yaml", "fedvisage.methods", "fedvisage.studies.shipped")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "heavy"),
     [

@@ -39,6 +39,7 @@ def test_failure_is_reported_with_its_seed_and_finished_runs_are_not_repeated(
     assert output[3].endswith("test_that_fails_once")
 
 
+@pytest.mark.long
 def test_run_without_tests_counts_as_failed(tmp_path: Path) -> None:
     assert soak(tmp_path, 1) == 1
 

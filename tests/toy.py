@@ -318,6 +318,17 @@ def run_toy_once(content: Mapping[str, Any], out: Path) -> Metrics:
     return read_metrics(out / "metrics.json")
 
 
+def make_once(place: Path, make: Callable[[Path], object]) -> Path:
+    """Have the first worker that needs a directory make it; an interrupted one is made again."""
+    unfinished = place.with_name(f"{place.name}-unfinished")
+    with FileLock(place.with_name(f"{place.name}.lock")):
+        if not place.exists():
+            shutil.rmtree(unfinished, ignore_errors=True)
+            make(unfinished)
+            unfinished.rename(place)
+    return place
+
+
 def weights(out: Path) -> bytes:
     """Read the bytes of a run's final model."""
     return (out / "model.safetensors").read_bytes()

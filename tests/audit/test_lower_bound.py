@@ -30,6 +30,7 @@ def bounds(request: pytest.FixtureRequest) -> dict[str, Bound]:
     return {trial.name: lower_bound(trial, trial.releases, draws_of(0)) for trial in trials(claimed)}
 
 
+@pytest.mark.long
 def test_private_mechanism_stays_below_its_claim(bounds: dict[str, Bound]) -> None:
     private = {name: bound for name, bound in bounds.items() if name.startswith("private")}
     assert len(private) == 2
@@ -56,6 +57,7 @@ def gaussian(shift: float, sigma: float) -> ClaimTrial:
     return ClaimTrial("", Budget(1.0, 1e-5), release_at(0.0), release_at(shift))  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sigma", [0.5, 1.0, 4.0])
 def test_bound_is_below_the_true_epsilon_of_gaussian_noise(sigma: float) -> None:
     """Find the true ε at δ = 1e-5 by bisection on the closed form; two coordinates each move by 1."""
@@ -74,6 +76,7 @@ def test_bound_is_close_to_the_limit_of_the_number_of_releases() -> None:
     assert bound.epsilon == pytest.approx(math.log(0.0005 ** (1 / 500) / (1 - 0.0005 ** (1 / 500))), abs=1e-3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("chance", "other"), [(0.5, 0.2), (0.02, 0.02), (0.99, 0.4)])
 def test_bound_is_wrong_at_most_at_its_confidence(chance: float, other: float) -> None:
     """Sum over all pairs of counts, weighted by their probability: P[bound > ln(P/P')] ≤ 1 − confidence, here 0.9."""

@@ -356,6 +356,7 @@ def test_an_interrupted_run_can_be_resumed(
     assert deterministic_files(tmp_path / "run") == deterministic_files(finished_run)
 
 
+@pytest.mark.long
 def test_resume_in_an_empty_directory_starts_the_run_and_prints_it(
     command: Command, recipe_file: Path, tmp_path: Path
 ) -> None:

@@ -94,6 +94,7 @@ def test_enrolment_checks_pictures_with_exported_models(here: Path, pad: Path, r
         assert "attack" in refusal_of(*enrolment).message
 
 
+@pytest.mark.long
 def test_commands_decide_at_the_chosen_operating_points(here: Path, strict_pad: Path, recognition: Path) -> None:
     (here / "probes" / "anna").mkdir(parents=True)
     Image.fromarray(draw_photographs(draw_face())["one"]).save("probes/anna/face.png")

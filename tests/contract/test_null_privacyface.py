@@ -24,6 +24,7 @@ def test_privacyface_without_clusters_is_fedavg_with_public_fine_tuning(sets: Se
     assert run_to_weights(tree(sets, "privacyface"), tmp_path / "on") != conventional
 
 
+@pytest.mark.long
 def test_privacyface_without_clusters_and_public_fine_tuning_is_fedavg(sets: Sets, tmp_path: Path) -> None:
     fedavg = run_to_weights(tree(sets, "fedavg"), tmp_path / "fedavg")
     null = run_to_weights(tree(sets, "conventional"), tmp_path / "null", **(PLAIN | {"public_epochs": 0}))

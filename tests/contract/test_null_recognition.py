@@ -24,6 +24,7 @@ def kept_by(site: Path) -> dict[str, np.ndarray]:
     return {name.removeprefix("own/"): value.numpy() for name, value in load_file(last).items() if name[:4] == "own/"}
 
 
+@pytest.mark.long
 def test_fedfr_without_its_three_modules_is_fedavg(sets: Sets, tmp_path: Path) -> None:
     fedavg = run_to_weights(tree(sets, "fedavg"), tmp_path / "fedavg")
     assert run_to_weights(tree(sets, "fedfr"), tmp_path / "null", **OFF) == fedavg

@@ -219,6 +219,7 @@ def test_ended_cells_are_not_run_again(tiny_run: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_shared_models_of_single_sites_equal_those_of_a_run_without_the_target(tiny_run: Path, tmp_path: Path) -> None:
     record = Records(tiny_run / "records", TINY).get(Cell("single", 0, "A", 0))
     assert record is not None

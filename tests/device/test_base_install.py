@@ -43,6 +43,7 @@ def call_with_cache(python: Path, cache: Path, *words: str | Path) -> subprocess
     return subprocess.run([python, *words], env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.long
 def test_photograph_is_scored_by_a_published_pair(python: Path, scene: np.ndarray, tmp_path: Path) -> None:
     cache, photo = tmp_path / "cache", tmp_path / "photo.png"
     Image.fromarray(scene).save(photo)

@@ -266,6 +266,7 @@ def test_run_is_exported_and_scaled_by_the_deviation_of_its_held_out_scores(
     assert (threshold.value, threshold.far, threshold.frr) == (expected.value, expected.far, expected.frr)
 
 
+@pytest.mark.long
 def test_several_sets_weigh_equally_and_worse_ones_are_named(
     pad: Path, fused_export: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
@@ -286,6 +287,7 @@ def test_several_sets_weigh_equally_and_worse_ones_are_named(
     assert result.config.threshold.value == threshold_from_histograms(counts, "source-eer").value
 
 
+@pytest.mark.long
 def test_operating_points_of_three_sets_use_averages(pad: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     names = [str(sets[site]) for site in "ABC"]
     fuse([pad, pad], tmp_path / "out", scales=[2.0, 2.0], on=names, cache=tmp_path)

@@ -96,6 +96,7 @@ def test_invalid_points_are_refused(points: np.ndarray) -> None:
 
 @settings(max_examples=12, deadline=None)
 @given(st.lists(st.floats(-200, 300, width=32), min_size=10, max_size=10))
+@pytest.mark.long
 def test_arbitrary_points_give_a_bounded_pose(values: list[float]) -> None:
     points = np.array(values, np.float32).reshape(5, 2)
     try:

@@ -109,6 +109,7 @@ def test_points_that_no_face_has_are_implausible(fault: str, points: NDArray[np.
     assert not face_with(points).plausible, fault
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("angle", [0, 60, 75, 90, 180, 225, 270, 300])
 def test_turned_picture_has_the_points_of_its_face_or_none(portraits: Faces, angle: float) -> None:
     """The picture is turned by quarters; a face that then leans too far is refused. Points are in the original."""
@@ -124,6 +125,7 @@ def test_turned_picture_has_the_points_of_its_face_or_none(portraits: Faces, ang
     assert wrong <= (angle % 90 == 45)  # as without turning the picture: see above
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("turns", [0, 1, 2, 3])
 def test_face_that_fills_the_picture_is_found_on_each_side(portraits: Faces, detector: Detector, turns: int) -> None:
     find, without_border, with_border = make_upright_detector(), 0, 0

@@ -175,6 +175,7 @@ def test_other_images_of_one_site_reveal_its_change_and_are_refused(kits: Path, 
 # Learning rates: three equations. The smaller sites take one step of SGD, so their uploads are linear in the rate.
 
 
+@pytest.mark.long
 def test_learning_rates_reveal_the_site_with_more_steps_and_are_refused(kits: Path, sets: Sets, tmp_path: Path) -> None:
     rates: dict[float, dict[str, Any]] = {
         rate: {"training__optimizer": {"name": "sgd", "lr": rate}} for rate in (0.05, 0.1)
@@ -274,6 +275,7 @@ def test_a_resumed_run_with_a_changed_recipe_is_refused_under_the_same_name(tmp_
         open_memory(tmp_path, secure=None).check_use()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("subjects", [9, 4], ids=["renamed copy", "subset"])
 def test_copies_and_subsets_are_the_same_data(subjects: int, kits: Path, sets: Sets, tmp_path: Path) -> None:
     wire = partial(KitTransport, kits=kits, memory=tmp_path / "memory")

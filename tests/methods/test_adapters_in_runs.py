@@ -125,6 +125,7 @@ def test_missing_file_is_refused_before_any_output(sets: Sets, tmp_path: Path) -
         run_toy(content(sets, tmp_path / "nowhere.safetensors"), tmp_path / "run")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["fedlora", "fedstackfpad", "fedlora-faces"])
 def test_the_shipped_demos_run_shrunk(name: str, sets: Sets, tmp_path: Path) -> None:
     """With the recipe's own method and training, on sets and a network small enough for a test."""

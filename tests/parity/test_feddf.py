@@ -41,6 +41,7 @@ def student_of(**options: Any) -> Any:
     )
 
 
+@pytest.mark.long
 def test_student_approaches_the_ensemble_and_keeps_its_statistics() -> None:
     s = student_of(epochs=30, rate=0.01)
     images = torch.rand(8, 6, 32, 32, generator=torch.Generator().manual_seed(1))

@@ -244,6 +244,7 @@ def test_worst_images_are_the_furthest_errors_of_each_subject(run_with_images: P
     assert "Set M" in page
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("in_recipe", "in_call", "shown"),
     [

@@ -174,6 +174,7 @@ def test_workers_refuse_the_state_of_another_site(runs: Runs, sets: Sets, tmp_pa
         run_toy(content, runs.own, resume=True)
 
 
+@pytest.mark.long
 def test_run_without_a_checkpoint_records_its_environment_again(sets: Sets, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_toy(tree(sets, runtime__checkpoint_every=5), tmp_path / "run", reporter=InterruptingReporter(3))

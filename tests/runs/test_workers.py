@@ -261,6 +261,7 @@ class RepeatingTransport:
         return self._inner.commit(generation)
 
 
+@pytest.mark.long
 def test_failed_commit_can_be_repeated(sets: Sets, tmp_path: Path, parallel: Any) -> None:
     blocked = tmp_path / "parallel" / "sites" / "B"
     check_equal(tree(sets, **KEPT), tmp_path, partial(RepeatingTransport, wire=parallel, blocked=blocked))

@@ -32,6 +32,7 @@ def pictures() -> tuple[torch.Tensor, np.ndarray]:
     return images, images.permute(0, 2, 3, 1).contiguous().numpy()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", ["v1", "v1se", "v2", "v2se"])
 def test_graph_has_the_logits_of_the_converted_network(variant: str, tmp_path: Path) -> None:
     net = random_minifasnet(variant)
@@ -96,6 +97,7 @@ def test_another_network_is_refused_and_leaves_nothing(tmp_path: Path, fault: st
     assert list((tmp_path / "cache" / "models").iterdir()) == []
 
 
+@pytest.mark.long
 def test_recognition_network_becomes_a_start_and_a_graph_is_stored_unchanged(tmp_path: Path) -> None:
     net = published_networks.randomise(published_networks.Foamliu(16, 32, 32))
     torch.save(net.state_dict(), tmp_path / "face.pt", _use_new_zipfile_serialization=False)

@@ -137,6 +137,7 @@ def test_predict_prints_the_point_with_its_interval(run: Path, crops: Path) -> N
     assert "95 %" in lines[0]
 
 
+@pytest.mark.long
 def test_an_export_at_a_point_carries_it_in_config_card_and_pipeline(run: Path, tmp_path: Path) -> None:
     call("export", run, tmp_path / "strict", "--quiet", "--at", "apcer=10%")
     model = Exported.open(tmp_path / "strict")

@@ -183,6 +183,7 @@ def test_workers_give_the_same_bytes(run_with_look: Path, many: Sets, tmp_path: 
     assert deterministic_files(tmp_path / "run") == deterministic_files(run_with_look)
 
 
+@pytest.mark.long
 def test_resumed_run_keeps_the_sums_and_does_not_ask_again(run_with_look: Path, many: Sets, tmp_path: Path) -> None:
     content, method = content_of(many, federation__secure=DERIVED, training__rounds=2), METHODS["fedpad"]
     with pytest.raises(Interrupted):
@@ -335,6 +336,7 @@ def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return provision_kits(tmp_path_factory.mktemp("federation") / "kits")
 
 
+@pytest.mark.long
 def test_changed_images_of_a_site_end_the_second_look_and_not_the_training(
     kits: Path, many: Sets, tmp_path: Path
 ) -> None:

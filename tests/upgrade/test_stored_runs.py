@@ -43,6 +43,7 @@ def test_stored_model_has_the_recorded_figures(here: Path, name: str) -> None:
         assert now[figure] == pytest.approx(then[figure], abs=1e-4), figure
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", RUNS)
 def test_a_stored_run_is_reported(here: Path, name: str) -> None:
     (here / name / "report.html").unlink(missing_ok=True)

@@ -103,6 +103,7 @@ def test_context_of_each_picture_is_a_column(margins_set: Path, scenes: Path) ->
         assert int(context) <= 100 * shown < int(context) + 50
 
 
+@pytest.mark.long
 def test_pictures_on_their_side_and_filled_by_a_face_are_imported_upright(scenes: Path, tmp_path: Path) -> None:
     """Turned by a quarter, and cut to the face, in which the networks do not find it without surroundings."""
     detect, missed = make_detector(), 0

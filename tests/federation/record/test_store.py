@@ -108,6 +108,7 @@ def test_a_commit_has_the_same_bytes_from_memory_and_from_a_file(tmp_path: Path)
     assert contents[0] == contents[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("free", "in_files"), [(4, 0), (3, 3)])
 def test_large_states_stay_in_memory_if_the_machine_has_enough(tmp_path: Path, free: int, in_files: int) -> None:
     size = ROOM // 2 + 8

@@ -138,6 +138,7 @@ def test_every_domain_renders(domain: str, tmp_path: Path) -> None:
     assert (filmed.images.reshape(len(filmed), -1).std(1) > 10).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("generation", [1, 2])
 def test_people_have_the_skin_tone_and_age_that_they_are_drawn_with(generation: int, tmp_path: Path) -> None:
     rows = render(f"O generation={generation} subjects=6 videos=1 frames=1 size=32", tmp_path / "set").rows

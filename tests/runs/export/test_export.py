@@ -97,6 +97,7 @@ def test_export_names_no_site_and_no_path(sets: Sets, pad: Path) -> None:
         assert not [root for root in roots if root.encode() in content], path
 
 
+@pytest.mark.long
 def test_recognition_model_without_a_threshold_is_exported_with_a_notice(recognition_run: Path, tmp_path: Path) -> None:
     model = open_model(recognition_run)
     without = replace(model, saved=replace(model.saved, thresholds={}))
@@ -240,6 +241,7 @@ def test_wrong_export_calls_name_the_place(pad_run: Path, sets: Sets, tmp_path: 
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.long
 def test_model_without_a_target_is_compared_on_generated_pictures(sets: Sets, pad_run: Path, tmp_path: Path) -> None:
     model = untrained_model(sets, "fedpad", data__target=None)
     with_threshold = replace(model, saved=replace(model.saved, thresholds=open_model(pad_run).saved.thresholds))

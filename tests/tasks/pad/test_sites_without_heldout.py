@@ -39,6 +39,7 @@ def sets_without(sets: Sets, tmp_path: Path) -> Sets:
     return {**sets, "C": write_training_only(sets["C"], tmp_path / "C")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["fedpad", "ditto"])
 def test_the_other_sites_choose_the_threshold(name: str, sets_without: Sets, tmp_path: Path) -> None:
     metrics = run_toy(tree(sets_without, name, evaluation__every=1, evaluation__features=4), tmp_path / "run")

@@ -202,6 +202,7 @@ def test_requested_layernorms_are_selected() -> None:
     assert [tuple(parameter.shape) for parameter in affine(net, "layernorm")] == [(4,), (4,), (3,), (3,)]
 
 
+@pytest.mark.long
 def test_recipe_adapts_and_records_the_outcome(sets: Sets, tmp_path: Path) -> None:
     metrics = run_toy(tree(sets, evaluation__adapt="paper"), tmp_path / "run")
     assert metrics.part("adaptation") == {"model.adapted": 36}
