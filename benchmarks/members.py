@@ -1,12 +1,14 @@
-"""Complete sites at one server, as processes of this machine: ``python -m benchmarks.members [SITES]``.
+"""Complete sites at one server, as processes of this machine: ``python -m benchmarks.members [SITES] [--large]``.
 
 Each site has its own kit, certificate and connection. ``tests/distributed/many_sites.py`` measures members that only
-speak the protocol.
+speak the protocol. With ``--large`` they train a ViT-B with a ResNet's stem, and the peak of a run's process stands
+beside that of a worker that trains the site in a simulation.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
+import re
 import tempfile
 import threading
 import time
@@ -29,6 +31,7 @@ from fedvisage.recipe import Recipe, validate
 from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
 from fedvisage.tasks.catalogue import Setup
+from fedvisage.tasks.checks import Checks
 from fedvisage.tasks.opened import RunData
 from fedvisage.tasks.task import TrainingResult
 
@@ -46,15 +49,26 @@ def memory_of(processes: Sequence[psutil.Process]) -> list[float]:
     return memory
 
 
-def measure(count: int, folder: Path) -> None:
+def peak_of(process: psutil.Process) -> float:
+    """Return the largest resident memory that a process has had, in MiB, or 0 if it has ended."""
+    try:
+        status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
+    except OSError:
+        return 0.0
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    return int(found[1]) / 1024 if found else 0.0
+
+
+def measure(count: int, folder: Path, *, large: bool) -> None:
     """Print the memory of waiting sites and of a run's processes, and the time of its rounds."""
-    path = str(rendered(folder / "cache", "I", 4, 64))
+    size, batch = (224, 2) if large else (64, 8)
+    path = str(rendered(folder / "cache", "I", 4, size))
     sites = {f"site{number:02d}": path for number in range(count)}
     tree = {
-        "method": {"name": "fedpad", "network": {"width": 8}},
+        "method": {"name": "fedavg-vit-h"} if large else {"name": "fedpad", "network": {"width": 8}},
         "data": {"sites": sites},
-        "input": {"size": 64},
-        "training": {"rounds": 3, "local": {"batches": 1}, "batch": 8},
+        "input": {"size": size},
+        "training": {"rounds": 3, "local": {"batches": 1}, "batch": batch},
         "evaluation": {"every": 0},
         "federation": {"quorum": count, "deadline": WAIT},
         "runtime": {"threads": 1},
@@ -68,18 +82,48 @@ def measure(count: int, folder: Path) -> None:
         print(f"{count} sites connected after {time.monotonic() - began:.0f} s, with the start of their processes")
         waiting = memory_of([process for name, process in parents.items() if name != "server"])
         print(f"memory of a waiting site: median {median(waiting):.0f} MiB, at most {max(waiting):.0f}")
-        train(members, recipe, folder, parents)
+        at_site = train(members, recipe, folder, parents)
+    if large:
+        here = train_here(recipe, folder)
+        model = (folder / "run" / "model.safetensors").stat().st_size / 2**20
+        added = (at_site - here) / model
+        print(f"peak of a run's process at a site {at_site:.0f} MiB, of a worker in one process {here:.0f} MiB")
+        print(f"the difference is {added:.2f} times the model of {model:.0f} MiB")
 
 
-def train(members: Rehearsal, recipe: Recipe, folder: Path, parents: dict[str, psutil.Process]) -> None:
-    """Train, and print the largest memory of the run's processes and the time of its rounds."""
-    peaks, ended = dict[str, float](), threading.Event()
+def train_here(recipe: Recipe, folder: Path) -> float:
+    """Train with a worker for each site, and return the median of their peaks in MiB."""
+    workers = len(recipe.data.sites)
+    runtime = recipe.runtime.model_copy(update={"workers": workers})
+    peaks, ended, parent = dict[int, float](), threading.Event(), psutil.Process()
 
     def watch() -> None:
-        while not ended.wait(1):
+        while not ended.wait(0.1):
+            for child in parent.children(recursive=True):
+                peaks[child.pid] = max(peaks.get(child.pid, 0.0), peak_of(child))
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    out = folder / "here"
+    request = Request(
+        recipe.model_copy(update={"runtime": runtime}), out, folder / "cache", checks=Checks(allow_overlap=True)
+    )
+    run(request, Reporter(Console(), quiet=True))
+    ended.set()
+    watching.join()
+    return median(sorted(peaks.values())[-workers:])
+
+
+def train(members: Rehearsal, recipe: Recipe, folder: Path, parents: dict[str, psutil.Process]) -> float:
+    """Train, print the largest memory of the run's processes and the time of its rounds, and return the sites' peak."""
+    peaks, highest, ended = dict[str, float](), dict[str, float](), threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.3):
             for name, parent in parents.items():
-                memory = memory_of(parent.children(recursive=True))
-                peaks[name] = max([peaks.get(name, 0.0), *memory])
+                children = parent.children(recursive=True)
+                peaks[name] = max([peaks.get(name, 0.0), *memory_of(children)])
+                highest[name] = max([highest.get(name, 0.0), *map(peak_of, children)])
 
     def train_at_sites(setup: Setup, out: Path, data: RunData, reporter: Reporter) -> TrainingResult:
         return operator.train_in_federation(setup.recipe, out, reporter, members.operator, wait=WAIT)
@@ -96,8 +140,13 @@ def train(members: Rehearsal, recipe: Recipe, folder: Path, parents: dict[str, p
     )
     seconds = [row["seconds"] for row in read_lines(folder / "run" / ROUNDS)]
     print(f"rounds: {', '.join(f'{each:.1f}' for each in seconds)} s")
+    return median(value for name, value in highest.items() if name != "server")
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.members", description=(__doc__ or "").split(":")[0])
+    parser.add_argument("sites", nargs="?", type=int, default=20)
+    parser.add_argument("--large", action="store_true", help="train a model of 390 MB")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
-        measure(int(sys.argv[1]) if len(sys.argv) > 1 else 20, Path(made))
+        measure(options.sites, Path(made), large=options.large)
