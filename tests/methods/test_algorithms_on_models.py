@@ -125,6 +125,8 @@ HEAVY = {"name": "sgd", "lr": 0.01, "momentum": 0.9}
         ("feddyn", "resnet18", {"method__alpha": 0}, "method.alpha"),
         ("fedrep", "sphere20", {"method__sampled_classes": 4}, "method.sampled_classes"),
         ("fedbabu", "sphere20", {"method__sampled_classes": 4}, "method.sampled_classes"),
+        ("fedrep", "adapters", {"method__network__rank": 0}, "method.network.rank"),
+        ("fedbabu", "adapters", {"method__network__rank": 0}, "method.network.rank"),
         ("fedbabu", "resnet18", {"training__early_stop": {"patience": 2}}, "training.early_stop"),
         ("fedbn", "resnet18", {"training__start": "somewhere"}, "training.start"),
         ("fedbn", "iresnet18", {"training__pretrain": {"epochs": 1}}, "training.pretrain"),

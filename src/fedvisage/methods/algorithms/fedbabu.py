@@ -24,7 +24,7 @@ from fedvisage.federation.server import Server
 from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message
 from fedvisage.methods.algorithms import fedavg
-from fedvisage.methods.algorithms.fedrep import require_all_classes
+from fedvisage.methods.algorithms.fedrep import check_body_and_head
 from fedvisage.methods.models.model import GENERIC_AND_LOCAL, Loss, Model, keep_local
 from fedvisage.nn.optimizers import hold
 from fedvisage.recipe import Recipe
@@ -66,7 +66,7 @@ def server(s: Server) -> Iterator[None]:
 
 def check(recipe: Recipe) -> None:
     """Reject a run that may end before the round in which sites personalise the model."""
-    require_all_classes(recipe)
+    check_body_and_head(recipe)
     if recipe.training.early_stop is not None:
         raise UserError("recipe.training.early_stop", "ends a run before sites fine-tune the model; leave it out")
 

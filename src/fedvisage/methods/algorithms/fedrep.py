@@ -30,6 +30,7 @@ from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message, under
 from fedvisage.methods.algorithms import fedavg
 from fedvisage.methods.models.model import Loss, Model
+from fedvisage.nn.adapters import AdaptedNetwork
 from fedvisage.nn.optimizers import hold
 from fedvisage.recipe import MethodOptions, Recipe
 
@@ -76,12 +77,18 @@ def personal_model(site: Site, finished: Message) -> Message:
     return (under(f"{RESULT}/", finished) or finished) | under(HEAD, site.kept)
 
 
-def require_all_classes(recipe: Recipe) -> None:
-    """Reject samples of classes, whose centres train although the head is fixed."""
+def check_body_and_head(recipe: Recipe) -> None:
+    """Reject samples of classes, whose centres train although the head is fixed, and a body that cannot train."""
     if getattr(recipe.method, "sampled_classes", None) is not None:
         raise UserError(
             "recipe.method.sampled_classes",
             f"trains the sampled centres in every step, but {recipe.method.name} fixes them at times; leave it out",
+        )
+    network = getattr(recipe.method, "network", None)
+    if isinstance(network, AdaptedNetwork) and network.rank == 0 and not network.biases:
+        raise UserError(
+            "recipe.method.network.rank",
+            f"is 0, so that only the head trains, but {recipe.method.name} trains the body without it; give 1 or more",
         )
 
 
@@ -95,7 +102,7 @@ def fedrep(model: Model) -> Method:
         paper=PAPER,
         advice="A personal last layer per site, on a common body.",
         wrap_turn=lambda turn: with_own_head(turn, model),
-        check=require_all_classes,
+        check=check_body_and_head,
     )
     models = model.prediction.personal or {"generic": GENERIC, "own": Personal(personal_model)}
     return replace(method, prediction=replace(model.prediction, personal=models))
