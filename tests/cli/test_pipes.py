@@ -45,6 +45,7 @@ COMMANDS = (
     "serve --pad EXPORT --tls-cert PIPE --tls-key PIPE",
     "web fetch --archive PIPE --out out",
     "provision PIPE out",
+    "cosign PIPE --kit kit --out out",
     "status --kit PIPE",
 )
 

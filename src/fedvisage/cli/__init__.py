@@ -33,7 +33,7 @@ PANELS = {
         "web",
         "model",
     ),
-    "Federate": ("provision", "join", "server", "site", "status", "runs", "stop"),
+    "Federate": ("provision", "join", "server", "site", "cosign", "status", "runs", "stop"),
 }
 """The verbs by what a reader wants to do."""
 
