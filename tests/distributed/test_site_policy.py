@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.commands import output_of
 from tests.distributed.site_owners import FIRST, SECOND, key_of, prepare_owner, provision_owners, submit
 from tests.federation.kit_sites import open_trust
 from tests.refusals import Command, check_output, failed, refused
@@ -75,6 +76,13 @@ def test_commented_rules_are_valid_with_and_without_the_comments(tmp_path: Path)
     policy = read_policy(tmp_path, "A")
     assert policy is not None
     assert (policy.require, policy.rounds, policy.hours) == (("secure", "noise"), 100, 48)
+
+
+def test_command_prints_whole_fingerprints(kits: Path) -> None:
+    printed = output_of("site", "policy", kits / "sites" / "A")
+    values = "".join(line.split("│")[2].strip() for line in printed.splitlines() if line.count("│") == 3)
+    assert all(key_of(kits, name) in values for name in (FIRST, SECOND, "B", "C"))
+    assert key_of(kits, "A") in printed
 
 
 @pytest.mark.parametrize(

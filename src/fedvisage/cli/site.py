@@ -197,7 +197,9 @@ def print_rows(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*(rows[0] if rows else ["none"]))
+    table = Table()
+    for title in rows[0] if rows else ["none"]:
+        table.add_column(title, overflow="fold")  # keys and digests are compared, so none is cut
     for row in rows:
         table.add_row(*(Text(plain_line(str(value))) for value in row.values()))
     console().print(table)
