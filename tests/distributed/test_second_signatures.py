@@ -12,12 +12,13 @@ import yaml
 from tests.commands import output_of, refusal_of
 from tests.distributed.site_owners import FIRST, SECOND, VIEWER, key_of, prepare_owner, provision_owners, submit
 from tests.refusals import failed, refused
-from tests.toy import Sets, recipe_of, tree
+from tests.toy import Sets, quiet_reporter, recipe_of, tree
 
 from fedvisage import recipe as recipes
 from fedvisage.base.files import read_json, write_json
+from fedvisage.base.progress import Reporter
 from fedvisage.nvflare.certificates import certificates_in, credentials_in, fingerprint_of
-from fedvisage.nvflare.job import without_local_parts
+from fedvisage.nvflare.job import open_at_operator, without_local_parts
 from fedvisage.nvflare.kits import Kit, own_settings
 from fedvisage.nvflare.owner import statement
 from fedvisage.nvflare.owner.acceptance import AcceptedRun, accept_run
@@ -25,8 +26,14 @@ from fedvisage.nvflare.owner.record import SiteRecord
 from fedvisage.nvflare.owner.requests import Requests
 from fedvisage.nvflare.owner.statement import read_second_signature, verify_second
 from fedvisage.nvflare.owner.submission import NotReady, Submission
+from fedvisage.runs.request import Request
+from fedvisage.runs.run import run
+from fedvisage.tasks.catalogue import Setup
+from fedvisage.tasks.opened import RunData
+from fedvisage.tasks.task import TrainingResult
 
 TWO = "format: 1\nsignatures: 2"
+KIT_OF_SECOND = f"operators/{SECOND}"
 
 Owner = Callable[[str], Kit]
 
@@ -41,6 +48,10 @@ def owner(kits: Path, sets: Sets, tmp_path: Path) -> Owner:
     """Return site A with these rules."""
     kit = Path(shutil.copytree(kits / "sites" / "A", tmp_path / "kit"))
     return lambda policy: prepare_owner(kit, sets["A"], tmp_path / "state", policy)
+
+
+def travelling_tree(sets: Sets, **changes: Any) -> dict[str, Any]:
+    return recipes.tree_of(without_local_parts(recipe_of(tree(sets, "fedpad", training__rounds=3, **changes))))
 
 
 def accept(site: Kit, submission: Submission) -> AcceptedRun:
@@ -142,24 +153,33 @@ def test_approval_holds_for_both_operators(kits: Path, owner: Owner, sets: Sets,
         accept(site, submit(kits, sets, tmp_path))
 
 
-def test_command_signs_a_recipe_for_the_other_operator(kits: Path, sets: Sets, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["fedpad", "fedfr"])
+def test_command_signs_the_recipe_that_the_other_operators_run_submits(
+    method: str, kits: Path, sets: Sets, tmp_path: Path
+) -> None:
     recipe, second = tmp_path / "recipe.yaml", tmp_path / "second.json"
-    recipe.write_text(yaml.safe_dump(tree(sets, "fedpad")))
-    printed = output_of("cosign", recipe, "training.rounds=3", "--kit", kits / KIT_OF_SECOND, "--out", second)
-    travelling = without_local_parts(recipe_of(tree(sets, "fedpad", training__rounds=3)))
-    assert statement.digest_of_recipe(recipes.tree_of(travelling)) in printed
-    signature = read_second_signature(second, credentials_in(kits / "operator", at_server=False), travelling_tree(sets))
-    assert signature.keys() == {"time", "credential"}
+    recipe.write_text(yaml.safe_dump(tree(sets, method, runtime__workers=2)))
+    output_of("cosign", recipe, "training.rounds=3", "--kit", kits / KIT_OF_SECOND, "--out", second)
+    own = credentials_in(kits / "operator", at_server=False)
+
+    class Submitted(Exception):
+        """The run is about to be submitted."""
+
+    def submit_recipe(setup: Setup, out: Path, data: RunData, reporter: Reporter) -> TrainingResult:
+        submitted = recipes.tree_of(without_local_parts(setup.recipe))
+        assert read_second_signature(second, own, submitted).keys() == {"time", "credential"}
+        assert submitted["training"]["rounds"] == 3
+        raise Submitted
+
+    content = tree(sets, method, training__rounds=3)
+    request = Request(
+        recipe_of(content), tmp_path / "run", tmp_path / "cache", training=submit_recipe, opening=open_at_operator
+    )
+    with pytest.raises(Submitted):
+        run(request, quiet_reporter())
     text = second.read_text()
     assert str(sets["A"]) not in text, "paths of this machine stay here"
     assert str(sets["U"]) not in text
-
-
-KIT_OF_SECOND = f"operators/{SECOND}"
-
-
-def travelling_tree(sets: Sets, **changes: Any) -> dict[str, Any]:
-    return recipes.tree_of(without_local_parts(recipe_of(tree(sets, "fedpad", training__rounds=3, **changes))))
 
 
 def test_file_for_another_recipe_names_what_differs(kits: Path, sets: Sets, tmp_path: Path) -> None:

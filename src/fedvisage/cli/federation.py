@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedvisage.base.errors import UserError
+from fedvisage.base.files import CACHE
 from fedvisage.cli.options import (
     App,
     AsJson,
+    Cache,
     ProgressOptions,
     console,
     interruptible,
@@ -108,6 +110,7 @@ def finish(
 
 
 @app.command()
+@with_options()
 def cosign(
     recipe: Annotated[
         Path, typer.Argument(help="A recipe file (YAML), or the name of a shipped one.", autocompletion=recipe_files)
@@ -118,6 +121,8 @@ def cosign(
     *,
     kit: Annotated[Path, typer.Option(help="The second operator's kit.")],
     out: Annotated[Path, typer.Option(help="File for the signature, which goes to the other operator.")],
+    cache: Cache = CACHE,
+    progress: ProgressOptions,
 ) -> None:
     """Sign a recipe as its second operator, for sites with the rule `signatures: 2`."""
     from fedvisage.methods import read_method
@@ -126,7 +131,7 @@ def cosign(
     from fedvisage.studies.shipped import locate
 
     tree = read_with_overrides(locate(recipe, verb="run"), overrides or [])
-    digest = sign(validate(tree, read_method), kit, out)
+    digest = sign(validate(tree, read_method), kit, out, cache, progress.reporter())
     say(f"{out} → to the operator who runs it with --cosigned, within 7 days; digest of the recipe: sha256:{digest}")
 
 

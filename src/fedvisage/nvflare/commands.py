@@ -22,7 +22,7 @@ from fedvisage.nvflare.owner.statement import digest_of_recipe, write_second_sig
 from fedvisage.nvflare.rehearsal import train_in_rehearsal
 from fedvisage.recipe import Recipe, tree_of
 from fedvisage.runs.request import Request
-from fedvisage.runs.run import run
+from fedvisage.runs.run import resolve, run
 from fedvisage.tasks.catalogue import Setup
 from fedvisage.tasks.opened import RunData
 from fedvisage.tasks.task import TrainingResult
@@ -52,11 +52,15 @@ def run_over_nvflare(
     return run(replace(request, training=train, opening=open_at_operator), reporter)
 
 
-def cosign(recipe: Recipe, kit: Path, out: Path) -> str:
+def cosign(recipe: Recipe, kit: Path, out: Path, cache: Path, reporter: Reporter) -> str:
     """Write an operator's signature of a recipe for the runs of another operator, and return the recipe's digest."""
     opened = open_kit(kit, "operator")
-    credentials, tree = credentials_in(opened.path, at_server=False), tree_of(without_local_parts(recipe))
+    credentials = credentials_in(opened.path, at_server=False)
     check(credentials, opened.name)
+    # The recipe as a run on this machine would submit it.
+    runtime = recipe.runtime.model_copy(update={"workers": None})
+    setup = resolve(Request(recipe.model_copy(update={"runtime": runtime}), out, cache), reporter)
+    tree = tree_of(without_local_parts(setup.recipe))
     write_second_signature(out, credentials, tree)
     return digest_of_recipe(tree)
 

@@ -87,7 +87,8 @@ def read_second_signature(path: Path, credentials: Credentials, tree: Mapping[st
     if signed != tree:
         theirs, ours = (dict(flatten(each)) if isinstance(each, dict) else {} for each in (signed, tree))
         changed = sorted(key for key in theirs.keys() | ours.keys() if theirs.get(key) != ours.get(key))
-        raise UserError(str(path), f"is a signature of another recipe: {', '.join(changed[:5])} differ")
+        fault = f"is a signature of another recipe: {', '.join(changed[:5])} differ"
+        raise UserError(str(path), f"{fault}; give `cosign` the recipe and changes of this run, with these values")
     second = {key: str(content.get(key)) for key in ("time", "credential")}
     try:
         signer = _second_signer(second, tree, certificates_in(credentials.root)[0])
