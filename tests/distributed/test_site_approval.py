@@ -220,11 +220,14 @@ def test_commands_list_review_approve_and_refuse(
         ("run-1", FIRST),
         ("run-2", FIRST),
     ]
+    output = command("site", "pending", kit)[1]
+    assert "run: run-2" in output.splitlines()
+    assert f"operator: {FIRST} {key_of(kits, FIRST)}" in output.splitlines()
     assert command("site", "review", kit, "run-1", "--out", str(tmp_path / "page.html"))[0] == 0
     assert "run-1" in (tmp_path / "page.html").read_text()
     assert command("site", "approve", kit, "run-1")[0] == 0
     assert command("site", "refuse", kit, "run-2", "--because", "too long")[0] == 0
-    assert command("site", "pending", kit)[1].count("run-") == 0
+    assert command("site", "pending", kit)[1] == "waiting: no run\n"
     code, output, _ = command("site", "log", kit, "--json")
     decided = [(row["run"], row["decision"], row["because"]) for row in json.loads(output) if row["event"] == "decided"]
     assert decided == [("run-1", "approved", ""), ("run-2", "refused", "too long")]

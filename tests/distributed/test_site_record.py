@@ -295,13 +295,14 @@ def test_page_for_the_officer_lists_runs_refusals_and_decisions(
         assert word in page
 
 
-def test_log_command_prints_a_table_and_refuses_an_edited_record(
+def test_log_command_prints_a_line_per_entry_and_refuses_an_edited_record(
     site: Kit, record: SiteRecord, command: Command
 ) -> None:
     code, output, _ = command("site", "log", str(site.path), "--run", "run-2")
     assert code == 0
-    assert "run-2" in output
-    assert "run-3" not in output
+    lines = output.splitlines()
+    assert len(lines) == len([row for row in record.read() if row["run"] == "run-2"])
+    assert all("  run-2  " in line for line in lines)
     record.path.write_bytes(record.path.read_bytes().replace(b"run-3", b"run-9"))
     code, _, error = command("site", "log", str(site.path))
     assert code == 2

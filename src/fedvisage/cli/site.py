@@ -90,6 +90,9 @@ def policy(
     ] = None,
 ) -> None:
     """Write commented rules into a kit without any; otherwise check and print them."""
+    from rich.table import Table
+    from rich.text import Text
+
     from fedvisage.methods import read_method
     from fedvisage.nvflare.owner.commands import SiteFiles
     from fedvisage.recipe import load
@@ -98,7 +101,13 @@ def policy(
     site = SiteFiles(kit)
     if (written := site.write_policy()) is not None:
         say(f"{written}: edit it; the next run must meet it")
-    print_rows(site.check_policy(None if recipe is None else load(locate(recipe, verb="run"), (), read_method)))
+    rows = site.check_policy(None if recipe is None else load(locate(recipe, verb="run"), (), read_method))
+    table = Table()
+    for title in rows[0]:
+        table.add_column(title, overflow="fold")  # keys are compared, so none is cut
+    for row in rows:
+        table.add_row(*(Text(plain_line(str(value))) for value in row.values()))
+    console().print(table)
     say(f"key of this site, for the rules of other sites: {site.key}")
 
 
@@ -111,8 +120,9 @@ def pending(kit: Kit, as_json: AsJson = False) -> None:
     rows = [{"run": request.run, "asked": request.asked, **request.bound} for request in waiting]
     if as_json:
         print_json(rows)
-    else:
-        print_rows(rows)
+        return
+    for row in rows or [{"waiting": "no run"}]:
+        say(*(plain_line(f"{key}: {value}") for key, value in row.items()))
 
 
 @app.command()
@@ -163,9 +173,9 @@ def log(
     rows = [row for row in SiteFiles(kit).record.read() if run in ("", row["run"])]
     if as_json:
         print_json(rows)
-    else:
-        keys = ("number", "time", "event", "run")
-        print_rows([{key: row[key] for key in keys} | {"content": detail_of(row)} for row in rows])
+        return
+    for row in rows:
+        say(plain_line(f"{row['number']}  {row['time']}  {row['event']}  {row['run']}  {detail_of(row)}"))
 
 
 @app.command()
@@ -190,16 +200,3 @@ def compare(
     say(*(lines or ["the ledger has every field that left this site, and no other"]))
     if lines:
         raise typer.Exit(1)
-
-
-def print_rows(rows: list[dict[str, Any]]) -> None:
-    """Print rows as a table; their texts may be hostile."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table()
-    for title in rows[0] if rows else ["none"]:
-        table.add_column(title, overflow="fold")  # keys and digests are compared, so none is cut
-    for row in rows:
-        table.add_row(*(Text(plain_line(str(value))) for value in row.values()))
-    console().print(table)
