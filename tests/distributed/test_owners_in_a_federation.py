@@ -18,6 +18,7 @@ from fedvisage.nvflare.job import write_job
 from fedvisage.nvflare.kits import REHEARSAL, own_settings
 from fedvisage.nvflare.owner.commands import SiteFiles
 from fedvisage.nvflare.owner.policy import policy_path
+from fedvisage.nvflare.owner.statement import SECOND
 from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
 from fedvisage.recipe import set_value, tree_of, validate
 from fedvisage.runs.directory import NAME
@@ -168,3 +169,20 @@ def test_each_rule_holds_against_an_operator_and_against_a_server_that_lies(
         runs = [str(read_json(tmp_path / by / NAME)["run"]) for by in ("operator", "server")]
         left = [row for row in SiteFiles(owners.sites[name].path).record.read() if row["event"] == "sent"]
         assert not any(row["run"] in runs for row in left)
+
+
+@pytest.mark.usefixtures("same_rules_afterwards")
+def test_rule_for_two_signatures_holds_against_one_operator_and_against_a_server_that_copies_a_signature(
+    owners: Rehearsal, sets: Sets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kit in owners.sites.values():
+        policy_path(kit.path).write_text("format: 1\nsignatures: 2\n")
+    with failed(RunFailed, "rule signatures", "A", "B", "C"):
+        run_through(owners, content(sets, 3), tmp_path / "operator")
+
+    def write_job_with_a_copy(directory: Path, job: Any, sites: Any, signature: Any) -> None:
+        write_job(directory, job, sites, signature | {SECOND: dict(signature)})
+
+    monkeypatch.setattr(operator, "write_job", write_job_with_a_copy)
+    with failed(RunFailed, "second operator's signature", "A", "B", "C"):
+        run_through(owners, content(sets, 3), tmp_path / "server")
