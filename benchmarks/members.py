@@ -8,7 +8,6 @@ beside that of a worker that trains the site in a simulation.
 from __future__ import annotations
 
 import argparse
-import re
 import tempfile
 import threading
 import time
@@ -28,6 +27,7 @@ from fedvisage.nvflare.job import open_at_operator
 from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
 from fedvisage.nvflare.status import status_of
 from fedvisage.recipe import Recipe, validate
+from fedvisage.runs.directory import peak_kb
 from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
 from fedvisage.tasks.catalogue import Setup
@@ -47,16 +47,6 @@ def memory_of(processes: Sequence[psutil.Process]) -> list[float]:
         except psutil.Error:
             continue
     return memory
-
-
-def peak_of(process: psutil.Process) -> float:
-    """Return the largest resident memory that a process has had, in MiB, or 0 if it has ended."""
-    try:
-        status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
-    except OSError:
-        return 0.0
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    return int(found[1]) / 1024 if found else 0.0
 
 
 def measure(count: int, folder: Path, *, large: bool) -> None:
@@ -95,12 +85,12 @@ def train_here(recipe: Recipe, folder: Path) -> float:
     """Train with a worker for each site, and return the median of their peaks in MiB."""
     workers = len(recipe.data.sites)
     runtime = recipe.runtime.model_copy(update={"workers": workers})
-    peaks, ended, parent = dict[int, float](), threading.Event(), psutil.Process()
+    peaks, ended, parent = dict[int, int](), threading.Event(), psutil.Process()
 
     def watch() -> None:
         while not ended.wait(0.1):
             for child in parent.children(recursive=True):
-                peaks[child.pid] = max(peaks.get(child.pid, 0.0), peak_of(child))
+                peaks[child.pid] = max(peaks.get(child.pid, 0), peak_kb(child.pid) or 0)
 
     watching = threading.Thread(target=watch, daemon=True)
     watching.start()
@@ -111,19 +101,19 @@ def train_here(recipe: Recipe, folder: Path) -> float:
     run(request, Reporter(Console(), quiet=True))
     ended.set()
     watching.join()
-    return median(sorted(peaks.values())[-workers:])
+    return median(sorted(peaks.values())[-workers:]) / 1024
 
 
 def train(members: Rehearsal, recipe: Recipe, folder: Path, parents: dict[str, psutil.Process]) -> float:
     """Train, print the largest memory of the run's processes and the time of its rounds, and return the sites' peak."""
-    peaks, highest, ended = dict[str, float](), dict[str, float](), threading.Event()
+    memory, peaks, ended = dict[str, float](), dict[str, int](), threading.Event()
 
     def watch() -> None:
         while not ended.wait(0.3):
             for name, parent in parents.items():
                 children = parent.children(recursive=True)
-                peaks[name] = max([peaks.get(name, 0.0), *memory_of(children)])
-                highest[name] = max([highest.get(name, 0.0), *map(peak_of, children)])
+                memory[name] = max([memory.get(name, 0.0), *memory_of(children)])
+                peaks[name] = max([peaks.get(name, 0), *(peak_kb(child.pid) or 0 for child in children)])
 
     def train_at_sites(setup: Setup, out: Path, data: RunData, reporter: Reporter) -> TrainingResult:
         return operator.train_in_federation(setup.recipe, out, reporter, members.operator, wait=WAIT)
@@ -134,13 +124,13 @@ def train(members: Rehearsal, recipe: Recipe, folder: Path, parents: dict[str, p
     run(request, Reporter(Console(), quiet=True))
     ended.set()
     watching.join()
-    at_sites = [memory for name, memory in peaks.items() if name != "server"]
+    at_sites = [largest for name, largest in memory.items() if name != "server"]
     print(
-        f"memory of a run's process at a site: median {median(at_sites):.0f} MiB, at the server {peaks['server']:.0f}"
+        f"memory of a run's process at a site: median {median(at_sites):.0f} MiB, at the server {memory['server']:.0f}"
     )
     seconds = [row["seconds"] for row in read_lines(folder / "run" / ROUNDS)]
     print(f"rounds: {', '.join(f'{each:.1f}' for each in seconds)} s")
-    return median(value for name, value in highest.items() if name != "server")
+    return median(peak for name, peak in peaks.items() if name != "server") / 1024
 
 
 if __name__ == "__main__":

@@ -118,8 +118,8 @@ def recognition(recognition_run: Path, shared: Path) -> Path:
     def write(out: Path) -> None:
         export(open_model(recognition_run), out, cache=recognition_run.with_name("cache"))
 
-    made = make_once(shared / "recognition-export", write)
-    return shutil.copytree(made, recognition_run.with_name("recognition"))
+    exported = make_once(shared / "recognition-export", write)
+    return shutil.copytree(exported, recognition_run.with_name("recognition"))
 
 
 @pytest.fixture(scope="session")

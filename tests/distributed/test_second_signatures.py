@@ -182,7 +182,9 @@ def test_command_signs_the_recipe_that_the_other_operators_run_submits(
     assert str(sets["U"]) not in text
 
 
-def test_file_for_another_recipe_names_what_differs(kits: Path, sets: Sets, tmp_path: Path) -> None:
+def test_signature_of_another_recipe_is_refused_with_the_keys_that_differ(
+    kits: Path, sets: Sets, tmp_path: Path
+) -> None:
     second, own = tmp_path / "second.json", credentials_in(kits / "operator", at_server=False)
     statement.write_second_signature(
         second, credentials_in(kits / KIT_OF_SECOND, at_server=False), travelling_tree(sets)

@@ -227,7 +227,7 @@ def test_commands_list_review_approve_and_refuse(
     assert "run-1" in (tmp_path / "page.html").read_text()
     assert command("site", "approve", kit, "run-1")[0] == 0
     assert command("site", "refuse", kit, "run-2", "--because", "too long")[0] == 0
-    assert command("site", "pending", kit)[1] == "waiting: no run\n"
+    assert command("site", "pending", kit)[1] == "no run waits for approval\n"
     code, output, _ = command("site", "log", kit, "--json")
     decided = [(row["run"], row["decision"], row["because"]) for row in json.loads(output) if row["event"] == "decided"]
     assert decided == [("run-1", "approved", ""), ("run-2", "refused", "too long")]

@@ -125,7 +125,7 @@ def test_viewer_sees_a_federation_and_can_neither_submit_nor_end_a_run(
     assert {site.name for site in status.sites} == set(SITES)
     assert {"server", "A"} & {certificate.name for certificate in status.certificates}
     viewer = open_kit(place, "viewer")
-    # What follows does not use our commands, which refuse the kit.
+    # Our commands refuse the kit, so these calls go to NVFlare directly.
     recipe = without_local_parts(recipe_of(tree(sets, "fedpad")))
     signature = sign_run(credentials_in(place, at_server=False), "stolen", recipes.tree_of(recipe))
     write_job(tmp_path / "job", Job("stolen", recipe), SITES, signature)

@@ -169,7 +169,7 @@ def status(
 
     kit = kit or directory  # earlier versions took an argument
     if kit is None:
-        raise UserError("--kit", "is missing; give the operator's kit")
+        raise UserError("--kit", "is missing; give an operator's or viewer's kit")
     if sum((as_json, metrics, html is not None, serve is not None)) > 1:
         raise UserError("status", "has one output format; give only one of --json, --metrics, --html and --serve")
     if html is not None:

@@ -121,7 +121,9 @@ def pending(kit: Kit, as_json: AsJson = False) -> None:
     if as_json:
         print_json(rows)
         return
-    for row in rows or [{"waiting": "no run"}]:
+    if not rows:
+        say("no run waits for approval")
+    for row in rows:
         say(*(plain_line(f"{key}: {value}") for key, value in row.items()))
 
 

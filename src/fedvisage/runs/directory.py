@@ -91,9 +91,9 @@ def peak_rss_mb(workers: Iterable[int] = ()) -> float:
     return round((own_peak + sum(workers)) / 1024, 1)
 
 
-def peak_kb() -> int | None:
-    """Return the peak memory of this process in KiB; None if the system does not report it."""
-    peak = _field("/proc/self/status", "VmHWM")
+def peak_kb(process: int | None = None) -> int | None:
+    """Return the peak memory of a process, or of this one, in KiB; None if the system does not report it."""
+    peak = _field(f"/proc/{process or 'self'}/status", "VmHWM")
     return int(peak.split()[0]) if peak else None
 
 

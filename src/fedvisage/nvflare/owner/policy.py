@@ -35,7 +35,7 @@ class Policy(Section):
     operators: Keys | None = Field(None, min_length=1)
     """The operators whose runs the site accepts, by name, with the fingerprints of their keys."""
     signatures: int = Field(1, ge=1, le=2)
-    """2: a second one of these operators must have signed the recipe (``fedvisage cosign``)."""
+    """2: a second of these operators must also have signed the recipe (``fedvisage cosign``)."""
     members: Keys | None = None
     """The other sites, with the fingerprints of their keys; runs with further sites need approval. Secure sums check
     the keys; in other runs the server sees the upload."""
@@ -223,7 +223,7 @@ approve: always
 # rounds: 100              # most rounds of a run
 # epochs: 5                # most epochs per round
 # image_size: 256          # most pixels per side
-# signatures: 2            # a second one of the operators must sign the recipe
+# signatures: 2            # a second operator must also sign the recipe
 # hours: 48                # most hours from the acceptance of a run to its end
 # processor_hours: 200     # most hours of processor time of a run
 # runs_per_week: 10        # a run that continues counts once

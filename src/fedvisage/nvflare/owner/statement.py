@@ -118,7 +118,8 @@ def _second_signer(
     if role_of(signer) != OPERATOR:
         raise NotReady("refuses the job: the second signature is not an operator's")
     if not -AHEAD <= age <= VALID:
-        raise NotReady(f"refuses the job: the second operator's signature is older than {VALID.days} days; sign again")
+        dated = f"the second operator's signature is of {second['time'][:10]}, and is valid for {VALID.days} days"
+        raise NotReady(f"refuses the job: {dated}; sign again; are the clocks right?")
     return signer
 
 
