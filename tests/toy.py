@@ -16,6 +16,7 @@ from filelock import FileLock
 from rich.console import Console
 
 from fedvisage import recipe as recipes
+from fedvisage.base.files import write_atomically
 from fedvisage.base.progress import Reporter
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.writer import Writer
@@ -288,16 +289,20 @@ def run_under_same_name(other: Path, content: Mapping[str, Any], out: Path, **op
 
 
 def forget_method(out: Path) -> None:
-    """Remove the record of a method that was passed in from a run's directory, and its digest from the checkpoints."""
+    """Remove the record of a method that was passed in from a run's directory, and its digest from the checkpoints.
+
+    The record is removed last, so that a process killed in between starts over.
+    """
     path = out / "environment.json"
     if path.exists() and '"method"' in path.read_text():
         environment = json.loads(path.read_text())
         del environment["method"]
-        path.write_text(json.dumps(environment))
+        text = json.dumps(environment).encode()
         for checkpoint in (out / CHECKPOINTS).glob("*.safetensors"):
             tensors, values = read_sealed(checkpoint, "")
-            values["digests"][path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+            values["digests"][path.name] = hashlib.sha256(text).hexdigest()
             write_sealed(checkpoint, tensors, values)
+        write_atomically(path, text)
 
 
 def run_toy_once(content: Mapping[str, Any], out: Path) -> Metrics:

@@ -150,7 +150,7 @@ class Kits:
                 prepare_site(opened, str(self.data))
         name = opened.name
         self._check_handshake(credentials, name, at_server=kind == "server")
-        if kind != "operator":
+        if kind in ("server", "site"):
             resources = json.loads((kit / "local" / "resources.json").read_bytes())
             allowed = resources["class_allow_list"], resources["class_list_enforcement_mode"]
             if [len(allowed[0]), allowed[1]] != [3, "enforce"] or not all(each.startswith(OURS) for each in allowed[0]):

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -86,7 +87,8 @@ class Machine:
     def wait(self, kill_after: float | None = None) -> End:
         assert self._process.stdout is not None
         if kill_after is not None and not select.select([self._process.stdout], [], [], kill_after)[0]:
-            os.killpg(self.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # the run has just ended
+                os.killpg(self.pid, signal.SIGKILL)
         return End(**json.loads(self._line()))
 
     def _line(self) -> bytes:
@@ -108,6 +110,7 @@ def main() -> None:
             if pid == 0:
                 os.close(reader)
                 _child(order, writer)
+            os.setpgid(pid, pid)
             os.close(writer)
             answers.write(f"{pid}\n".encode())
             with os.fdopen(reader, "rb") as file:
@@ -128,7 +131,6 @@ def _warm_up() -> None:
 
 
 def _child(order: Mapping[str, Any], writer: int) -> None:
-    os.setsid()
     end = _run(order)
     os.write(writer, json.dumps({"how": end.how, "message": end.message}).encode())
     os._exit(0)

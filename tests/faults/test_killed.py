@@ -54,8 +54,9 @@ def test_run_killed_at_random_ends_in_the_same_bytes(kind: str, machine: Machine
 
     while kills < KILLS:
         out, runs, patience, sent = tmp_path / str(runs), runs + 1, PATIENCE, list[dict[str, Any]]()
-        while machine.run(whole.content, out, **(draw_kill() if patience else {})).how == KILLED:
+        while (end := machine.run(whole.content, out, **(draw_kill() if patience else {}))).how == KILLED:
             kills, patience, sent = kills + 1, patience - 1, read_ledger(out, sent)
+        assert end.how == FINISHED, end.message
         read_ledger(out, sent)
         assert deterministic_files(out) == whole.files
         assert not list(out.rglob("*.part")), "unfinished files are removed"
@@ -73,7 +74,7 @@ def read_ledger(out: Path, sent: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def short(machine: Machine, sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     """An uninterrupted run of one round."""
-    content = tree(sets, training__rounds=1, evaluation__every=0)
+    content = tree(sets, split.METHOD, training__rounds=1, evaluation__every=0)
     out, began = tmp_path_factory.mktemp("short") / "whole", time.monotonic()
     assert machine.run(content, out).how == FINISHED
     return Whole(content, deterministic_files(out), time.monotonic() - began)
@@ -86,3 +87,16 @@ def test_run_killed_at_one_of_its_first_file_operations_is_resumed(
     assert machine.run(short.content, tmp_path / "run", kill_at=operation).how == KILLED
     assert machine.run(short.content, tmp_path / "run").how == FINISHED
     assert deterministic_files(tmp_path / "run") == short.files
+
+
+@pytest.mark.parametrize("operation", range(1, 13))
+def test_run_killed_again_while_it_is_being_resumed_ends_in_the_same_bytes(
+    operation: int, machine: Machine, short: Whole, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    assert machine.run(short.content, out, kill_at=100).how == KILLED
+    assert (out / "checkpoints" / "000001.safetensors").exists()
+    assert machine.run(short.content, out, kill_at=operation).how == KILLED
+    end = machine.run(short.content, out)
+    assert end.how == FINISHED, end.message
+    assert deterministic_files(out) == short.files
