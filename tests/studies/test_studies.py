@@ -17,9 +17,15 @@ from fedvisage.studies.study import load_study, printing_errors, quoted_figures,
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "recipes" / "studies"
 STUDIES = [path for path in sorted(FOLDER.glob("*.yaml")) if not path.stem.endswith("-size")]
-DEMO_ONLY = {"fedsis-leakage-demo", "personal-demo", "unseen-cameras-demo", "unseen-media-demo"}
+DEMO_ONLY = {
+    "fedsis-leakage-demo",
+    "personal-demo",
+    "privacy-per-person-demo",
+    "unseen-cameras-demo",
+    "unseen-media-demo",
+}
 """Lengths of cut tokens depend on the network, unseen media are rendered, and no paper compares all these personal
-models, so there are no studies at paper size."""
+models or guarantees, so there are no studies at paper size."""
 DEMOS = [path for path in STUDIES if path.stem.endswith("-demo") and path.stem not in DEMO_ONLY]
 RECIPES = sorted(path for folder in ("demo", "paper", "real") for path in (ROOT / "recipes" / folder).glob("*.yaml"))
 OWN_ROWS = {
@@ -188,7 +194,9 @@ def test_printed_mean_is_independent_of_the_order_of_targets() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", [*DEMOS, FOLDER / "personal-demo.yaml"], ids=stem_of)
+@pytest.mark.parametrize(
+    "path", [*DEMOS, *(FOLDER / f"{name}.yaml" for name in ("personal-demo", "privacy-per-person-demo"))], ids=stem_of
+)
 def test_study_runs_end_to_end_at_smoke_size(path: Path, tmp_path: Path) -> None:
     cache = tmp_path.parent / "smoke-sets"
     table = run_study(path, tmp_path / "out", cache, discard, smoke=True)
