@@ -1,10 +1,16 @@
 """The network of FedPAD: its shape, its seed, and the features before its last layer."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from pydantic import ValidationError
+from timm.models.resnet import BasicBlock
+from timm.models.resnet import ResNet as TimmResNet
 
 from fedvisage.nn.compute import resolve_compute
+from fedvisage.nn.inputs import CHANNELS
 from fedvisage.nn.resnet import ResNet18, pooled_features, resnet18
 
 
@@ -22,6 +28,37 @@ def test_any_size_gives_one_logit_that_follows_from_the_features() -> None:
         features = pooled_features(model, images)
         assert features.shape == (2, 64)
         assert torch.equal(model.get_submodule("fc")(features), model(images))
+
+
+@pytest.mark.parametrize(("width", "colour"), [(8, "rgb"), (16, "rgb+hsv"), (64, "rgb+hsv")])
+def test_network_has_the_names_weights_outputs_and_gradients_of_timms(width: int, colour: str) -> None:
+    torch.manual_seed(width)
+    own = resnet18(ResNet18(width=width), colour)
+    after_own = torch.get_rng_state()
+    torch.manual_seed(width)
+    channels = (width, 2 * width, 4 * width, 8 * width)
+    other = TimmResNet(BasicBlock, (2, 2, 2, 2), num_classes=1, in_chans=CHANNELS[colour], channels=channels)
+    assert torch.equal(torch.get_rng_state(), after_own)
+    assert list(own.state_dict()) == list(other.state_dict())
+    assert all(torch.equal(own.state_dict()[name], value) for name, value in other.state_dict().items())
+    images = torch.rand(3, CHANNELS[colour], 40, 40)
+    for net in (own, other):
+        with torch.no_grad():
+            for weight in net.parameters():
+                weight.add_(0.01)  # no residual branch is zero any more
+        net(images).square().sum().backward()
+        net.eval()
+    for mine, theirs in zip(own.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=0, atol=0)
+    assert torch.equal(own(images), other(images))
+
+
+@pytest.mark.long
+def test_building_the_network_imports_neither_timm_nor_torchvision() -> None:
+    build = "from fedvisage.nn.resnet import ResNet18, resnet18; resnet18(ResNet18(), 'rgb')"
+    check = f"import sys; {build}; print(sorted({{'timm', 'torchvision'}} & sys.modules.keys()))"
+    result = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert result.stdout == "[]\n"
 
 
 @pytest.mark.parametrize("width", [0, 12, 128])

@@ -29,20 +29,66 @@ class ResNet18(Section):
         return "" if self.norm in (None, "batch") else f"network.norm: {self.norm}"
 
 
-def resnet18(options: ResNet18, colour: str) -> nn.Module:
-    """Build the network with random weights; timm's initialisation uses the caller's random stream."""
-    from timm.models.resnet import BasicBlock, ResNet
+STEM = 64
+"""Channels of the first convolution at every width, as in timm's narrow ResNets."""
+STAGES = ("conv1", "bn1", "act1", "maxpool", "layer1", "layer2", "layer3", "layer4")
 
-    channels = tuple(options.width * factor for factor in (1, 2, 4, 8))
-    net = ResNet(
-        BasicBlock,
-        (2, 2, 2, 2),
-        num_classes=1,
-        in_chans=CHANNELS[colour],
-        channels=channels,
-        stem_width=options.width,
-    )
-    return replace_batchnorm(net, options.norm or "batch")
+
+class ResidualBlock(nn.Module):
+    """Two 3×3 convolutions, added to the input, which a 1×1 convolution adapts if the shape changes."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        """Halve height and width if the stride is 2."""
+        super().__init__()
+        shortcut = None
+        if (inputs, stride) != (width, 1):
+            shortcut = nn.Sequential(nn.Conv2d(inputs, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+        self.conv1, self.bn1 = nn.Conv2d(inputs, width, 3, stride, padding=1, bias=False), nn.BatchNorm2d(width)
+        self.act1 = nn.ReLU(inplace=True)
+        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
+        self.act2 = nn.ReLU(inplace=True)
+        self.downsample = shortcut
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Return the block's maps."""
+        change = self.bn2(self.conv2(self.act1(self.bn1(self.conv1(values)))))
+        change += values if self.downsample is None else self.downsample(values)
+        return cast(Tensor, self.act2(change))
+
+
+class ResNet(nn.Module):
+    """ResNet-18 with one logit, with the names, and at the same seed the initial weights, of timm's.
+
+    K. He, X. Zhang, S. Ren, J. Sun, "Deep Residual Learning for Image Recognition", CVPR 2016, Table 1. It stands here
+    because importing timm takes 140 MiB and seconds in each process of a site.
+    """
+
+    def __init__(self, channels: int, width: int) -> None:
+        """Draw the weights; each residual branch begins as zero."""
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(channels, STEM, 7, 2, padding=3, bias=False), nn.BatchNorm2d(STEM)
+        self.act1, self.maxpool = nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, padding=1)
+        inputs = STEM
+        for stage, outputs in enumerate((width, 2 * width, 4 * width, 8 * width), start=1):
+            first = ResidualBlock(inputs, outputs, stride=1 if stage == 1 else 2)
+            self.add_module(f"layer{stage}", nn.Sequential(first, ResidualBlock(outputs, outputs, stride=1)))
+            inputs = outputs
+        self.global_pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.fc = nn.Linear(inputs, 1)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            elif isinstance(module, ResidualBlock):
+                nn.init.zeros_(module.bn2.weight)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return a logit per image."""
+        return cast(Tensor, self.fc(pooled_features(self, images)))
+
+
+def resnet18(options: ResNet18, colour: str) -> nn.Module:
+    """Build the network with random weights from the caller's random stream."""
+    return replace_batchnorm(ResNet(CHANNELS[colour], options.width), options.norm or "batch")
 
 
 def pooled_features(net: nn.Module, images: Tensor, change: Callable[[str, Tensor], Tensor] | None = None) -> Tensor:
@@ -50,10 +96,9 @@ def pooled_features(net: nn.Module, images: Tensor, change: Callable[[str, Tenso
 
     ``change`` maps the name of a stage and its maps to the maps that the next stage receives.
     """
-    head = net.forward_head
-    if change is None:
-        return cast(Tensor, head(net.forward_features(images), pre_logits=True))  # type: ignore[operator]
     values = images
-    for name in ("conv1", "bn1", "act1", "maxpool", "layer1", "layer2", "layer3", "layer4"):
-        values = change(name, net.get_submodule(name)(values))
-    return cast(Tensor, head(values, pre_logits=True))  # type: ignore[operator]
+    for name in STAGES:
+        values = getattr(net, name)(values)
+        if change is not None:
+            values = change(name, values)
+    return cast(Tensor, net.global_pool(values))  # type: ignore[operator]

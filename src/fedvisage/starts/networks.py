@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, get_args
+from typing import get_args
 
 import torch
 from pydantic import ValidationError
@@ -15,7 +15,7 @@ from fedvisage.base.errors import UserError, choice_hint
 from fedvisage.nn.face_networks import LAST, FaceNetwork, NetworkName, face_network
 from fedvisage.nn.inputs import CHANNELS
 from fedvisage.nn.minifasnet import INNER, MiniFASNet, Variant, minifasnet
-from fedvisage.nn.resnet import ResNet18, resnet18
+from fedvisage.nn.resnet import ResNet18, pooled_features, resnet18
 from fedvisage.nn.text_head import TEXTS
 from fedvisage.nn.timm_network import TimmNetwork, timm_network
 from fedvisage.nn.vit import IMAGENET_MEAN, IMAGENET_STD, REDUCTION
@@ -338,7 +338,4 @@ class _PooledFeatures(nn.Module):
         self.net = net
 
     def forward(self, images: Tensor) -> Tensor:
-        net: Any = self.net
-        inputs = torch.cat([images, torch.zeros_like(images)], dim=1)
-        features: Tensor = net.forward_head(net.forward_features(inputs), pre_logits=True)
-        return features
+        return pooled_features(self.net, torch.cat([images, torch.zeros_like(images)], dim=1))
