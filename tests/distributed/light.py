@@ -18,6 +18,7 @@ from nvflare.fuel.f3.drivers.driver_params import DriverParams
 
 from fedvisage.federation.wire.schema import MessageLimits
 from fedvisage.nvflare import bounds, transport
+from fedvisage.nvflare.cells import SWITCH_INTERVAL
 
 CHANNEL, TOPIC = "light", "order"
 LIMITS = MessageLimits(tensors=4, size=1 << 20, largest=1 << 20)
@@ -54,6 +55,7 @@ def main() -> None:
     """Hold members until the process that started this one ends its input."""
     kits, port, first, last = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
     torch.set_num_threads(1)
+    sys.setswitchinterval(SWITCH_INTERVAL)  # fifty members share this process
     bounds.install()
     for number in range(first, last):
         name = f"site-{number}"

@@ -25,6 +25,7 @@ from fedvisage.federation.wire.message import Order
 from fedvisage.nvflare import bounds
 from fedvisage.nvflare.admission import Admission, AdmissionListener, listen_with_admission
 from fedvisage.nvflare.authority import FederationFile
+from fedvisage.nvflare.cells import SWITCH_INTERVAL
 from fedvisage.nvflare.kits import own_settings
 from fedvisage.nvflare.membership import provision
 from fedvisage.nvflare.rehearsal import free_port
@@ -69,6 +70,7 @@ def federation(kits: Path) -> Iterator[tuple[Cell, Admission]]:
     }
     provision(FederationFile.model_validate(content), kits)
     bounds.install()
+    sys.setswitchinterval(SWITCH_INTERVAL)
     admission = Admission(kits / "server", lambda text: None)
     admission.read()
     listen_with_admission(admission, own_settings(kits / "server"))

@@ -30,7 +30,7 @@ from nvflare.fuel.sec.audit import Auditor, AuditService
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.federation.secure.memory import ALLOW, PLAIN
 from fedvisage.nvflare.admission import Admission, listen_with_admission
-from fedvisage.nvflare.cells import rules
+from fedvisage.nvflare.cells import SWITCH_INTERVAL, rules
 from fedvisage.nvflare.cells.local_socket import DRIVERS, SCHEME, LocalSocketDriver
 from fedvisage.nvflare.certificates import Credentials, check, credentials_in, expiry_of, warning
 from fedvisage.nvflare.greeting import address_in, announce_leave, wait_for_admission
@@ -104,6 +104,7 @@ def serve(kit: Kit, terminal: Terminal, *, port: int | None = None) -> None:
         _ = admission.stopped  # refuse a damaged file before the start
         admission.until[kit.name] = expiry_of(credentials_in(kit.path, at_server=True))
         listen_with_admission(admission, own_settings(kit.path))
+        sys.setswitchinterval(SWITCH_INTERVAL)
     threading.Thread(target=_limit_memory_and_log, daemon=True, kwargs={"at_server": kit.kind == "server"}).start()
     if port is not None:
         threading.Thread(target=_say_when_listening, args=(port, terminal), daemon=True).start()

@@ -7,6 +7,7 @@ after the run: a job that is submitted again continues there.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from functools import partial
@@ -31,6 +32,7 @@ from fedvisage.federation.record.ledger import LEDGER, ROUNDS, stream_lines, tot
 from fedvisage.federation.wire.schema import limits_of
 from fedvisage.methods import find
 from fedvisage.nvflare import bounds
+from fedvisage.nvflare.cells import SWITCH_INTERVAL
 from fedvisage.nvflare.job import Job, pretrain_at_server, read_job, weights_at_server
 from fedvisage.nvflare.kits import own_settings
 from fedvisage.nvflare.outcome import (
@@ -67,6 +69,7 @@ class ServerProgram:
     def __init__(self) -> None:
         """Limit the decoder before it decodes anything: NVFlare builds this object first."""
         bounds.install()
+        sys.setswitchinterval(SWITCH_INTERVAL)
 
     @collab.main
     def run(self) -> None:
