@@ -60,7 +60,7 @@ class ResNet(nn.Module):
     """ResNet-18 with one logit, with the names, and at the same seed the initial weights, of timm's.
 
     K. He, X. Zhang, S. Ren, J. Sun, "Deep Residual Learning for Image Recognition", CVPR 2016, Table 1. It stands here
-    because importing timm takes 140 MiB and seconds in each process of a site.
+    because importing timm takes 33 MiB and 0.7 s of processor time in each process that trains it.
     """
 
     def __init__(self, channels: int, width: int) -> None:
