@@ -77,7 +77,9 @@ def test_loading_a_name_restores_the_garbage_collector() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("method", "of_networks"), [("fedpad", {"timm", "torchvision"}), ("fedavg", set())])
+@pytest.mark.parametrize(
+    ("method", "of_networks"), [("fedpad", set()), ("fedavg", set()), ("vit-h", {"timm", "torchvision"})]
+)
 def test_training_loads_only_the_libraries_of_its_network(
     sets: Mapping[str, Path], tmp_path: Path, method: str, of_networks: set[str]
 ) -> None:
