@@ -40,14 +40,13 @@ class ResidualBlock(nn.Module):
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         """Halve height and width if the stride is 2."""
         super().__init__()
-        shortcut = None
-        if (inputs, stride) != (width, 1):
-            shortcut = nn.Sequential(nn.Conv2d(inputs, width, 1, stride, bias=False), nn.BatchNorm2d(width))
         self.conv1, self.bn1 = nn.Conv2d(inputs, width, 3, stride, padding=1, bias=False), nn.BatchNorm2d(width)
         self.act1 = nn.ReLU(inplace=True)
         self.conv2, self.bn2 = nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
         self.act2 = nn.ReLU(inplace=True)
-        self.downsample = shortcut
+        self.downsample = None
+        if (inputs, stride) != (width, 1):
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, width, 1, stride, bias=False), nn.BatchNorm2d(width))
 
     def forward(self, values: Tensor) -> Tensor:
         """Return the block's maps."""
