@@ -1,0 +1,140 @@
+"""Choose the settings of the demo on development renderings, and evaluate them on fresh ones (decision 0057).
+
+    python -m benchmarks.demo_settings choose OUT
+    python -m benchmarks.demo_settings evaluate OUT
+
+Each rendering is a study in a directory of ``OUT``; finished cells are not run again. ``choose`` writes the choice of
+each row to ``OUT/chosen.json``, which ``evaluate`` reads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import yaml
+
+from benchmarks.real.sign_flip import interval, p_value
+from fedvisage.base.files import read_json, write_json
+from fedvisage.studies.conduct import run_study
+
+DEVELOPMENT, FRESH = range(101, 105), range(1, 11)
+NORMS, RATES = ("batch", "group", "weight-standardised"), (0.001, 0.003)
+RULES = ("source-eer", "source-train-eer", "fixed")
+METHODS = {"Single": "single", "Fused": "fused", "FedPAD": "fedpad", "All": "pooled"}
+ADAPTED = "FedPAD, BatchNorm, adapted"
+FIGURES = ("auc", "hter", "eer")
+
+Setting = tuple[str, float, str]
+"""Normalisation, learning rate and rule of the threshold."""
+Figures = Mapping[str, float]
+
+
+def rows_of(row: str, setting: Setting, *, adapted: bool = False) -> dict[str, dict[str, Any]]:
+    """Return a row of a study, and the rows that train its networks."""
+    norm, rate, rule = setting
+    training = [f"method.network.norm={norm}", f"training.optimizer.lr={rate}"]
+    trained = "Single" if row == "Fused" else row
+    network = f"{trained} {norm} {rate}"
+    rows = {network: {"set": [f"method.name={METHODS[trained]}", *training]}}
+    evaluation = [f"evaluation.threshold={rule}", *(["evaluation.adapt=gated"] if adapted else [])]
+    name = f"{row} {norm} {rate} {rule}{' adapted' if adapted else ''}"
+    return rows | {name: {"set": [f"method.name={METHODS[row]}", *training, *evaluation], "trained_by": network}}
+
+
+def run_rendering(seed: int, rows: Mapping[str, Any], out: Path, workers: int) -> dict[str, Figures]:
+    """Run a study of these rows on a rendering; return the figures of each row."""
+    demo = Path(str(files("fedvisage.studies") / "study.yaml"))
+    sets = {name: f"{entry} seed={seed}" for name, entry in yaml.safe_load(demo.read_text())["sets"].items()}
+    tree = {"title": f"The demo on rendering {seed}", "like": str(demo), "sets": sets, "seeds": [seed], "rows": rows}
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"study-{seed}.yaml"
+    path.write_text(yaml.safe_dump(tree, sort_keys=False))
+    run_study(path, out / str(seed), out / "cache", print, workers=workers, changes=["evaluation.features=0"])
+    return {name: figures_of(out / str(seed) / "cells", name, seed) for name in rows}
+
+
+def figures_of(cells: Path, row: str, seed: int) -> Figures:
+    """Return the figures of a finished cell."""
+    name = "-".join(re.sub(r"[^a-z0-9]+", " ", row.lower()).split())
+    metrics = read_json(cells / f"{name}-M-seed{seed}" / "metrics.json")
+    return {figure: float(metrics[figure]) for figure in FIGURES}
+
+
+def choose(out: Path, workers: int) -> None:
+    """Run all settings of all rows on the development renderings, and write each row's choice."""
+    settings = list(product(NORMS, RATES, RULES))
+    rows: dict[str, Any] = {}
+    for row, setting in product(METHODS, settings):
+        rows |= rows_of(row, setting)
+    figures = {seed: run_rendering(seed, rows, out / "development", workers) for seed in DEVELOPMENT}
+    chosen: dict[str, Setting] = {}
+    for row in METHODS:
+        means = {setting: mean_of(figures, row, setting, "hter") for setting in settings}
+        for setting, value in means.items():
+            print(f"{row} {setting}: HTER {100 * value:.2f}, AUC {100 * mean_of(figures, row, setting, 'auc'):.2f}")
+        chosen[row] = min(means, key=lambda setting: means[setting])
+        if row == "FedPAD":
+            chosen[ADAPTED] = min(settings[: len(RATES) * len(RULES)], key=lambda setting: means[setting])
+    write_json(out / "chosen.json", chosen)
+    print(json.dumps(chosen, indent=1))
+
+
+def mean_of(figures: Mapping[int, Mapping[str, Figures]], row: str, setting: Setting, figure: str) -> float:
+    """Return the mean of a figure over renderings."""
+    name = list(rows_of(row, setting))[-1]
+    return fmean(rendering[name][figure] for rendering in figures.values())
+
+
+def evaluate(out: Path, workers: int) -> None:
+    """Run the chosen settings on the fresh renderings; print each figure, and FedPAD's differences."""
+    chosen: dict[str, Setting] = {
+        row: (norm, rate, rule) for row, (norm, rate, rule) in read_json(out / "chosen.json").items()
+    }
+    rows, names = dict[str, Any](), dict[str, str]()
+    for row in METHODS:
+        rows |= (added := rows_of(row, chosen[row]))
+        names[row] = list(added)[-1]
+    for row, adapted in (("FedPAD, BatchNorm", False), (ADAPTED, True)):
+        rows |= (added := rows_of("FedPAD", chosen[ADAPTED], adapted=adapted))
+        names[row] = list(added)[-1]
+    figures = {seed: run_rendering(seed, rows, out / "fresh", workers) for seed in FRESH}
+    for figure in FIGURES:
+        print(f"\n| {figure} in per cent | {' | '.join(map(str, FRESH))} | mean |\n|---|{'---:|' * (len(FRESH) + 1)}")
+        values = {row: [100 * figures[seed][name][figure] for seed in FRESH] for row, name in names.items()}
+        for row, numbers in values.items():
+            print(f"| {row} | {' | '.join(f'{value:.1f}' for value in numbers)} | {fmean(numbers):.1f} |")
+        for first, second in [("FedPAD", row) for row in values if row != "FedPAD"] + [
+            (ADAPTED, row) for row in values if row != ADAPTED
+        ]:
+            print(describe(f"{first} - {second}", [a - b for a, b in zip(values[first], values[second], strict=True)]))
+
+
+def describe(name: str, gaps: Sequence[float]) -> str:
+    """Return mean, interval and p-value of paired differences."""
+    low, high = interval(gaps)
+    better = f"above in {sum(gap > 0 for gap in gaps)}, below in {sum(gap < 0 for gap in gaps)} of {len(gaps)}"
+    return f"{name}: {fmean(gaps):+.2f} [{low:+.2f}, {high:+.2f}], {better}, p = {p_value(gaps):.4f}"
+
+
+def main() -> None:
+    """Read the arguments, and run one of the two steps."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.demo_settings", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("step", choices=("choose", "evaluate"))
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--workers", type=int, default=1)
+    arguments = parser.parse_args()
+    {"choose": choose, "evaluate": evaluate}[arguments.step](arguments.out, arguments.workers)
+
+
+if __name__ == "__main__":
+    main()
