@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.real import author, families
 from benchmarks.real.cells import Records, resolution_notices, run_missing
-from benchmarks.real.protocol import PLAN, Plan
+from benchmarks.real.protocol import EXTENDED, Plan
 from benchmarks.real.scores import (
     CHECKOUT,
     STARTS,
@@ -221,7 +221,7 @@ def main() -> int:
     return 0
 
 
-def follow_protocol(directory: Path, out: Path, folder: Path, *, blind: bool, plan: Plan = PLAN) -> int:
+def follow_protocol(directory: Path, out: Path, folder: Path, *, blind: bool, plan: Plan = EXTENDED) -> int:
     """Run the missing cells at the lowest priority if the pictures are here, then print table and verdicts."""
     try:
         records = Records(folder, plan)

@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,9 @@ from fedvisage.tasks.scoring import mean_score
 FUSED = "fused"
 """The name of the averaged score in the records of separately trained models; no site has it."""
 
+SOURCE = "source"
+"""The name of the model before its adaptation."""
+
 Figures = dict[str, float]
 Record = dict[str, Any]
 """Of one cell: ``models`` with AUC, EER and the AUC at home by model, digests, seconds and commit."""
@@ -46,7 +50,7 @@ class Records:
         self.cells: dict[str, dict[str, Record]] = {
             path.name: read_json(path, "restore it or delete it") for path in sorted(folder.glob("*.json"))
         }
-        others = [f"{name}: {key}" for name, key, record in self._all() if record["plan"] != plan.digest[:16]]
+        others = [f"{name}: {key}" for name, key, record in self._all() if record["plan"] not in plan.digests]
         if others:
             raise UserError(
                 str(folder),
@@ -142,10 +146,21 @@ def run_cell(plan: Plan, cell: Cell, sets: Path, work: Path) -> tuple[dict[str, 
         return run_alone(plan, cell, paths, work)
     if training.permuted:
         paths |= {site: permute_labels(paths[site], work / f"permuted-{cell.seed}", cell.seed) for site in sites}
-    out = work / "runs" / Path(cell.file).stem / f"{cell.target}-{cell.seed}"
+    folder = f"{training.trained_by or cell.training}-{cell.setting}"
+    out = work / "runs" / folder / f"{cell.target}-{cell.seed}"
     run = train(plan, cell, {site: paths[site] for site in sites}, paths[cell.target], out)
-    figures = {"auc": float(run.metrics["auc"]), "eer": float(run.metrics["eer"]), "home": home_of(run)}
-    return {"": rounded(figures)}, file_digest(out / "scores.csv")
+    home = {"home": home_of(run)}
+    if training.adapt:
+        with TemporaryDirectory() as scratch:
+            adapted = fv.evaluate(run, adapt=training.adapt, out=Path(scratch) / "adapted")
+            digest = file_digest(Path(scratch) / "adapted" / "scores.csv")
+        models = {"": adapted, SOURCE: run.metrics}
+        names = ("auc", "eer", "hter")
+        return {
+            model: rounded({name: float(metrics[name]) for name in names} | home) for model, metrics in models.items()
+        }, digest
+    figures = {"auc": float(run.metrics["auc"]), "eer": float(run.metrics["eer"])}
+    return {"": rounded(figures | home)}, file_digest(out / "scores.csv")
 
 
 def train(plan: Plan, cell: Cell, sites: Mapping[str, Path], target: Path, out: Path) -> fv.Run:

@@ -1,11 +1,11 @@
-"""The plan of decision 0045 as data: trainings, settings, rows, differences, and the cells that they need."""
+"""The plans of decisions 0045 and 0058 as data: trainings, settings, rows, differences, and the cells they need."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,18 @@ NONE: Sequence[Setting] = ({},)
 
 @dataclass(frozen=True)
 class Training:
-    """A method that is trained for each target and seed, at each of its settings."""
+    """A method that is trained for each target and seed, at each of its settings; ``adapt`` evaluates finished models.
+
+    ``trained_by`` names the training whose models are adapted to the target's images.
+    """
 
     method: str
     settings: Sequence[Setting] = RATES
     sets: str = PLAIN
     without_family: bool = False
     permuted: bool = False
+    adapt: str = ""
+    trained_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,8 @@ class Row:
 
     training: str
     models: str = "one"
-    """``one`` model, the ``mean`` figure of the sites' models, the ``best`` of them at home, or the ``fused`` one."""
+    """``one`` model, the ``mean`` figure of the sites' models, the ``best`` of them at home, the ``fused`` one, or the
+    ``source`` of an adapted one."""
     control: bool = False
 
 
@@ -76,12 +82,15 @@ class Plan:
     rows: Mapping[str, Row]
     primary: Sequence[tuple[str, str]]
     """Pairs of rows whose differences form the Holm family."""
-    secondary: Sequence[tuple[str, str]] = ()
+    secondary: Sequence[tuple[str, ...]] = ()
+    """Pairs of rows, with the name of the figure if it is not the AUC."""
     seeds: Sequence[int] = (0, 1, 2)
     changes: Setting = field(default_factory=dict)
     """Changes to the recipe in all trainings."""
     targets: Mapping[str, str] = field(default_factory=dict)
     """Family by further target that trains for none; it was added later and is not part of the digest."""
+    extends: Plan | None = None
+    """The earlier plan to which this one adds rows; its records count."""
 
     @property
     def families(self) -> Mapping[str, str]:
@@ -90,9 +99,18 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """The digest of the plan and of the recipe that it changes."""
-        tree = {key: value for key, value in asdict(self).items() if key != "targets"} | {"recipe": RECIPE.read_text()}
+        """The digest of the plan and of the recipe that it changes; keys of later plans count where they are used."""
+        tree = {key: value for key, value in asdict(self).items() if key not in ("targets", "extends")}
+        for training in tree["trainings"].values():
+            if not training["adapt"]:
+                del training["adapt"], training["trained_by"]
+        tree["recipe"] = RECIPE.read_text()
         return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """The first characters of the digests of this plan and of those that it extends."""
+        return (self.digest[:16], *(self.extends.digests if self.extends else ()))
 
     def cells(self) -> Iterator[Cell]:
         """Yield the cells in the order of the plan."""
@@ -175,3 +193,42 @@ PLAN = Plan(
         ("FedPAD, family left out", "All, family left out"),
     ),
 )
+
+ADAPTATIONS = ("statistics", "paper", "gated")
+"""Forms of adaptation: BatchNorm's statistics alone, the paper's loop, and the settled loop behind its gate."""
+
+
+def adapt_models(plan: Plan) -> Plan:
+    """Return the plan with the models of FedPAD and All adapted to each target."""
+    adapted = [
+        (name, training, adapt) for name, training in (("FedPAD", "fedpad"), ("All", "pooled")) for adapt in ADAPTATIONS
+    ]
+    unadapted = {f"{name}, unadapted": Row(f"{training}-paper", "source") for name, training, _ in adapted}
+    return replace(
+        plan,
+        extends=plan,
+        trainings={
+            **plan.trainings,
+            **{
+                f"{training}-{adapt}": replace(plan.trainings[training], adapt=adapt, trained_by=training)
+                for _, training, adapt in adapted
+            },
+        },
+        rows={
+            **plan.rows,
+            **unadapted,
+            **{f"{name}, {adapt}": Row(f"{training}-{adapt}") for name, training, adapt in adapted},
+        },
+        primary=(*plan.primary, ("FedPAD, paper", "FedPAD"), ("FedPAD, gated", "FedPAD")),
+        secondary=(
+            *plan.secondary,
+            ("FedPAD, statistics", "FedPAD"),
+            *((f"All, {adapt}", "All") for adapt in ADAPTATIONS),
+            *((f"FedPAD, {adapt}", f"All, {adapt}") for adapt in ADAPTATIONS),
+            *((f"{name}, {adapt}", f"{name}, unadapted", "hter") for name, _, adapt in adapted),
+        ),
+    )
+
+
+EXTENDED = adapt_models(PLAN)
+"""The plan of decision 0058."""

@@ -8,7 +8,7 @@ from statistics import fmean, median
 
 import numpy as np
 
-from benchmarks.real.cells import FUSED, Figures, Records
+from benchmarks.real.cells import FUSED, SOURCE, Figures, Records
 from benchmarks.real.protocol import Cell, Plan, Row
 from benchmarks.real.sign_flip import LEVEL, detectable, fewest, holm, interval, p_value
 from fedvisage.report.compare import difference
@@ -92,7 +92,8 @@ class Table:
         if self.plan.trainings[self.plan.rows[pair[0]].training].without_family:
             gaps = family_means(gaps, self.plan.families)
         differences = [*gaps.values()]
-        return Verdict(f"{pair[0]} - {pair[1]}", differences, p_value(differences))
+        name = f"{pair[0]} - {pair[1]}{'' if figure == 'auc' else f' ({figure.upper()})'}"
+        return Verdict(name, differences, p_value(differences))
 
     # Lines.
 
@@ -156,8 +157,8 @@ class Table:
                 ending = f", Holm {corrected:.4f}: {word_of(verdict, corrected)}{self.about_resolution(pair, verdict)}"
                 yield "- " + verdict.line(ending)
         yield "secondary differences, uncorrected, without verdict:"
-        for pair in self.plan.secondary:
-            gap = self.verdict(pair)
+        for first, second, *figure in self.plan.secondary:
+            gap = self.verdict((first, second), *figure)
             if gap is None:
                 continue
             if (count := len(gap.differences)) < fewest():
@@ -192,7 +193,7 @@ def figure_of(row: Row, models: Mapping[str, Figures], figure: str) -> float:
     if row.models == "best":
         best = max(figures["home"] for figures in sites.values())
         return fmean(figures[figure] for figures in sites.values() if figures["home"] == best)
-    return models[FUSED][figure] if row.models == "fused" else models[""][figure]
+    return models[{"fused": FUSED, "source": SOURCE}.get(row.models, "")][figure]
 
 
 def family_means(values: ByTarget, families: Mapping[str, str]) -> dict[str, float]:

@@ -17,18 +17,31 @@ import numpy as np
 import pytest
 from benchmarks.real import families
 from benchmarks.real.__main__ import follow_protocol
-from benchmarks.real.cells import FUSED, Records, permute_labels, resolution_notices, run_missing
+from benchmarks.real.cells import (
+    FUSED,
+    SOURCE,
+    Records,
+    permute_labels,
+    resolution_notices,
+    run_cell,
+    run_missing,
+)
 from benchmarks.real.families import MATCHED, PLAIN, SOURCES, Source, matched_sides, split_of
-from benchmarks.real.protocol import CUES, PLAN, RECIPE, Cell, Plan, Row, Training
+from benchmarks.real.protocol import CUES, EXTENDED, PLAN, RECIPE, Cell, Plan, Row, Training
 from benchmarks.real.sign_flip import detectable, fewest, holm, interval, p_value
 from benchmarks.real.sites import SIZE, Located
 from benchmarks.real.verdicts import Table, figure_of
+from sklearn.metrics import roc_auc_score
 from tests.toy import make_set
 
 import fedvisage as fv
 from fedvisage.base.errors import UserError
+from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.faces.detection import Face
+from fedvisage.recipe import Adapt
+from fedvisage.tasks.finished_model import open_model
+from fedvisage.tasks.pad.adaptation import AdaptationSource, adapt_to_view
 
 SITES = ("A", "B", "C")
 TINY = Plan(
@@ -190,6 +203,15 @@ def test_a_later_target_changes_neither_digest_nor_training_sites() -> None:
     assert replace(TINY, seeds=(0, 1)).digest != TINY.digest
 
 
+def test_an_extended_plan_accepts_the_records_of_the_earlier_one(tmp_path: Path) -> None:
+    extended = replace(SIX, extends=SIX, seeds=(0, 1, 2))
+    records = write_records(tmp_path, SIX, auc_of_cell)
+    assert Records(tmp_path, extended).cells == records.cells
+    with pytest.raises(UserError, match="has 30 records of another plan"):
+        Records(tmp_path, replace(SIX, seeds=(0,)))
+    assert EXTENDED.digests == (EXTENDED.digest[:16], "376f6da04c514b40")  # decision 0045 has been recorded with it
+
+
 # Runs.
 
 
@@ -253,6 +275,22 @@ def test_shared_models_of_single_sites_equal_those_of_a_run_without_the_target(t
         if labels[genuine] > labels[attack]
     ]
     assert record["models"][FUSED]["auc"] == pytest.approx(fmean(pairs), abs=1e-6)
+
+
+def test_adapted_model_is_the_recorded_one_after_adaptation(tiny_run: Path) -> None:
+    adapted = replace(TINY.trainings["fedpad"], adapt="paper", trained_by="fedpad")
+    plan = replace(TINY, extends=TINY, trainings={**TINY.trainings, "fedpad-paper": adapted})
+    cell = Cell("fedpad-paper", 1, "B", 0)
+    models, _ = run_cell(plan, cell, tiny_run / "sets", tiny_run / "work")
+    source = Records(tiny_run / "records", TINY).get(Cell("fedpad", 1, "B", 0))
+    assert source is not None
+    assert {name: models[SOURCE][name] for name in ("auc", "eer", "home")} == source["models"][""]
+    model = open_model(tiny_run / "work" / "runs" / "fedpad-1" / "B-0")
+    model.scorer.load(model.saved.finished)
+    view = View.of(PreparedSet.open(tiny_run / "sets" / PLAIN / "B"))
+    logits, _ = adapt_to_view(model.scorer, view, Adapt(gate=False, loop="two-pass"), AdaptationSource(0.0, 0.0))
+    assert models[""]["auc"] == pytest.approx(roc_auc_score(view.labels, logits), abs=1e-6)
+    assert figure_of(Row("fedpad-paper", "source"), models, "hter") == models[SOURCE]["hter"]
 
 
 def test_row_uses_the_setting_that_is_best_at_home(tiny_run: Path) -> None:

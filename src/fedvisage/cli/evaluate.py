@@ -43,8 +43,8 @@ def evaluate(
     adapt: Annotated[
         str | None,
         typer.Option(
-            help="Adapt the model to the images first, without their labels: gated, paper, online, episodic or none;"
-            " default: the recipe's setting."
+            help="Adapt the model to the images first, without their labels: gated, statistics, paper, online, episodic"
+            " or none; default: the recipe's setting."
         ),
     ] = None,
     pairs: Annotated[

@@ -16,12 +16,11 @@ class Adapt(Section):
     """``settled``: step on all images, fix BatchNorm's statistics, then decide; ``two-pass``: use batch statistics
     throughout; ``online``: decide and step in one pass; ``episodic``: adapt to each video from the source model."""
     gate: bool = True
-    """Keep the source model's decisions where adaptation is unsafe; the short forms ``paper``, ``online`` and
-    ``episodic`` turn the gate off."""
+    """Keep the source model's decisions where adaptation is unsafe; of the short forms only ``gated`` does."""
     over: Literal["batchnorm", "layernorm"] = "batchnorm"
     """Layers with a trainable scale and shift: ``layernorm`` is for transformers."""
-    lr: float = Field(5e-3, gt=0)
-    """Adam's learning rate; the default is the paper's."""
+    lr: float = Field(5e-3, ge=0)
+    """Adam's learning rate; the default is the paper's. With 0, only BatchNorm's statistics change."""
     batch: int = Field(64, ge=2)
     """Images per batch."""
     stream: Literal["shuffled", "stored", "sorted-by-label"] = "shuffled"
@@ -41,6 +40,7 @@ class Adapt(Section):
 
 ADAPTATIONS: dict[str, dict[str, Any]] = {
     "gated": {},
+    "statistics": {"gate": False, "lr": 0.0},
     "paper": {"gate": False, "loop": "two-pass"},
     "online": {"gate": False, "loop": "online"},
     "episodic": {"gate": False, "loop": "episodic"},
@@ -122,7 +122,7 @@ class Evaluation(Section):
     another property of images alone separates the classes, as ``data show --shortcuts`` measures it. Needs three sites
     with ten people per class."""
     adapt: Adapt | None = None
-    """Test-time adaptation at the target: ``gated``, ``paper``, ``online``, ``episodic``, or a section."""
+    """Test-time adaptation at the target: ``gated``, ``statistics``, ``paper``, ``online``, ``episodic``, or a section."""
     recognition: Recognition | None = None
     """Recognition: the rates and rules of its evaluation."""
 

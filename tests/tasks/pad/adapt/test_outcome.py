@@ -6,15 +6,27 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.tasks.pad.adapt.examples import DARK, FORMS, LIGHT, PAPER, RUINOUS, SOURCE, detector, live_at
+from tests.tasks.pad.adapt.examples import (
+    BIAS,
+    DARK,
+    DEVIATION,
+    FORMS,
+    LIGHT,
+    MEAN,
+    PAPER,
+    RUINOUS,
+    SOURCE,
+    detector,
+    live_at,
+)
 from tests.toy import Sets
 
 from fedvisage.data.batches import Batch, Positions, View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.metrics import gate
 from fedvisage.nn.batchnorm import StatisticsMeter
-from fedvisage.recipe import Adapt
-from fedvisage.tasks.pad.adaptation import Learner, adapt_to_view, units_of
+from fedvisage.recipe import ADAPTATIONS, Adapt
+from fedvisage.tasks.pad.adaptation import Learner, adapt_to_view, parts_of, units_of
 from fedvisage.tasks.scoring import Scorer
 
 
@@ -31,6 +43,19 @@ def target(sets: Sets) -> View:
 def test_detector_gives_the_scores_it_was_built_for(scorer: Scorer, target: View) -> None:
     expected = [live_at(DARK if kind == "print" else LIGHT) for kind in target.species]
     np.testing.assert_allclose(scorer.logits(target), expected, atol=0.4)
+
+
+def test_statistics_alone_move_the_mean_and_the_deviation(scorer: Scorer, target: View) -> None:
+    """Three quarters of the statistics are the target's; every logit follows from the brightness of the images."""
+    small = 1e-5  # BatchNorm adds it to the variance
+    brightness = MEAN + (scorer.logits(target) - BIAS) * np.sqrt(DEVIATION**2 + small)
+    settings = Adapt.model_validate(ADAPTATIONS["statistics"] | {"batch": 18})
+    batches = [brightness[positions] for positions in parts_of(np.arange(len(target)), target, settings, seed=0)]
+    mean = 0.25 * MEAN + 0.75 * np.mean([batch.mean() for batch in batches])
+    variance = 0.25 * DEVIATION**2 + 0.75 * np.mean([batch.var(ddof=1) for batch in batches])
+    logits, outcome = adapt_to_view(scorer, target, settings, SOURCE)
+    assert outcome.adapted == len(target)
+    np.testing.assert_allclose(logits, BIAS + (brightness - mean) / np.sqrt(variance + small), rtol=1e-4)
 
 
 @pytest.mark.parametrize("settings", FORMS, ids=lambda form: f"{form.loop}-{'gated' if form.gate else 'open'}")
