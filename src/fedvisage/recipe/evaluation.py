@@ -122,7 +122,7 @@ class Evaluation(Section):
     another property of images alone separates the classes, as ``data show --shortcuts`` measures it. Needs three sites
     with ten people per class."""
     adapt: Adapt | None = None
-    """Test-time adaptation at the target: ``gated``, ``statistics``, ``paper``, ``online``, ``episodic``, or a section."""
+    """Adaptation at the target: ``gated``, ``statistics``, ``paper``, ``online``, ``episodic``, or a section."""
     recognition: Recognition | None = None
     """Recognition: the rates and rules of its evaluation."""
 
