@@ -12,11 +12,12 @@ from tests.toy import tree
 
 DRAWING = ("matplotlib", "sklearn", "scipy", "tensorboardX", "pandas")
 NETWORKS = ("timm", "torchvision")
+COMPILER = ("torch._dynamo", "sympy")
 
 PRINT_LOADED = f"""
 import sys
 def print_loaded():
-    print(*(name for name in {DRAWING + NETWORKS} if name in sys.modules))
+    print(*(name for name in {DRAWING + NETWORKS + COMPILER} if name in sys.modules))
 """
 
 FIRST_STEP = """
@@ -78,7 +79,7 @@ def test_loading_a_name_restores_the_garbage_collector() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("method", "of_networks"), [("fedpad", set()), ("fedavg", set()), ("vit-h", {"timm", "torchvision"})]
+    ("method", "of_networks"), [("fedpad", set()), ("fedavg", set()), ("vit-h", {*NETWORKS, *COMPILER})]
 )
 def test_training_loads_only_the_libraries_of_its_network(
     sets: Mapping[str, Path], tmp_path: Path, method: str, of_networks: set[str]
@@ -95,6 +96,7 @@ def test_only_a_report_with_features_loads_scikit_learn(
     recipe = write_recipe(tmp_path, sets, evaluation__features=features)
     loaded = loaded_after(WHOLE_RUN, recipe, str(tmp_path / "run"))
     assert "matplotlib" in loaded
+    assert not loaded & {*NETWORKS, *COMPILER}
     assert ("sklearn" in loaded) == bool(features)
     report = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert ("Features (t-SNE)" in report) == bool(features)

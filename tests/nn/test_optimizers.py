@@ -160,6 +160,27 @@ def test_grouped_steps_of_a_small_network_give_the_same_bytes(
     assert all(torch.equal(a, b) for a, b in zip(small.parameters(), large.parameters(), strict=True))
 
 
+@pytest.mark.parametrize(
+    ("ours", "torchs", "options"),
+    [
+        (optimizers.Adam, torch.optim.Adam, {"lr": 0.1, "weight_decay": 0.1}),
+        (optimizers.SGD, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}),
+    ],
+)
+def test_optimizers_without_the_compiler_give_the_bytes_of_torchs(
+    ours: type[torch.optim.Optimizer], torchs: type[torch.optim.Optimizer], options: dict[str, float]
+) -> None:
+    (first, inputs), (second, _) = problem(), problem()
+    for model, kind in ((first, ours), (second, torchs)):
+        optimizer = kind(model.parameters(), **options)  # type: ignore[arg-type]
+        train(model, optimizer, inputs, 3)
+        optimizer.load_state_dict(optimizer.state_dict())
+        train(model, optimizer, inputs, 3)
+        optimizer.zero_grad(set_to_none=False)
+        assert all(not parameter.grad.any() for parameter in model.parameters() if parameter.grad is not None)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("parted", [False, True])
 def test_fused_steps_equal_plain_steps_for_any_memory_layout(layout: torch.memory_format, parted: bool) -> None:

@@ -29,6 +29,7 @@ from fedvisage.base.errors import UserError
 from fedvisage.base.streams import seed_global_rng
 from fedvisage.metrics.similarity import Faces
 from fedvisage.nn.inputs import as_float
+from fedvisage.nn.optimizers import Adam
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def train_reversion(features: Tensor, images: Tensor, schooling: TrainingSetting
     """Train the network on features and their images (N × 3 × size × size in [0, 1])."""
     with seed_global_rng(schooling.seed, "reversion", "initial weights"):
         net = reversion_network(features.shape[1], images.shape[-1], schooling.width)
-    optimizer = torch.optim.Adam(net.parameters(), lr=schooling.lr, weight_decay=schooling.weight_decay)
+    optimizer = Adam(net.parameters(), lr=schooling.lr, weight_decay=schooling.weight_decay)
     decay = torch.optim.lr_scheduler.StepLR(optimizer, schooling.decay_every, 0.1)
     shuffle = Generator().manual_seed(schooling.seed)
     net.train()

@@ -35,6 +35,7 @@ from fedvisage.federation.wire.message import load_parts
 from fedvisage.federation.wire.precision import Form, pack, unpack
 from fedvisage.methods.pad import leakage, split
 from fedvisage.nn.inputs import as_float, colour_channels
+from fedvisage.nn.optimizers import Adam
 from fedvisage.recipe import Privacy
 
 CHANNELS = (48, 32, 24, 16)
@@ -79,7 +80,7 @@ def train_decoder(tokens: Tensor, images: Tensor, seed: int, steps: int) -> Deco
     with seed_global_rng(seed, "decoder"):
         decoder = Decoder(tokens)
     draws = torch_rng(seed, "decoder batches")
-    optimizer = torch.optim.Adam(decoder.parameters(), lr=RATE)
+    optimizer = Adam(decoder.parameters(), lr=RATE)
     for _ in range(steps):
         chosen = torch.randint(len(tokens), (BATCH,), generator=draws)
         loss = (decoder(tokens[chosen]) - images[chosen]).abs().mean()

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from inspect import unwrap
 
 import torch
-from torch import Tensor, nn
-from torch.optim import SGD, Adam, Optimizer
+from torch import Tensor, nn, optim
+from torch.optim import Optimizer
 
-from fedvisage.base.imports import pause_garbage_collection
 from fedvisage.recipe import Optimizer as Settings
 from fedvisage.recipe import Schedule, ServerOptimizer, Training
 
@@ -82,7 +82,27 @@ SMALL = 1 << 20
 """Number of weights up to which a CPU steps all tensors together; this holds intermediate values of all tensors."""
 
 
-@pause_garbage_collection()  # the first optimizer imports torch._dynamo
+class _WithoutCompiler(Optimizer):
+    """Torch's methods without the decorators that import its compiler: a second and 70 MB in each process."""
+
+    add_param_group = unwrap(Optimizer.add_param_group)
+    zero_grad = unwrap(Optimizer.zero_grad)
+    state_dict = unwrap(Optimizer.state_dict)
+    load_state_dict = unwrap(Optimizer.load_state_dict)
+
+
+class Adam(_WithoutCompiler, optim.Adam):
+    """Torch's Adam without its compiler."""
+
+    step = torch.no_grad()(unwrap(optim.Adam.step))
+
+
+class SGD(_WithoutCompiler, optim.SGD):
+    """Torch's SGD without its compiler."""
+
+    step = torch.no_grad()(unwrap(optim.SGD.step))
+
+
 def build(parameters: Sequence[nn.Parameter], settings: Settings, factor: float = 1.0) -> Optimizer:
     """Build the optimizer of a recipe, with its learning rate scaled by the schedule's factor.
 

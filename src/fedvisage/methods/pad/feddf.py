@@ -34,6 +34,7 @@ from fedvisage.methods.algorithms import fedavg
 from fedvisage.methods.models import resnet18
 from fedvisage.nn.compute import Compute
 from fedvisage.nn.inputs import prepare
+from fedvisage.nn.optimizers import Adam
 from fedvisage.recipe import Recipe
 
 
@@ -125,7 +126,7 @@ def distil(s: Server, images: Tensor, teacher: Tensor) -> None:
     orders = [torch.randperm(len(images), generator=s.rng("distillation", epoch)) for epoch in range(options.epochs)]
     size = s.recipe.training.batch.default
     steps = [rows for order in orders for rows in torch.split(order.to(images.device), size)]
-    optimizer = torch.optim.Adam(s.net.parameters(), lr=options.rate)
+    optimizer = Adam(s.net.parameters(), lr=options.rate)
     schedule = CosineAnnealingLR(optimizer, len(steps))
     for rows in steps:
         optimizer.zero_grad(set_to_none=True)

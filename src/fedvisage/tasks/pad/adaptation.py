@@ -27,6 +27,7 @@ from fedvisage.federation.server import join_members, members_of
 from fedvisage.federation.wire.message import Message
 from fedvisage.metrics.gate import SourcePredictions, collapse_reason, refusal_reason, sample_batches
 from fedvisage.nn.batchnorm import StatisticsMeter, batch_statistics, batchnorms, collect_statistics
+from fedvisage.nn.optimizers import Adam
 from fedvisage.recipe import Adapt
 from fedvisage.tasks.scoring import Logits, Scorer, as_logits, combine
 
@@ -74,7 +75,7 @@ class Learner:
         with torch.no_grad():
             for tensor, value in self._source:
                 tensor.copy_(value)
-        self._optimizer = torch.optim.Adam(self._learns, lr=self.settings.lr)
+        self._optimizer = Adam(self._learns, lr=self.settings.lr)
 
     def with_batch_statistics(self) -> AbstractContextManager[None]:
         """Make BatchNorm use batch statistics, in steps and decisions (the paper, and Tent)."""
