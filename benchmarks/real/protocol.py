@@ -204,16 +204,17 @@ def adapt_models(plan: Plan) -> Plan:
         (name, training, adapt) for name, training in (("FedPAD", "fedpad"), ("All", "pooled")) for adapt in ADAPTATIONS
     ]
     unadapted = {f"{name}, unadapted": Row(f"{training}-paper", "source") for name, training, _ in adapted}
+    # The cells of the primary differences come first.
+    first = {name: plan.trainings[name] for name in ("cues", "fedpad", "single", "pooled")}
     return replace(
         plan,
         extends=plan,
-        trainings={
-            **plan.trainings,
-            **{
-                f"{training}-{adapt}": replace(plan.trainings[training], adapt=adapt, trained_by=training)
-                for _, training, adapt in adapted
-            },
-        },
+        trainings=first
+        | {
+            f"{training}-{adapt}": replace(plan.trainings[training], adapt=adapt, trained_by=training)
+            for _, training, adapt in adapted
+        }
+        | dict(plan.trainings),
         rows={
             **plan.rows,
             **unadapted,
