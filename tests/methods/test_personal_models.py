@@ -22,6 +22,7 @@ from fedvisage.federation.wire.message import Message, state_of, under
 from fedvisage.methods import METHODS, MODELS, on
 from fedvisage.methods.models import resnet18
 from fedvisage.metrics.recorded import read_metrics
+from fedvisage.metrics.threshold import EDGES
 from fedvisage.nn.compute import resolve_compute
 from fedvisage.nn.inputs import prepare
 from fedvisage.report.content import heldout_table
@@ -84,7 +85,7 @@ def test_weights_of_personal_models_stay_at_the_site(ditto_alone: Path) -> None:
 
 def test_sites_evaluate_their_personal_model_on_their_held_out_images(ditto_alone: Path, sets: Sets) -> None:
     recipe, metrics = recipe_of(tree(sets, "ditto")), read_metrics(ditto_alone / "metrics.json")
-    rates = []
+    rates, bounds = [], []
     for site in SITES:
         opened = PreparedSet.open(sets[site])
         chosen = opened.rows.split == "heldout"
@@ -97,9 +98,10 @@ def test_sites_evaluate_their_personal_model_on_their_held_out_images(ditto_alon
         live = torch.from_numpy(opened.rows.label[chosen] == 1)
         above = logits[live][:, None] - logits[~live][None, :]
         rates.append(float((above > 0).double().mean() + (above == 0).double().mean() / 2))
-        # Scores are counted in bins, so pairs within a bin count half.
-        assert metrics[f"sites_heldout.{site}.personal.own.auc"] == pytest.approx(rates[-1], abs=0.02)
-    assert metrics["personal.auc"] == pytest.approx(np.mean(rates), abs=0.02)
+        # A pair within a bin counts half; the run and this test may round a logit to different sides of an edge.
+        bounds.append(float((above.abs() < (EDGES[1] - EDGES[0]) + 1e-4).double().mean() / 2) + 1e-6)
+        assert metrics[f"sites_heldout.{site}.personal.own.auc"] == pytest.approx(rates[-1], abs=bounds[-1])
+    assert metrics["personal.auc"] == pytest.approx(np.mean(rates), abs=float(np.mean(bounds)))
     assert metrics["personal.model"] == "own"
 
 
