@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from itertools import product
@@ -23,13 +22,15 @@ import yaml
 
 from benchmarks.real.sign_flip import interval, p_value
 from fedvisage.base.files import read_json, write_json
+from fedvisage.metrics.recorded import read_metrics
 from fedvisage.studies.conduct import run_study
+from fedvisage.studies.study import slug
 
 DEVELOPMENT, FRESH = range(101, 105), range(1, 11)
 NORMS, RATES = ("batch", "group", "weight-standardised"), (0.001, 0.003)
 RULES = ("source-eer", "source-train-eer", "fixed")
 METHODS = {"Single": "single", "Fused": "fused", "FedPAD": "fedpad", "All": "pooled"}
-ADAPTED = "FedPAD, BatchNorm, adapted"
+BATCHNORM, ADAPTED = "FedPAD, BatchNorm", "FedPAD, BatchNorm, adapted"
 FIGURES = ("auc", "hter", "eer")
 
 Setting = tuple[str, float, str]
@@ -63,8 +64,7 @@ def run_rendering(seed: int, rows: Mapping[str, Any], out: Path, workers: int) -
 
 def figures_of(cells: Path, row: str, seed: int) -> Figures:
     """Return the figures of a finished cell."""
-    name = "-".join(re.sub(r"[^a-z0-9]+", " ", row.lower()).split())
-    metrics = read_json(cells / f"{name}-M-seed{seed}" / "metrics.json")
+    metrics = read_metrics(cells / f"{slug(row)}-M-seed{seed}" / "metrics.json")
     return {figure: float(metrics[figure]) for figure in FIGURES}
 
 
@@ -82,7 +82,8 @@ def choose(out: Path, workers: int) -> None:
             print(f"{row} {setting}: HTER {100 * value:.2f}, AUC {100 * mean_of(figures, row, setting, 'auc'):.2f}")
         chosen[row] = min(means, key=lambda setting: means[setting])
         if row == "FedPAD":
-            chosen[ADAPTED] = min(settings[: len(RATES) * len(RULES)], key=lambda setting: means[setting])
+            with_batchnorm = [setting for setting in settings if setting[0] == "batch"]
+            chosen[BATCHNORM] = min(with_batchnorm, key=lambda setting: means[setting])
     write_json(out / "chosen.json", chosen)
     print(json.dumps(chosen, indent=1))
 
@@ -102,8 +103,8 @@ def evaluate(out: Path, workers: int) -> None:
     for row in METHODS:
         rows |= (added := rows_of(row, chosen[row]))
         names[row] = list(added)[-1]
-    for row, adapted in (("FedPAD, BatchNorm", False), (ADAPTED, True)):
-        rows |= (added := rows_of("FedPAD", chosen[ADAPTED], adapted=adapted))
+    for row in (BATCHNORM, ADAPTED):
+        rows |= (added := rows_of("FedPAD", chosen[BATCHNORM], adapted=row == ADAPTED))
         names[row] = list(added)[-1]
     figures = {seed: run_rendering(seed, rows, out / "fresh", workers) for seed in FRESH}
     for figure in FIGURES:
@@ -111,10 +112,10 @@ def evaluate(out: Path, workers: int) -> None:
         values = {row: [100 * figures[seed][name][figure] for seed in FRESH] for row, name in names.items()}
         for row, numbers in values.items():
             print(f"| {row} | {' | '.join(f'{value:.1f}' for value in numbers)} | {fmean(numbers):.1f} |")
-        for first, second in [("FedPAD", row) for row in values if row != "FedPAD"] + [
-            (ADAPTED, row) for row in values if row != ADAPTED
-        ]:
-            print(describe(f"{first} - {second}", [a - b for a, b in zip(values[first], values[second], strict=True)]))
+        for first, second in product(("FedPAD", ADAPTED), values):
+            if first != second:
+                gaps = [a - b for a, b in zip(values[first], values[second], strict=True)]
+                print(describe(f"{first} - {second}", gaps))
 
 
 def describe(name: str, gaps: Sequence[float]) -> str:

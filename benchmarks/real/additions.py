@@ -18,19 +18,18 @@ from typing import Any
 
 import numpy as np
 
-import fedvisage as fv
 from benchmarks.real import families
-from benchmarks.real.author import Author, open_recogniser
-from benchmarks.real.families import MATCHED, PLAIN, SOURCES, choose_faces
-from benchmarks.real.protocol import RECIPE
+from benchmarks.real.cells import train_at
+from benchmarks.real.families import MATCHED, PLAIN, SOURCES
+from benchmarks.real.protocol import PLAN
 from benchmarks.real.scores import CHECKOUT, Logits, auc, convert_starts, labels_of, score
-from benchmarks.real.sites import SIZE, WITH_AUTHOR, Cut, choose_pictures
+from benchmarks.real.sites import SIZE, Cut
+from benchmarks.real.verdicts import family_means
 from fedvisage.base.files import read_arrays, write_arrays
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.writer import Writer
 from fedvisage.faces.cropping import record_of
-from fedvisage.faces.detection import Detector, DetectorSettings
 from fedvisage.tasks.finished_model import open_model
 
 PAIR = {"v2": (Cut(2.7), 2.30), "v1se": (Cut(4.0), 3.79)}
@@ -65,6 +64,9 @@ CANDIDATES = {
     "Fused": Candidate({"method.name": "fused"}),
 }
 
+FAMILIES = PLAN.families
+KINDS = [*dict.fromkeys(FAMILIES.values())]
+
 Gains = Mapping[tuple[str, float], Mapping[str, float]]
 """Gain in AUC over the pair by family, for each candidate and weight."""
 
@@ -73,18 +75,8 @@ def prepare_pair(directory: Path, out: Path) -> None:
     """Write the sets of the pair's crops, OUT/CUT/SITE, of the pictures of ``families.prepare_sites``."""
     cuts = [cut for cut, _ in PAIR.values()]
     missing = [site for site in SOURCES if not all((out / cut.name / site).exists() for cut in cuts)]
-    if not missing:
-        return
-    detector, files = Detector(settings=DetectorSettings(smallest=40)), families.unique_files(directory)
-    shown = choose_pictures({1: files["tutorial"][1]}, detector)
-    author = Author(
-        open_recogniser(directory, out.parent / "starts"), [(picture.image, picture.face) for picture in shown]
-    )
-    for site in missing:
-        dropped = author if site in WITH_AUTHOR else None
-        located = [
-            (label, face) for label, paths in files[site].items() for face in choose_faces(paths, detector, dropped)
-        ]
+    for site, faces in families.locate_faces(directory, missing, out.parent / "starts"):
+        located = [(label, face) for label, entries in faces.items() for face in entries]
         for cut in cuts:
             (out / cut.name).mkdir(parents=True, exist_ok=True)
             record = record_of("face", margin=cut.margin, padding=cut.padding)
@@ -127,22 +119,11 @@ def score_branch(name: str, family: str, seed: int, sets: Path, out: Path) -> di
     candidate = CANDIDATES[name]
     sites = [site for site, source in SOURCES.items() if source.family != family]
     targets = [site for site, source in SOURCES.items() if source.family == family]
-    changes = {
-        "data.sites": {site: str(sets / candidate.sets / site) for site in sites},
-        "data.target": str(sets / candidate.sets / targets[0]),
-        "data.target_name": "target",
-        "runtime.seed": seed,
-        "runtime.precision": "fp32",
-        "runtime.threads": 1,
-        "evaluation.features": 0,
-        "evaluation.resamples": 0,
-        "training.augment.strong": False,
-        **candidate.changes,
-    }
-    run = fv.run(RECIPE, out=out, changes=changes, resume=True, quiet=True, allow_overlap=True)
+    paths = {site: sets / candidate.sets / site for site in sites}
+    run = train_at(paths, sets / candidate.sets / targets[0], seed, {**PLAN.changes, **candidate.changes}, out)
     kept = out / "branch.safetensors"
     if not kept.exists():
-        views = [View.of(PreparedSet.open(sets / candidate.sets / site), "heldout") for site in sites]
+        views = [View.of(PreparedSet.open(path), "heldout") for path in paths.values()]
         sigma = np.concatenate([score(run.model, view) for view in views]).std()
         plain = {site: View.of(PreparedSet.open(sets / PLAIN / site)) for site in targets}
         write_arrays(kept, {site: score(run.model, view) / sigma for site, view in plain.items()})
@@ -160,37 +141,25 @@ def measure(directory: Path, out: Path) -> tuple[Gains, dict[str, float], dict[s
     gains, alone = dict[tuple[str, float], Mapping[str, float]](), dict[str, Mapping[str, float]]()
     for name in CANDIDATES:
         branch: dict[str, list[Logits]] = {site: [] for site in SOURCES}
-        for family, seed in product(kinds(), SEEDS):
+        for family, seed in product(KINDS, SEEDS):
             run = out / "additions" / name.replace(", ", "-").replace(" ", "-") / f"without-{family}-seed{seed}"
             for site, values in score_branch(name, family, seed, sets, run).items():
                 branch[site].append(values)
             print(f"{name}, without {family}, seed {seed}", flush=True)
         alone[name] = family_means(
-            {site: fmean(auc(scores, labels[site]) for scores in seeds) for site, seeds in branch.items()}
+            {site: fmean(auc(scores, labels[site]) for scores in seeds) for site, seeds in branch.items()}, FAMILIES
         )
         for weight in WEIGHTS:
             sums = {
                 site: fmean(auc(pair[site] + weight * scores, labels[site]) for scores in seeds) - start[site]
                 for site, seeds in branch.items()
             }
-            gains[name, weight] = family_means(sums)
+            gains[name, weight] = family_means(sums, FAMILIES)
     return gains, start, alone
 
 
-def kinds() -> list[str]:
-    """Return the families."""
-    return [*dict.fromkeys(source.family for source in SOURCES.values())]
-
-
-def family_means(values: Mapping[str, float]) -> dict[str, float]:
-    """Return the mean of each family's sites."""
-    return {
-        family: fmean(value for site, value in values.items() if SOURCES[site].family == family) for family in kinds()
-    }
-
-
 def choose(gains: Gains, among: Iterable[str]) -> tuple[str, float] | None:
-    """Return the candidate and weight with the largest mean gain over families, of those that lose in none."""
+    """Return the candidate and weight of the largest mean gain, if no family loses more than `MOST_LOST`."""
     among = [*among]
     means = {
         choice: fmean(by_family[family] for family in among)
@@ -203,20 +172,19 @@ def choose(gains: Gains, among: Iterable[str]) -> tuple[str, float] | None:
 
 def lines(gains: Gains, start: Mapping[str, float], alone: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
     """Yield the table, the choice, and its nested estimate."""
-    columns = kinds()
-    yield f"| added | w | gain | {' | '.join(columns)} |"
-    yield f"|---|{'---:|' * (2 + len(columns))}"
-    by_family = family_means(start)
+    yield f"| added | w | gain | {' | '.join(KINDS)} |"
+    yield f"|---|{'---:|' * (2 + len(KINDS))}"
+    by_family = family_means(start, FAMILIES)
     yield f"| the pair's AUC | | {fmean(by_family.values()):.3f} | {row(by_family, '.3f')} |"
     for name, values in alone.items():
         yield f"| {name} alone, AUC | | {fmean(values.values()):.3f} | {row(values, '.3f')} |"
     for (name, weight), values in gains.items():
         yield f"| {name} | {weight:g} | {fmean(values.values()):+.3f} | {row(values, '+.3f')} |"
     yield ""
-    yield f"choice over all families: {choose(gains, columns)}"
+    yield f"choice over all families: {choose(gains, KINDS)}"
     nested = dict[str, float]()
-    for family in columns:
-        choice = choose(gains, [other for other in columns if other != family])
+    for family in KINDS:
+        choice = choose(gains, [other for other in KINDS if other != family])
         nested[family] = 0.0 if choice is None else gains[choice][family]
         yield f"chosen without {family}: {choice}, gain there {nested[family]:+.3f}"
     yield f"nested estimate of the gain at an unseen family: {fmean(nested.values()):+.3f}"
@@ -224,12 +192,14 @@ def lines(gains: Gains, start: Mapping[str, float], alone: Mapping[str, Mapping[
 
 def row(values: Mapping[str, float], form: str) -> str:
     """Return the cells of a row."""
-    return " | ".join(f"{values[family]:{form}}" for family in kinds())
+    return " | ".join(f"{values[family]:{form}}" for family in KINDS)
 
 
 def main() -> int:
     """Print table and choice."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.real.additions", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.real.additions", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("directory", type=Path)
     parser.add_argument("--out", type=Path, default=Path("build/real"))
     options = parser.parse_args()

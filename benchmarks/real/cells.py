@@ -18,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import fedvisage as fv
-from benchmarks.real.protocol import ALONE, CUES, RECIPE, Cell, Plan
+from benchmarks.real.protocol import ALONE, CUES, RECIPE, Cell, Plan, Setting
 from benchmarks.real.scores import score
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import file_digest, read_json, write_json
@@ -166,18 +166,22 @@ def run_cell(plan: Plan, cell: Cell, sets: Path, work: Path) -> tuple[dict[str, 
 def train(plan: Plan, cell: Cell, sites: Mapping[str, Path], target: Path, out: Path) -> fv.Run:
     """Train at sites with the settings of a cell, or return the run of an earlier call."""
     training = plan.trainings[cell.training]
+    changes = {"method.name": training.method, **plan.changes, **training.settings[cell.setting]}
+    return train_at(sites, target, cell.seed, changes, out)
+
+
+def train_at(sites: Mapping[str, Path], target: Path, seed: int, changes: Setting, out: Path) -> fv.Run:
+    """Train the recipe with changes at sites, or return the run of an earlier call."""
     changes = {
         "data.sites": {site: str(path) for site, path in sites.items()},
         "data.target": str(target),
         "data.target_name": "target",
-        "method.name": training.method,
-        "runtime.seed": cell.seed,
+        "runtime.seed": seed,
         "runtime.precision": "fp32",  # "auto" depends on the processor
         "runtime.threads": 1,
         "evaluation.features": 0,
         "evaluation.resamples": 0,
-        **plan.changes,
-        **training.settings[cell.setting],
+        **changes,
     }
     # Each picture counts as its own subject, because the people are unknown: films may overlap between splits.
     return fv.run(RECIPE, out=out, changes=changes, resume=True, quiet=True, allow_overlap=True)

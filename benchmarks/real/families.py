@@ -130,21 +130,23 @@ def reduce_face(image: Image, face: Face, side: float) -> tuple[Image, Face]:
 def prepare_sites(directory: Path, out: Path) -> None:
     """Write the sets OUT/plain/SITE and OUT/matched/SITE that are missing."""
     missing = [site for site in SOURCES if not all((out / kind / site).exists() for kind in (PLAIN, MATCHED))]
-    if not missing:
+    for site, faces in locate_faces(directory, missing, out.parent / "starts"):
+        write_sets(site, SOURCES[site].species, faces, out)
+
+
+def locate_faces(directory: Path, sites: Sequence[str], starts: Path) -> Iterator[tuple[str, dict[int, list[Located]]]]:
+    """Yield sites with their chosen pictures by class; converted networks stay in ``starts``."""
+    if not sites:
         return
     detector = Detector(settings=DetectorSettings(smallest=40))
     files = unique_files(directory)
     author: Author | None = None
-    for site in missing:
+    for site in sites:
         if site in WITH_AUTHOR and author is None:
             shown = choose_pictures({1: files["tutorial"][1]}, detector)
-            recogniser = open_recogniser(directory, out.parent / "starts")
-            author = Author(recogniser, [(picture.image, picture.face) for picture in shown])
-        faces = {
-            label: choose_faces(paths, detector, author if site in WITH_AUTHOR else None)
-            for label, paths in files[site].items()
-        }
-        write_sets(site, SOURCES[site].species, faces, out)
+            author = Author(open_recogniser(directory, starts), [(picture.image, picture.face) for picture in shown])
+        dropped = author if site in WITH_AUTHOR else None
+        yield site, {label: choose_faces(paths, detector, dropped) for label, paths in files[site].items()}
 
 
 def choose_faces(paths: Sequence[Path], detector: Detector, dropped: Author | None) -> list[Located]:

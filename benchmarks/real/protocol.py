@@ -200,10 +200,8 @@ ADAPTATIONS = ("statistics", "paper", "gated")
 
 def adapt_models(plan: Plan) -> Plan:
     """Return the plan with the models of FedPAD and All adapted to each target."""
-    adapted = [
-        (name, training, adapt) for name, training in (("FedPAD", "fedpad"), ("All", "pooled")) for adapt in ADAPTATIONS
-    ]
-    unadapted = {f"{name}, unadapted": Row(f"{training}-paper", "source") for name, training, _ in adapted}
+    models = {"FedPAD": "fedpad", "All": "pooled"}
+    adapted = [(name, training, adapt) for name, training in models.items() for adapt in ADAPTATIONS]
     # The cells of the primary differences come first.
     first = {name: plan.trainings[name] for name in ("cues", "fedpad", "single", "pooled")}
     return replace(
@@ -217,7 +215,7 @@ def adapt_models(plan: Plan) -> Plan:
         | dict(plan.trainings),
         rows={
             **plan.rows,
-            **unadapted,
+            **{f"{name}, unadapted": Row(f"{training}-paper", "source") for name, training in models.items()},
             **{f"{name}, {adapt}": Row(f"{training}-{adapt}") for name, training, adapt in adapted},
         },
         primary=(*plan.primary, ("FedPAD, paper", "FedPAD"), ("FedPAD, gated", "FedPAD")),

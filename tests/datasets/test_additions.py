@@ -1,7 +1,7 @@
 """The choice of a detector to add to the published pair, from gains by family."""
 
 import pytest
-from benchmarks.real.additions import choose, family_means, lines
+from benchmarks.real.additions import choose, lines
 from benchmarks.real.families import SOURCES
 
 TUTORIAL, SQUARE, PRINT, PHONE = "tutorial", "square", "webcam-print", "webcam-phone"
@@ -27,11 +27,6 @@ def test_choice_has_the_largest_mean_gain_of_those_that_lose_in_no_family() -> N
 def test_pair_stays_alone_if_nothing_gains_without_a_loss() -> None:
     assert choose({("a", 1.0): by_family(0.5, 0.5, 0.5, -0.1)}, FAMILIES) is None
     assert choose({("a", 1.0): by_family(-0.001, 0.0, 0.0, 0.0)}, FAMILIES) is None
-
-
-def test_every_family_counts_once() -> None:
-    values = {site: 1.0 if source.family == TUTORIAL else 0.0 for site, source in SOURCES.items()}
-    assert family_means(values) == by_family(1.0, 0.0, 0.0, 0.0)
 
 
 def test_nested_estimate_uses_the_choice_of_the_other_families() -> None:

@@ -83,7 +83,7 @@ SMALL = 1 << 20
 
 
 class _WithoutCompiler(Optimizer):
-    """Torch's methods without the decorators that import its compiler: a second and 70 MB in each process."""
+    """Torch's methods without the decorators that import its compiler: about 2 s and 70 MB in each process."""
 
     add_param_group = unwrap(Optimizer.add_param_group)
     zero_grad = unwrap(Optimizer.zero_grad)

@@ -31,6 +31,8 @@ class Adapt(Section):
     def _refuse_ignored_options(self) -> Adapt:
         if self.stream != "shuffled" and self.loop in ("settled", "episodic"):
             raise ValueError(f"stream requires the loop two-pass or online; it does not apply to {self.loop}")
+        if not self.lr and self.over == "layernorm":
+            raise ValueError("lr: 0 changes BatchNorm's statistics alone, and LayerNorm has none; give a rate")
         if self.gate and self.loop == "episodic":
             raise ValueError("the gate never passes a single video; set gate: false with the loop episodic")
         if self.gate and self.loop != "settled" and self.batch < 16:

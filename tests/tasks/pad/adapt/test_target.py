@@ -226,6 +226,7 @@ def test_single_image_is_scored_without_adaptation(scorer: Scorer, target: View)
         ({"loop": "episodic"}, "gate: false"),
         ({"loop": "online", "batch": 8}, "16"),
         ({"stream": "stored"}, "settled"),
+        ({"lr": 0, "over": "layernorm"}, "LayerNorm has none"),
     ],
 )
 def test_settings_that_would_be_ignored_are_refused(section: dict[str, Any], keyword: str) -> None:
