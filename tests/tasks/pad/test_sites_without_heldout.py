@@ -46,14 +46,18 @@ def test_the_other_sites_choose_the_threshold(name: str, sets_without: Sets, tmp
     rows = metrics.parts("sites_heldout")
     assert [rows[site].number("auc") is None for site in SITES] == [False, False, True]
     model = open_model(tmp_path / "run")
-    far, frr = [], []
+    far, frr, bounds = [], [], []
     for site in ("A", "B"):
         view = View.of(PreparedSet.open(sets_without[site]), "heldout")
         logits = model.score(view.batch(np.arange(len(view))).images)
         far.append(np.mean(logits[view.labels == 0] >= metrics["threshold"]))
         frr.append(np.mean(logits[view.labels == 1] < metrics["threshold"]))
-    assert metrics["threshold_source.far"] == pytest.approx(np.mean(far), abs=0.02)
-    assert metrics["threshold_source.frr"] == pytest.approx(np.mean(frr), abs=0.02)
+        # The threshold is an edge of the bins; the run and this test may round a logit to different sides of it.
+        near = np.abs(logits - metrics["threshold"]) < 1e-4
+        bounds.append([np.mean(near[view.labels == label]) for label in (0, 1)])
+    far_bound, frr_bound = np.mean(bounds, axis=0) + 1e-6
+    assert metrics["threshold_source.far"] == pytest.approx(np.mean(far), abs=far_bound)
+    assert metrics["threshold_source.frr"] == pytest.approx(np.mean(frr), abs=frr_bound)
 
 
 def test_a_threshold_needs_people_that_some_site_holds_out(sets: Sets, tmp_path: Path) -> None:
