@@ -62,6 +62,7 @@ test-processors: setup
 	$(BIN)/python -m tests.processors --workers $(WORKERS) $(PROCESSORS)
 
 # N runs of make test with N base seeds, in random order; continued where it stopped, with results in build/soak.
+# SOAK_TESTS="--first 10" begins with base seed 10, to divide the runs between machines.
 soak-tests: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak --runs $(N) $(SOAK_TESTS) -- $(SPREAD) $(SELECTED)
 

@@ -1,7 +1,8 @@
 """Run a selection of tests again and again under varied conditions: ``python -m tests.soak`` (``make soak-tests``).
 
 Every run has its own base seed, a random order and 1 to 4 workers. Of ten runs, one competes with eight busy
-processes, and one computes as a processor with AVX2 would. Finished runs are stored and not repeated.
+processes, and one computes as a processor with AVX2 would. Finished runs are stored and not repeated; --first
+divides the runs between machines.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ def run_tests(conditions: Conditions, options: Sequence[str], directory: Path) -
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the tests, print a line per run and the runs of each test that failed; 1 if any failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=(__doc__ or "").split("\n\n")[1])
-    parser.add_argument("--runs", type=int, default=20, help="number of runs; the first has base seed 0 (%(default)s)")
+    parser.add_argument("--runs", type=int, default=20, help="number of runs (%(default)s)")
+    parser.add_argument("--first", type=int, default=0, help="base seed of the first run (%(default)s)")
     parser.add_argument("--directory", type=Path, default=Path("build/soak"), help="results and logs (%(default)s)")
     parser.add_argument("options", nargs="*", help="options and tests for pytest, behind --")
     parsed = parser.parse_args(arguments)
@@ -74,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     columns = ("seed", "workers", "busy", "processor", "passed", "skipped", "failed", "seconds")
     print(*(name.rjust(15) for name in columns), flush=True)
     failures: dict[str, list[int]] = defaultdict(list)
-    for seed in range(parsed.runs):
+    for seed in range(parsed.first, parsed.first + parsed.runs):
         if seed not in done:
             conditions = Conditions.of(seed)
             result = run_tests(conditions, parsed.options, results.parent)

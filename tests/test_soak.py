@@ -15,9 +15,9 @@ def test_that_fails_once(pytestconfig):
 """
 
 
-def soak(directory: Path, runs: int) -> int:
+def soak(directory: Path, runs: int, first: int = 0) -> int:
     """Run the tests of a directory without the suite's own conftest."""
-    options = ["--runs", str(runs), "--directory", str(directory / "soak")]
+    options = ["--runs", str(runs), "--first", str(first), "--directory", str(directory / "soak")]
     return main([*options, "--", "-p", "tests.seeding", str(directory)])
 
 
@@ -37,6 +37,8 @@ def test_failure_is_reported_with_its_seed_and_finished_runs_are_not_repeated(
     assert [line.split()[4:7] for line in output[1:3]] == [["2", "0", "0"], ["1", "0", "1"]]
     assert output[3].startswith("failed with seed 1: ")
     assert output[3].endswith("test_that_fails_once")
+    assert soak(tmp_path, 2, first=1) == 1
+    assert [json.loads(line)["seed"] for line in stored.read_text().splitlines()] == [0, 1, 2]
 
 
 @pytest.mark.long
