@@ -2,7 +2,8 @@
 
     python -m benchmarks.real.additions DIR [--out WORK]
 
-``DIR`` holds the repositories of ``benchmarks.real``. Finished trainings in ``WORK`` are not repeated.
+``DIR`` holds the repositories of ``benchmarks.real``. Finished trainings have a record in ``records/additions``; if
+no record is missing, ``DIR`` may be empty.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks.real import families
-from benchmarks.real.cells import train_at
+from benchmarks.real.cells import current_commit, processor_seconds, train_at
 from benchmarks.real.families import MATCHED, PLAIN, SOURCES
 from benchmarks.real.protocol import PLAN
 from benchmarks.real.scores import CHECKOUT, Logits, auc, convert_starts, labels_of, score
 from benchmarks.real.sites import SIZE, Cut
 from benchmarks.real.verdicts import family_means
-from fedvisage.base.files import read_arrays, write_arrays
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import read_arrays, read_json, write_arrays, write_json
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.writer import Writer
@@ -67,6 +69,10 @@ CANDIDATES = {
 FAMILIES = PLAN.families
 KINDS = [*dict.fromkeys(FAMILIES.values())]
 
+RECORDS = Path(__file__).parent / "records" / "additions" / "aucs.json"
+
+Cell = tuple[str, str, int]
+"""A candidate, the family that does not train, and a seed."""
 Gains = Mapping[tuple[str, float], Mapping[str, float]]
 """Gain in AUC over the pair by family, for each candidate and weight."""
 
@@ -114,45 +120,75 @@ def score_pair(directory: Path, sets: Path, out: Path) -> dict[str, Logits]:
     return dict(read_arrays(path)[0])
 
 
-def score_branch(name: str, family: str, seed: int, sets: Path, out: Path) -> dict[str, Logits]:
+def score_branch(cell: Cell, sets: Path, out: Path) -> dict[str, Logits]:
     """Train a candidate on the sites of the other families; return its scores at the family's sites, over σ."""
+    name, family, seed = cell
     candidate = CANDIDATES[name]
     sites = [site for site, source in SOURCES.items() if source.family != family]
     targets = [site for site, source in SOURCES.items() if source.family == family]
     paths = {site: sets / candidate.sets / site for site in sites}
     run = train_at(paths, sets / candidate.sets / targets[0], seed, {**PLAN.changes, **candidate.changes}, out)
-    kept = out / "branch.safetensors"
-    if not kept.exists():
-        views = [View.of(PreparedSet.open(path), "heldout") for path in paths.values()]
-        sigma = np.concatenate([score(run.model, view) for view in views]).std()
-        plain = {site: View.of(PreparedSet.open(sets / PLAIN / site)) for site in targets}
-        write_arrays(kept, {site: score(run.model, view) / sigma for site, view in plain.items()})
-    return dict(read_arrays(kept)[0])
+    views = [View.of(PreparedSet.open(path), "heldout") for path in paths.values()]
+    sigma = np.concatenate([score(run.model, view) for view in views]).std()
+    plain = {site: View.of(PreparedSet.open(sets / PLAIN / site)) for site in targets}
+    return {site: score(run.model, view) / sigma for site, view in plain.items()}
 
 
-def measure(directory: Path, out: Path) -> tuple[Gains, dict[str, float], dict[str, Mapping[str, float]]]:
-    """Return all gains by family, the pair's AUC by site, and each branch's own AUC by family."""
+def run_missing(directory: Path, out: Path, records: Path) -> None:
+    """Train and score each cell without a record, and write the AUC of its branch and sums by site."""
+    known: dict[str, Any] = read_json(records) if records.exists() else {"cells": {}}
+    missing = [cell for cell in product(CANDIDATES, KINDS, SEEDS) if key_of(cell) not in known["cells"]]
+    if not missing:
+        return
+    if lacking := [*families.missing_folders(directory), *([] if (directory / CHECKOUT).is_dir() else [CHECKOUT])]:
+        raise UserError(str(directory), f"has no {lacking[0]}; {len(missing)} trainings have no record")
     sets = out / "protocol"
     families.prepare_sites(directory, sets)
     prepare_pair(directory, sets)
     pair = score_pair(directory, sets, out)
     labels = {site: labels_of(sets / PLAIN, site) for site in SOURCES}
-    start = {site: auc(pair[site], labels[site]) for site in SOURCES}
+    start = {site: round(auc(pair[site], labels[site]), 6) for site in SOURCES}
+    if known.setdefault("pair", start) != start:
+        raise UserError(str(sets), "has other pictures than the recorded runs; use the sets of the first run")
+    for number, cell in enumerate(missing, 1):
+        key, began = key_of(cell), processor_seconds()
+        branch = score_branch(cell, sets, out / "additions" / key.replace(", ", "-").replace(" ", "-"))
+        sums = {
+            site: {w: auc(pair[site] + w * scores, labels[site]) for w in WEIGHTS} for site, scores in branch.items()
+        }
+        known["cells"][key] = {
+            "commit": current_commit(),
+            "seconds": round(processor_seconds() - began, 1),
+            "alone": {site: round(auc(scores, labels[site]), 6) for site, scores in branch.items()},
+            "sums": {site: {f"{w:g}": round(value, 6) for w, value in by_w.items()} for site, by_w in sums.items()},
+        }
+        records.parent.mkdir(parents=True, exist_ok=True)
+        write_json(records, known)
+        print(f"{number} of {len(missing)}: {key}", flush=True)
+
+
+def key_of(cell: Cell) -> str:
+    """Return the name of a cell's record."""
+    name, family, seed = cell
+    return f"{name}/without {family}/{seed}"
+
+
+def read_gains(records: Path) -> tuple[Gains, dict[str, float], dict[str, Mapping[str, float]]]:
+    """Return all gains by family, the pair's AUC by site, and each branch's own AUC by family, averaged over seeds."""
+    known = read_json(records)
+    start: dict[str, float] = known["pair"]
     gains, alone = dict[tuple[str, float], Mapping[str, float]](), dict[str, Mapping[str, float]]()
     for name in CANDIDATES:
-        branch: dict[str, list[Logits]] = {site: [] for site in SOURCES}
-        for family, seed in product(KINDS, SEEDS):
-            run = out / "additions" / name.replace(", ", "-").replace(" ", "-") / f"without-{family}-seed{seed}"
-            for site, values in score_branch(name, family, seed, sets, run).items():
-                branch[site].append(values)
-            print(f"{name}, without {family}, seed {seed}", flush=True)
-        alone[name] = family_means(
-            {site: fmean(auc(scores, labels[site]) for scores in seeds) for site, seeds in branch.items()}, FAMILIES
-        )
+        seeds = {
+            site: [known["cells"][key_of((name, source.family, seed))] for seed in SEEDS]
+            for site, source in SOURCES.items()
+        }
+        by_site = {site: fmean(cell["alone"][site] for cell in cells) for site, cells in seeds.items()}
+        alone[name] = family_means(by_site, FAMILIES)
         for weight in WEIGHTS:
             sums = {
-                site: fmean(auc(pair[site] + weight * scores, labels[site]) for scores in seeds) - start[site]
-                for site, seeds in branch.items()
+                site: fmean(cell["sums"][site][f"{weight:g}"] for cell in cells) - start[site]
+                for site, cells in seeds.items()
             }
             gains[name, weight] = family_means(sums, FAMILIES)
     return gains, start, alone
@@ -196,19 +232,20 @@ def row(values: Mapping[str, float], form: str) -> str:
 
 
 def main() -> int:
-    """Print table and choice."""
+    """Run the missing trainings; print table and choice."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.real.additions", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("directory", type=Path)
     parser.add_argument("--out", type=Path, default=Path("build/real"))
+    parser.add_argument("--records", type=Path, default=RECORDS, help="file with the figures of finished trainings")
     options = parser.parse_args()
-    missing = families.missing_folders(options.directory)
-    missing += [] if (options.directory / CHECKOUT).is_dir() else [CHECKOUT]
-    if missing:
-        print(f"skipped: {options.directory} has no {missing[0]}", file=sys.stderr)
+    try:
+        run_missing(options.directory, options.out, options.records)
+    except UserError as error:
+        print(error, file=sys.stderr)
         return 1
-    print(*lines(*measure(options.directory, options.out)), sep="\n")
+    print(*lines(*read_gains(options.records)), sep="\n")
     return 0
 
 

@@ -1,8 +1,14 @@
 """The choice of a detector to add to the published pair, from gains by family."""
 
+import json
+from collections.abc import Iterable
+from itertools import product
+from pathlib import Path
+
 import pytest
-from benchmarks.real.additions import choose, lines
+from benchmarks.real.additions import CANDIDATES, SEEDS, WEIGHTS, choose, key_of, lines, read_gains, run_missing
 from benchmarks.real.families import SOURCES
+from tests.refusals import refused
 
 TUTORIAL, SQUARE, PRINT, PHONE = "tutorial", "square", "webcam-print", "webcam-phone"
 FAMILIES = (TUTORIAL, SQUARE, PRINT, PHONE)
@@ -43,3 +49,28 @@ def test_nested_estimate_uses_the_choice_of_the_other_families() -> None:
     }
     assert text[-1] == "nested estimate of the gain at an unseen family: +0.015"
     assert "| large alone, AUC | | 0.650 | 0.500 | 0.600 | 0.700 | 0.800 |" in text
+
+
+def write_records(path: Path, seeds: Iterable[int]) -> None:
+    """Record an AUC of 0.8 for the pair; a sum of weight w has w * (seed + 1) / 100 more at every site."""
+    cells = {}
+    for name, family, seed in product(CANDIDATES, FAMILIES, seeds):
+        sites = [site for site, source in SOURCES.items() if source.family == family]
+        sums = {f"{weight:g}": 0.8 + weight * (seed + 1) / 100 for weight in WEIGHTS}
+        cells[key_of((name, family, seed))] = {"alone": dict.fromkeys(sites, 0.6), "sums": dict.fromkeys(sites, sums)}
+    path.write_text(json.dumps({"pair": dict.fromkeys(SOURCES, 0.8), "cells": cells}))
+
+
+def test_table_is_computed_from_complete_records_without_pictures(tmp_path: Path) -> None:
+    write_records(tmp_path / "aucs.json", SEEDS)
+    run_missing(tmp_path, tmp_path, tmp_path / "aucs.json")
+    gains, start, alone = read_gains(tmp_path / "aucs.json")
+    assert set(start.values()) == {0.8}
+    assert alone == dict.fromkeys(CANDIDATES, dict.fromkeys(FAMILIES, pytest.approx(0.6)))
+    assert gains["FedWon", 0.5] == dict.fromkeys(FAMILIES, pytest.approx(0.5 * 2 / 100))
+
+
+def test_records_that_are_missing_need_pictures(tmp_path: Path) -> None:
+    write_records(tmp_path / "aucs.json", [*SEEDS][1:])
+    with refused(tmp_path, "48 trainings have no record"):
+        run_missing(tmp_path, tmp_path, tmp_path / "aucs.json")
