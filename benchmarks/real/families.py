@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from benchmarks.real.author import Author, open_recogniser
 from benchmarks.real.sites import MOST, SITES, SIZE, WITH_AUTHOR, Cut, Located, choose_pictures, locate_face
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import file_digest, read_json, write_json
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.writer import Writer
 from fedvisage.faces.cropping import Image, record_of
@@ -50,6 +52,12 @@ SOURCES: Mapping[str, Source] = {
     "imironica": Source("webcam-print", ("imironica+liveness",), "db/ClientRaw", "db/ImposterRaw", "print"),
     "ahforoughi": Source("webcam-phone", ("ahforoughi+face-anti-spoofing",), "data/real", "data/fake", "replay"),
 }
+
+FACES = Path(__file__).parent / "records" / "sets" / "faces.json"
+"""The chosen pictures by site and class: SHA-256 of the file, quarter turns, and box in the turned picture."""
+Entry = tuple[str, int, list[float]]
+NO_POINTS = np.zeros((5, 2))
+"""Crops need a box only."""
 
 TRAIN, HELD_OUT = 0.6, 1 / 3
 """Shares of a class in natural order: the first pictures train, the last are held out, those between are a gap."""
@@ -134,19 +142,49 @@ def prepare_sites(directory: Path, out: Path) -> None:
         write_sets(site, SOURCES[site].species, faces, out)
 
 
-def locate_faces(directory: Path, sites: Sequence[str], starts: Path) -> Iterator[tuple[str, dict[int, list[Located]]]]:
-    """Yield sites with their chosen pictures by class; converted networks stay in ``starts``."""
+def locate_faces(
+    directory: Path, sites: Sequence[str], starts: Path, table: Path = FACES
+) -> Iterator[tuple[str, dict[int, list[Located]]]]:
+    """Yield sites with their chosen pictures by class; converted networks stay in ``starts``.
+
+    The table has the boxes of known sites, so that all processors cut the same crops; other sites are added to it.
+    """
     if not sites:
         return
-    detector = Detector(settings=DetectorSettings(smallest=40))
     files = unique_files(directory)
+    known: dict[str, dict[str, list[Entry]]] = read_json(table) if table.exists() else {}
     author: Author | None = None
     for site in sites:
-        if site in WITH_AUTHOR and author is None:
-            shown = choose_pictures({1: files["tutorial"][1]}, detector)
-            author = Author(open_recogniser(directory, starts), [(picture.image, picture.face) for picture in shown])
-        dropped = author if site in WITH_AUTHOR else None
-        yield site, {label: choose_faces(paths, detector, dropped) for label, paths in files[site].items()}
+        digests = {file_digest(path): path for paths in files[site].values() for path in paths}
+        if site not in known:
+            detector = Detector(settings=DetectorSettings(smallest=40))
+            if site in WITH_AUTHOR and author is None:
+                shown = choose_pictures({1: files["tutorial"][1]}, detector)
+                author = Author(
+                    open_recogniser(directory, starts), [(picture.image, picture.face) for picture in shown]
+                )
+            dropped = author if site in WITH_AUTHOR else None
+            names = {path: digest for digest, path in digests.items()}
+            known[site] = {
+                str(label): [
+                    (names[found.path], found.turns, [round(float(value), 2) for value in found.face.box])
+                    for found in choose_faces(paths, detector, dropped)
+                ]
+                for label, paths in files[site].items()
+            }
+            table.parent.mkdir(parents=True, exist_ok=True)
+            write_json(table, known)
+        if lost := [digest for entries in known[site].values() for digest, *_ in entries if digest not in digests]:
+            raise UserError(str(directory), f"lacks {len(lost)} pictures of {site}; the recorded runs need them")
+        yield (
+            site,
+            {
+                int(label): [
+                    Located(digests[digest], turns, Face(np.array(box), NO_POINTS)) for digest, turns, box in entries
+                ]
+                for label, entries in known[site].items()
+            },
+        )
 
 
 def choose_faces(paths: Sequence[Path], detector: Detector, dropped: Author | None) -> list[Located]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -32,6 +33,7 @@ from benchmarks.real.sign_flip import detectable, fewest, holm, interval, p_valu
 from benchmarks.real.sites import SIZE, Located
 from benchmarks.real.verdicts import Table, figure_of
 from sklearn.metrics import roc_auc_score
+from tests.refusals import refused
 from tests.toy import make_set
 
 import fedvisage as fv
@@ -147,6 +149,22 @@ def test_copies_stay_at_the_first_site_and_folders_of_people_keep_their_order(tm
     (tmp_path / "R+two/fake/1.png").unlink()
     (tmp_path / "R+two/fake").rmdir()
     assert families.missing_folders(tmp_path, sources) == ["R+two/fake"]
+
+
+def test_recorded_boxes_locate_the_same_crops_on_every_processor(tmp_path: Path) -> None:
+    path = tmp_path / "imironica+liveness/db/ClientRaw/1.png"
+    path.parent.mkdir(parents=True)
+    cv2.imwrite(str(path), np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8))
+    entry = [hashlib.sha256(path.read_bytes()).hexdigest(), 1, [1.5, 2.25, 30.0, 31.0]]
+    table = tmp_path / "faces.json"
+    table.write_text(json.dumps({"imironica": {"1": [entry], "0": []}}))
+    ((site, faces),) = families.locate_faces(tmp_path, ["imironica"], tmp_path, table)
+    assert (site, faces[0]) == ("imironica", [])
+    assert [(located.path, located.turns) for located in faces[1]] == [(path, 1)]
+    assert faces[1][0].face.box.tolist() == [1.5, 2.25, 30.0, 31.0]
+    path.unlink()
+    with refused(tmp_path, "imironica"):
+        [*families.locate_faces(tmp_path, ["imironica"], tmp_path, table)]
 
 
 def test_matched_faces_are_no_larger_than_the_attack_of_equal_rank() -> None:
