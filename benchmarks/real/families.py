@@ -55,7 +55,6 @@ SOURCES: Mapping[str, Source] = {
 
 FACES = Path(__file__).parent / "records" / "sets" / "faces.json"
 """The chosen pictures by site and class: SHA-256 of the file, quarter turns, and box in the turned picture."""
-Entry = tuple[str, int, list[float]]
 NO_POINTS = np.zeros((5, 2))
 """Crops need a box only."""
 
@@ -152,10 +151,10 @@ def locate_faces(
     if not sites:
         return
     files = unique_files(directory)
-    known: dict[str, dict[str, list[Entry]]] = read_json(table) if table.exists() else {}
+    known: dict[str, dict[str, list[str]]] = read_json(table) if table.exists() else {}
     author: Author | None = None
     for site in sites:
-        digests = {file_digest(path): path for paths in files[site].values() for path in paths}
+        names = {path: file_digest(path)[:16] for paths in files[site].values() for path in paths}
         if site not in known:
             detector = Detector(settings=DetectorSettings(smallest=40))
             if site in WITH_AUTHOR and author is None:
@@ -164,25 +163,27 @@ def locate_faces(
                     open_recogniser(directory, starts), [(picture.image, picture.face) for picture in shown]
                 )
             dropped = author if site in WITH_AUTHOR else None
-            names = {path: digest for digest, path in digests.items()}
             known[site] = {
                 str(label): [
-                    (names[found.path], found.turns, [round(float(value), 2) for value in found.face.box])
+                    " ".join([names[found.path], str(found.turns), *(f"{value:.2f}" for value in found.face.box)])
                     for found in choose_faces(paths, detector, dropped)
                 ]
                 for label, paths in files[site].items()
             }
             table.parent.mkdir(parents=True, exist_ok=True)
             write_json(table, known)
-        if lost := [digest for entries in known[site].values() for digest, *_ in entries if digest not in digests]:
+        paths_by_name = {name: path for path, name in names.items()}
+        entries = {int(label): [line.split() for line in lines] for label, lines in known[site].items()}
+        if lost := [name for lines in entries.values() for name, *_ in lines if name not in paths_by_name]:
             raise UserError(str(directory), f"lacks {len(lost)} pictures of {site}; the recorded runs need them")
         yield (
             site,
             {
-                int(label): [
-                    Located(digests[digest], turns, Face(np.array(box), NO_POINTS)) for digest, turns, box in entries
+                label: [
+                    Located(paths_by_name[name], int(turns), Face(np.array(box, float), NO_POINTS))
+                    for name, turns, *box in lines
                 ]
-                for label, entries in known[site].items()
+                for label, lines in entries.items()
             },
         )
 

@@ -155,7 +155,7 @@ def test_recorded_boxes_locate_the_same_crops_on_every_processor(tmp_path: Path)
     path = tmp_path / "imironica+liveness/db/ClientRaw/1.png"
     path.parent.mkdir(parents=True)
     cv2.imwrite(str(path), np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8))
-    entry = [hashlib.sha256(path.read_bytes()).hexdigest(), 1, [1.5, 2.25, 30.0, 31.0]]
+    entry = f"{hashlib.sha256(path.read_bytes()).hexdigest()[:16]} 1 1.50 2.25 30.00 31.00"
     table = tmp_path / "faces.json"
     table.write_text(json.dumps({"imironica": {"1": [entry], "0": []}}))
     ((site, faces),) = families.locate_faces(tmp_path, ["imironica"], tmp_path, table)
