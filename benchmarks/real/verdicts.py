@@ -37,9 +37,9 @@ class Verdict:
         low, high = interval(self.differences)
         t = difference([(str(number), 0, gap) for number, gap in enumerate(self.differences)])
         student = f", t [{t.low:+.3f}, {t.high:+.3f}]" if t and t.low is not None and t.high is not None else ""
-        better = sum(gap > 0 for gap in self.differences)
+        positive = sum(gap > 0 for gap in self.differences)
         return (
-            f"{self.name}: {self.mean:+.3f} [{low:+.3f}, {high:+.3f}]{student}, better at {better} of "
+            f"{self.name}: {self.mean:+.3f} [{low:+.3f}, {high:+.3f}]{student}, positive at {positive} of "
             f"{len(self.differences)}, p = {self.p:.4f}{ending}"
         )
 

@@ -407,7 +407,7 @@ def test_verdicts_follow_from_the_records(tmp_path: Path) -> None:
     # Six positive differences: p = 2 / 64, doubled by Holm; the interval is the range of the differences.
     (line,) = [line for line in lines if line.startswith("- FedPAD - Fused")]
     assert "+0.350 [+0.100, +0.600]" in line
-    assert "better at 6 of 6, p = 0.0312, Holm 0.0625: undecided" in line
+    assert "positive at 6 of 6, p = 0.0312, Holm 0.0625: undecided" in line
     alone = replace(SIX, primary=(("FedPAD", "Fused"),))
     (line,) = [
         line
