@@ -2,16 +2,17 @@
 
     python -m benchmarks.demo_settings choose OUT
     python -m benchmarks.demo_settings evaluate OUT
+    python -m benchmarks.demo_settings show
 
-Each rendering is a study in a directory of ``OUT``; finished cells are not run again. ``choose`` writes the choice of
-each row to ``OUT/chosen.json``, which ``evaluate`` reads.
+Each rendering is a study in a directory of ``OUT``; finished cells are not run again. ``choose`` records the choice of
+each row, which ``evaluate`` reads. ``show`` prints what ``evaluate`` recorded.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
@@ -32,6 +33,10 @@ RULES = ("source-eer", "source-train-eer", "fixed")
 METHODS = {"Single": "single", "Fused": "fused", "FedPAD": "fedpad", "All": "pooled"}
 BATCHNORM, ADAPTED = "FedPAD, BatchNorm", "FedPAD, BatchNorm, adapted"
 FIGURES = ("auc", "hter", "eer")
+SHOWN = {"Single in the demo": "Single group 0.001"}
+"""The demo's Single is those networks that its Fused averages, with the sites' thresholds."""
+
+RECORDS = Path(__file__).parent / "records" / "demo_settings.json"
 
 Setting = tuple[str, float, str]
 """Normalisation, learning rate and rule of the threshold."""
@@ -69,7 +74,7 @@ def figures_of(cells: Path, row: str, seed: int) -> Figures:
 
 
 def choose(out: Path, workers: int) -> None:
-    """Run all settings of all rows on the development renderings, and write each row's choice."""
+    """Run all settings of all rows on the development renderings, and record figures and each row's choice."""
     settings = list(product(NORMS, RATES, RULES))
     rows: dict[str, Any] = {}
     for row, setting in product(METHODS, settings):
@@ -84,8 +89,15 @@ def choose(out: Path, workers: int) -> None:
         if row == "FedPAD":
             with_batchnorm = [setting for setting in settings if setting[0] == "batch"]
             chosen[BATCHNORM] = min(with_batchnorm, key=lambda setting: means[setting])
-    write_json(out / "chosen.json", chosen)
+    record({"development": figures, "chosen": chosen})
     print(json.dumps(chosen, indent=1))
+
+
+def record(entries: Mapping[str, Any]) -> None:
+    """Add entries to the records; figures keep six decimals."""
+    known = read_json(RECORDS) if RECORDS.exists() else {}
+    rounded = json.loads(json.dumps(entries), parse_float=lambda text: round(float(text), 6))
+    write_json(RECORDS, known | rounded)
 
 
 def mean_of(figures: Mapping[int, Mapping[str, Figures]], row: str, setting: Setting, figure: str) -> float:
@@ -94,47 +106,59 @@ def mean_of(figures: Mapping[int, Mapping[str, Figures]], row: str, setting: Set
     return fmean(rendering[name][figure] for rendering in figures.values())
 
 
-def evaluate(out: Path, workers: int) -> None:
-    """Run the chosen settings on the fresh renderings; print each figure, and FedPAD's differences."""
+def chosen_rows() -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the rows of the recorded choice with those that train their networks, and the name of each row's cells."""
     chosen: dict[str, Setting] = {
-        row: (norm, rate, rule) for row, (norm, rate, rule) in read_json(out / "chosen.json").items()
+        row: (norm, rate, rule) for row, (norm, rate, rule) in read_json(RECORDS)["chosen"].items()
     }
     rows, names = dict[str, Any](), dict[str, str]()
-    for row in METHODS:
-        rows |= (added := rows_of(row, chosen[row]))
+    for row in (*METHODS, BATCHNORM, ADAPTED):
+        setting = chosen[BATCHNORM if row == ADAPTED else row]
+        rows |= (added := rows_of(row if row in METHODS else "FedPAD", setting, adapted=row == ADAPTED))
         names[row] = list(added)[-1]
-    for row in (BATCHNORM, ADAPTED):
-        rows |= (added := rows_of("FedPAD", chosen[BATCHNORM], adapted=row == ADAPTED))
-        names[row] = list(added)[-1]
-    figures = {seed: run_rendering(seed, rows, out / "fresh", workers) for seed in FRESH}
+    return rows, names | SHOWN
+
+
+def evaluate(out: Path, workers: int) -> None:
+    """Run the chosen settings on the fresh renderings, and record all figures."""
+    rows, _ = chosen_rows()
+    record({"fresh": {seed: run_rendering(seed, rows, out / "fresh", workers) for seed in FRESH}})
+
+
+def lines() -> Iterator[str]:
+    """Yield each recorded figure of the fresh renderings, and FedPAD's differences."""
+    figures, (_, names) = read_json(RECORDS)["fresh"], chosen_rows()
     for figure in FIGURES:
-        print(f"\n| {figure} in per cent | {' | '.join(map(str, FRESH))} | mean |\n|---|{'---:|' * (len(FRESH) + 1)}")
-        values = {row: [100 * figures[seed][name][figure] for seed in FRESH] for row, name in names.items()}
+        yield f"\n| {figure} in per cent | {' | '.join(map(str, FRESH))} | mean |\n|---|{'---:|' * (len(FRESH) + 1)}"
+        values = {row: [figures[str(seed)][name][figure] for seed in FRESH] for row, name in names.items()}
         for row, numbers in values.items():
-            print(f"| {row} | {' | '.join(f'{value:.1f}' for value in numbers)} | {fmean(numbers):.1f} |")
-        for first, second in product(("FedPAD", ADAPTED), values):
+            yield f"| {row} | {' | '.join(f'{100 * value:.1f}' for value in numbers)} | {100 * fmean(numbers):.1f} |"
+        for first, second in product(("FedPAD", BATCHNORM, ADAPTED), values):
             if first != second:
                 gaps = [a - b for a, b in zip(values[first], values[second], strict=True)]
-                print(describe(f"{first} - {second}", gaps))
+                yield describe(f"{first} - {second}", gaps)
 
 
 def describe(name: str, gaps: Sequence[float]) -> str:
-    """Return mean, interval and p-value of paired differences."""
+    """Return mean, interval and p-value of paired differences, in points."""
     low, high = interval(gaps)
     better = f"above in {sum(gap > 0 for gap in gaps)}, below in {sum(gap < 0 for gap in gaps)} of {len(gaps)}"
-    return f"{name}: {fmean(gaps):+.2f} [{low:+.2f}, {high:+.2f}], {better}, p = {p_value(gaps):.4f}"
+    return f"{name}: {100 * fmean(gaps):+.2f} [{100 * low:+.2f}, {100 * high:+.2f}], {better}, p = {p_value(gaps):.4f}"
 
 
 def main() -> None:
-    """Read the arguments, and run one of the two steps."""
+    """Read the arguments, and run one of the steps."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.demo_settings", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("step", choices=("choose", "evaluate"))
-    parser.add_argument("out", type=Path)
+    parser.add_argument("step", choices=("choose", "evaluate", "show"))
+    parser.add_argument("out", type=Path, nargs="?", default=Path("build/demo-settings"))
     parser.add_argument("--workers", type=int, default=1)
     arguments = parser.parse_args()
-    {"choose": choose, "evaluate": evaluate}[arguments.step](arguments.out, arguments.workers)
+    if arguments.step != "show":
+        {"choose": choose, "evaluate": evaluate}[arguments.step](arguments.out, arguments.workers)
+    if arguments.step != "choose":
+        print(*lines(), sep="\n")
 
 
 if __name__ == "__main__":

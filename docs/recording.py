@@ -19,7 +19,7 @@ from docs.drawings import FOLDER
 
 STORED = FOLDER / "demo.txt"
 COMMAND = "fedvisage demo"
-KEPT = re.compile(r"Rendering .*|At the same time, .*|\d+/\d+ .*|report: .*/fed(?:pad|fr)-[^/]*/report\.html")
+KEPT = re.compile(r"Rendering .*|At the same time, .*|\d+/\d+ .*|report: .*/fed(?:pad-M|fr)-[^/]*/report\.html")
 """The lines of a run that are stored."""
 COLUMNS, CELL, LINE, MARGIN, BAR = 72, 7.8, 21, 20, 36
 """Columns of the terminal; width of a character, height of a line, margin and title bar in pixels."""
@@ -38,7 +38,7 @@ white-space:pre}
 @media (prefers-reduced-motion:no-preference){.later{animation:appear .2s both}}
 @keyframes appear{from{opacity:0}}
 """
-RESULT = re.compile(r"(?P<soft>\d+/\d+ +)(?P<name>\S+)(?P<rest>.*?)(?P<mark>hter \S+.*|)$")
+RESULT = re.compile(r"(?P<soft>\d+/\d+ +)(?P<name>.+?)(?P<rest> +target.*?)(?P<mark>hter \S+.*|)$")
 """A line about one method: its number, its name, where it was evaluated, and its error rates."""
 
 

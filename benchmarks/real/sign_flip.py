@@ -19,8 +19,8 @@ LEVEL = 0.05
 POWER = 0.8
 MOST = 24
 """Maximum number of differences whose subsets are listed (16 million)."""
-CLOSE = 1e-12
-"""Rounding of means: a mean this close to zero counts as zero."""
+CLOSE = 1e-6
+"""A mean this close to zero counts as zero: records keep six decimals, so a difference may be off by as much."""
 
 
 def subset_means(differences: Sequence[float]) -> NDArray[np.float64]:

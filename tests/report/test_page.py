@@ -103,6 +103,13 @@ def test_run_without_target_and_rounds_has_a_page(tmp_path: Path) -> None:
     assert "no target was named" in read(write_report(run)).text
 
 
+def test_errors_at_a_fixed_threshold_name_their_images(run: Path) -> None:
+    metrics = read_metrics(run / "metrics.json")
+    assert "3.10 % of attacks and rejects 3.40 % of bona fide there" in read(write_report(run)).text
+    write_metrics(run, {**metrics, "threshold_rule": "fixed"})
+    assert "rejects 3.40 % of bona fide on the sites' held-out subjects" in read(write_report(run)).text
+
+
 @pytest.mark.long
 def test_undefined_figures_are_dashes(run: Path) -> None:
     metrics = read_metrics(run / "metrics.json")

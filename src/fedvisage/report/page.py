@@ -135,8 +135,9 @@ def threshold_sentence(metrics: Metrics) -> str:
     choice = origin.get(str(rule), "chosen on the sites' held-out subjects, without any data of the target")
     subject = "mean threshold of the sites' models" if metrics.part("members") else "threshold"
     accepts, rejects = (metrics.number(f"threshold_source.{kind}") for kind in ("far", "frr"))
+    where = "on the sites' held-out subjects" if rule == "fixed" else "there"
     errors = (
-        f"; it accepts {100 * accepts:.2f} % of attacks and rejects {100 * rejects:.2f} % of bona fide there"
+        f"; it accepts {100 * accepts:.2f} % of attacks and rejects {100 * rejects:.2f} % of bona fide {where}"
         if accepts is not None and rejects is not None
         else ""
     )
