@@ -1,7 +1,7 @@
 """Measure detectors on real attacks: published starts, texture, fusion, and training from a start.
 
     python -m benchmarks.real DIR [--out WORK] [--scores FOLDER] [--seeds 3] [--groups 14] [--tables fusion]
-    python -m benchmarks.real DIR --protocol [--blind] [--records FOLDER]
+    python -m benchmarks.real DIR --protocol [--blind] [--records FOLDER] [--trainings fedpad,single]
 
 DIR contains checkouts of the development repositories, one folder OWNER+NAME each, of the published detectors and
 of a published recogniser (`sites.py`, `scores.py`, `author.py`). Prepared sets, starts and runs go to WORK, and a
@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -207,9 +207,13 @@ def main() -> int:
     parser.add_argument("--protocol", action="store_true", help="run the missing cells of the plan, print its verdicts")
     parser.add_argument("--blind", action="store_true", help="hide target figures until all runs have ended")
     parser.add_argument("--records", type=Path, default=RECORDS, help="folder with the records of the protocol")
+    parser.add_argument("--trainings", default="", help="run these alone; other processes may run others")
     options = parser.parse_args()
     if options.protocol:
-        return follow_protocol(options.directory, options.out, options.records, blind=options.blind)
+        trainings = options.trainings.split(",") if options.trainings else []
+        return follow_protocol(
+            options.directory, options.out, options.records, blind=options.blind, trainings=trainings
+        )
     if missing := missing_folders(options.directory):
         print(f"skipped: {options.directory} has no {missing[0]}")
         return 0
@@ -221,9 +225,19 @@ def main() -> int:
     return 0
 
 
-def follow_protocol(directory: Path, out: Path, folder: Path, *, blind: bool, plan: Plan = EXTENDED) -> int:
+def follow_protocol(
+    directory: Path,
+    out: Path,
+    folder: Path,
+    *,
+    blind: bool,
+    plan: Plan = EXTENDED,
+    trainings: Sequence[str] = (),
+) -> int:
     """Run the missing cells at the lowest priority if the pictures are here, then print table and verdicts."""
     try:
+        if unknown := sorted({*trainings} - {*plan.trainings}):
+            raise UserError("--trainings", f"has no {unknown[0]}; the plan has {', '.join(plan.trainings)}")
         records = Records(folder, plan)
         sets = out / "protocol"
         if missing := families.missing_folders(directory):
@@ -233,7 +247,7 @@ def follow_protocol(directory: Path, out: Path, folder: Path, *, blind: bool, pl
             families.prepare_sites(directory, sets)
             plain = {site: PreparedSet.open(sets / families.PLAIN / site) for site in plan.families}
             print(*families.near_copy_notices(plain), *resolution_notices(plan, plain), sep="\n", flush=True)
-            for line in run_missing(plan, records, sets, out / "protocol-runs"):
+            for line in run_missing(plan, records, sets, out / "protocol-runs", trainings):
                 print(line, flush=True)
         print("", *Table(plan, records).lines(blind=blind), sep="\n")
     except UserError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -86,9 +86,11 @@ class Records:
         return sum(float(record["seconds"]) for _, _, record in self._all())
 
 
-def run_missing(plan: Plan, records: Records, sets: Path, work: Path) -> Iterator[str]:
-    """Run each cell without a record, and yield a line for each."""
-    missing = [cell for cell in plan.cells() if records.get(cell) is None]
+def run_missing(plan: Plan, records: Records, sets: Path, work: Path, trainings: Sequence[str] = ()) -> Iterator[str]:
+    """Run each cell without a record, or those of some trainings alone, and yield a line for each."""
+    missing = [
+        cell for cell in plan.cells() if records.get(cell) is None and (not trainings or cell.training in trainings)
+    ]
     commit, data = current_commit(), data_digests(plan, sets)
     for known in (record for _, _, record in records._all()):
         if any(data[kind] != digest for kind, digest in known["data"].items()):

@@ -259,6 +259,17 @@ def test_ended_cells_are_not_run_again(tiny_run: Path) -> None:
     )
 
 
+def test_processes_can_run_different_trainings(
+    tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = Records(tmp_path / "records", TINY)
+    lines = [*run_missing(TINY, records, tiny_run / "sets", tiny_run / "work", ["cues"])]
+    assert len(lines) == 3
+    assert {path.name for path in (tmp_path / "records").iterdir()} == {"cues-0.json"}
+    assert follow_protocol(tmp_path, tmp_path, tmp_path / "records", blind=True, plan=TINY, trainings=["cue"]) == 1
+    assert "--trainings" in capsys.readouterr().err
+
+
 @pytest.mark.long
 def test_shared_models_of_single_sites_equal_those_of_a_run_without_the_target(tiny_run: Path, tmp_path: Path) -> None:
     record = Records(tiny_run / "records", TINY).get(Cell("single", 0, "A", 0))
