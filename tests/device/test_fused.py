@@ -264,6 +264,9 @@ def test_run_is_exported_and_scaled_by_the_deviation_of_its_held_out_scores(
     expected = threshold_from_histograms([histogram(sums, view.rows.label[heldout].astype(np.int64))], "source-eer")
     threshold = required_threshold(Fused.open(tmp_path / "out"))
     assert (threshold.value, threshold.far, threshold.frr) == (expected.value, expected.far, expected.frr)
+    fuse([pad, pad_run], tmp_path / "given", scales=[3.0], cache=tmp_path)
+    given, measured = Fused.open(tmp_path / "given").config.members
+    assert (given.scale, measured.scale) == (3.0, pytest.approx(first.scale))
 
 
 @pytest.mark.long
@@ -360,7 +363,8 @@ def test_changed_file_of_a_member_is_refused(copy: Path, file: str) -> None:
 REFUSED: dict[str, tuple[tuple[str, ...], str, str]] = {
     "one model": (("PAD",), "MODEL", "two"),
     "weights of other models": (("PAD", "PAD", "--weight=1", "--weight=1", "--weight=1"), "--weight", "3 times"),
-    "scales of other models": (("PAD", "PAD", "--scale=1"), "--scale", "1 times"),
+    "scales of other models": (("PAD", "PAD", "--scale=1", "--scale=1", "--scale=1"), "--scale", "3 times"),
+    "an unknown scale after a given one": (("PAD", "PAD", "--scale=1"), "--scale", "--on"),
     "a weight of nothing": (("PAD", "PAD", "--weight=0"), "--weight", "0"),
     "a scale that is no number": (("PAD", "PAD", "--scale=nan", "--scale=1"), "--scale", "nan"),
     "an unknown scale": (("PAD", "PAD"), "--scale", "--on"),

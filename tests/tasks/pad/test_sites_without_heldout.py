@@ -40,7 +40,7 @@ def sets_without(sets: Sets, tmp_path: Path) -> Sets:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["fedpad", "ditto"])
+@pytest.mark.parametrize("name", ["fedpad", "ditto", "fused"])
 def test_the_other_sites_choose_the_threshold(name: str, sets_without: Sets, tmp_path: Path) -> None:
     metrics = run_toy(tree(sets_without, name, evaluation__every=1, evaluation__features=4), tmp_path / "run")
     rows = metrics.parts("sites_heldout")

@@ -137,9 +137,9 @@ def fuse(
 ) -> FusionResult:
     """Write a new directory with the models as members, whose log-odds are summed; leave nothing on failure.
 
-    ``weights`` without one for the first model give it 1; without any, all are 1. A scale that is not in ``scales`` is
-    the standard deviation of the model's log-odds on its sites' held-out people, or else on those of the sets ``on``,
-    which also measure the threshold. All sites, and all these sets, have equal weight.
+    ``weights`` without one for the first model give it 1; without any, all are 1. ``scales`` are those of the first
+    models. A further one's is the standard deviation of its log-odds on its sites' held-out people, or else on those of
+    the sets ``on``, which also measure the threshold. All sites, and all these sets, have equal weight.
     """
     check_free(out)
     if len(models) < 2:
@@ -151,8 +151,8 @@ def fuse(
             "first, which then has 1",
         )
     factors = [1.0] * (len(models) - len(weights)) + list(weights)
-    if scales and len(scales) != len(models):
-        raise UserError("--scale", f"is given {len(scales)} times for {len(models)} models; give one per model")
+    if len(scales) > len(models):
+        raise UserError("--scale", f"is given {len(scales)} times for {len(models)} models; give at most one per model")
     _check_factors("--weight", factors)
     _check_factors("--scale", scales)
     if len(set(on)) < len(on):
@@ -160,8 +160,7 @@ def fuse(
     named = {entry: open_named(entry, cache, say=say, course=say) for entry in on}
     with replaced_when_complete(out) as directory:
         terms = list[Term]()
-        for number, (model, weight) in enumerate(zip(models, factors, strict=True)):
-            scale = scales[number] if scales else None
+        for model, weight, scale in zip(models, factors, [*scales, *[None] * len(models)], strict=False):
             term = Term(model, str(model), weight, scale)
             terms += _add_members(directory, len(terms) + 1, term, next(iter(on), None), cache, say)
         if len(terms) > MOST:
