@@ -34,7 +34,7 @@ METHODS = {"Single": "single", "Fused": "fused", "FedPAD": "fedpad", "All": "poo
 BATCHNORM, ADAPTED = "FedPAD, BatchNorm", "FedPAD, BatchNorm, adapted"
 FIGURES = ("auc", "hter", "eer")
 SHOWN = {"Single in the demo": "Single group 0.001"}
-"""The demo's Single is those networks that its Fused averages, with the sites' thresholds."""
+"""The demo's Single evaluates the networks that its Fused averages."""
 
 RECORDS = Path(__file__).parent / "records" / "demo_settings.json"
 
@@ -49,7 +49,7 @@ def rows_of(row: str, setting: Setting, *, adapted: bool = False) -> dict[str, d
     training = [f"method.network.norm={norm}", f"training.optimizer.lr={rate}"]
     trained = "Single" if row == "Fused" else row
     network = f"{trained} {norm} {rate}"
-    rows = {network: {"set": [f"method.name={METHODS[trained]}", *training]}}
+    rows = {network: {"set": [f"method.name={METHODS[trained]}", *training, "evaluation.threshold=source-eer"]}}
     evaluation = [f"evaluation.threshold={rule}", *(["evaluation.adapt=gated"] if adapted else [])]
     name = f"{row} {norm} {rate} {rule}{' adapted' if adapted else ''}"
     return rows | {name: {"set": [f"method.name={METHODS[row]}", *training, *evaluation], "trained_by": network}}

@@ -91,13 +91,12 @@ class Measurements:
 
     def texture(self, name: str) -> Variant:
         """Return a way to train the texture branch."""
-        changes: dict[str, dict[str, Any]] = {
-            "FedAvg": {},
-            "FedAvg, no augmentation": {"training.augment.strong": False},
-            "pooled": {"method.name": "pooled"},
-            "pooled, no augmentation": {"method.name": "pooled", "training.augment.strong": False},
+        method, _, plain = name.partition(", ")
+        changes = {
+            "method.name": {"FedAvg": "fedpad", "pooled": "pooled"}[method],
+            "training.augment.strong": plain != "no augmentation",
         }
-        return Variant("real/texture", self.sets / TIGHT.name, self.sets / TIGHT.name, changes[name])
+        return Variant("real/texture", self.sets / TIGHT.name, self.sets / TIGHT.name, changes)
 
     def leave_out(self, name: str, seed: int) -> tuple[SiteScores, dict[str, float]]:
         """Train texture without each group."""
@@ -207,7 +206,9 @@ def main() -> int:
     parser.add_argument("--protocol", action="store_true", help="run the missing cells of the plan, print its verdicts")
     parser.add_argument("--blind", action="store_true", help="hide target figures until all runs have ended")
     parser.add_argument("--records", type=Path, default=RECORDS, help="folder with the records of the protocol")
-    parser.add_argument("--trainings", default="", help="run these alone; other processes may run others")
+    parser.add_argument(
+        "--trainings", default="", help="run these alone; trainings that share models belong in one process"
+    )
     options = parser.parse_args()
     if options.protocol:
         trainings = options.trainings.split(",") if options.trainings else []

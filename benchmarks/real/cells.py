@@ -121,7 +121,7 @@ def processor_seconds() -> float:
 
 def current_commit() -> str:
     """Return the commit of this checkout, marked if code or recipes differ from it; records may."""
-    code = ("src", "recipes", "benchmarks", ":!benchmarks/real/records")
+    code = ("src", "recipes", "benchmarks", ":!benchmarks/real/records", ":!benchmarks/records")
     head, changed = (
         subprocess.run(["git", *command], cwd=RECIPE.parents[2], capture_output=True, text=True, check=False).stdout
         for command in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "-uno", "--", *code])

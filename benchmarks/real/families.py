@@ -54,7 +54,7 @@ SOURCES: Mapping[str, Source] = {
 }
 
 FACES = Path(__file__).parent / "records" / "sets" / "faces.json"
-"""The chosen pictures by site and class: SHA-256 of the file, quarter turns, and box in the turned picture."""
+"""The chosen pictures by site and class: start of the file's SHA-256, quarter turns, and box in the turned picture."""
 NO_POINTS = np.zeros((5, 2))
 """Crops need a box only."""
 

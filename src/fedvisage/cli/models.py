@@ -103,8 +103,8 @@ def fuse_models(
     scale: Annotated[
         list[float] | None,
         typer.Option(
-            help="Divisor of a model's log-odds, in their order. A further model has their standard deviation on"
-            " held-out people of its sites, or of --on."
+            help="Divisor of the log-odds of the first models, in order; those of the others are measured on held-out"
+            " people of their sites, or of --on."
         ),
     ] = None,
     on: Annotated[

@@ -160,7 +160,7 @@ def fuse(
     named = {entry: open_named(entry, cache, say=say, course=say) for entry in on}
     with replaced_when_complete(out) as directory:
         terms = list[Term]()
-        for model, weight, scale in zip(models, factors, [*scales, *[None] * len(models)], strict=False):
+        for model, weight, scale in zip(models, factors, [*scales, *[None] * (len(models) - len(scales))], strict=True):
             term = Term(model, str(model), weight, scale)
             terms += _add_members(directory, len(terms) + 1, term, next(iter(on), None), cache, say)
         if len(terms) > MOST:
@@ -221,7 +221,9 @@ def _add_members(directory: Path, number: int, term: Term, on: str | None, cache
         copy_member(opened, place)
         return [replace(term, directory=place)]
     if term.scale is None:
-        raise UserError("--scale", f"{source} is a fused model, which has no scale of its own; give one, such as 1")
+        raise UserError(
+            "--scale", f"{source} is a fused model, which has no scale of its own; name it first, with --scale 1"
+        )
     # The factors of nested sums multiply.
     terms = []
     for offset, (member, recorded) in enumerate(zip(opened.members, opened.config.members, strict=True)):
@@ -263,7 +265,7 @@ def _member(term: Term, logits: Sequence[FloatArray]) -> FusedMember:
         scale = float(np.sqrt(np.mean([((values - mean) ** 2).mean() for values in logits])))
     if not scale:
         raise UserError(
-            "--scale", f"{term.name} has no held-out scores to measure it; give --scale per model, or --on SET"
+            "--scale", f"{term.name} has no held-out scores to measure it; give --scale up to this model, or --on SET"
         )
     _check_factors("--weight", [term.weight])
     _check_factors("--scale", [scale])
