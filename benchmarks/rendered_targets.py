@@ -189,7 +189,7 @@ def similarity(values: Mapping[Target, float]) -> float:
 
 
 def lines(table: Table) -> Iterator[str]:
-    """Yield the table, the similarity of renderings, and the verdicts."""
+    """Yield the tables, and the verdicts with the similarity of a domain's renderings."""
     yield f"| row | {' | '.join(f'{figure}, mean' for figure in FIGURES)} |\n|---|{'---:|' * len(FIGURES)}"
     for row, figures in table.items():
         yield f"| {row} | {' | '.join(f'{100 * fmean(figures[figure].values()):.1f}' for figure in FIGURES)} |"

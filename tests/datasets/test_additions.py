@@ -4,9 +4,20 @@ import json
 from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 
 import pytest
-from benchmarks.real.additions import CANDIDATES, SEEDS, WEIGHTS, choose, key_of, lines, read_gains, run_missing
+from benchmarks.real.additions import (
+    CANDIDATES,
+    RECORDS,
+    SEEDS,
+    WEIGHTS,
+    choose,
+    key_of,
+    lines,
+    read_gains,
+    run_missing,
+)
 from benchmarks.real.families import SOURCES
 from tests.refusals import refused
 
@@ -68,6 +79,24 @@ def test_table_is_computed_from_complete_records_without_pictures(tmp_path: Path
     assert set(start.values()) == {0.8}
     assert alone == dict.fromkeys(CANDIDATES, dict.fromkeys(FAMILIES, pytest.approx(0.6)))
     assert gains["FedWon", 0.5] == dict.fromkeys(FAMILIES, pytest.approx(0.5 * 2 / 100))
+
+
+def test_page_prints_the_recorded_gains() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "results" / "real.md").read_text()
+    section = page.partition("## Added to the pair")[2].partition("\n## ")[0]
+    printed = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if "| " in line]
+    gains, start, alone = read_gains(RECORDS)
+    expected = []
+    for name in CANDIDATES:
+        means = [f"{fmean(gains[name, weight].values()):+.3f}" for weight in (0.25, 1.0, 2.0)]
+        families = [f"{gains[name, 2.0][family]:+.3f}" for family in (TUTORIAL, SQUARE)]
+        expected.append(
+            [f"{fmean(alone[name].values()):.3f}", *(text.replace("-", "−") for text in (*means, *families))]
+        )
+    assert [figures for _, *figures in printed[1:]] == expected
+    assert choose(gains, FAMILIES) == ("Fused", 2.0)
+    pair = fmean(start[site] for site, source in SOURCES.items() if source.family == TUTORIAL)
+    assert f"the pair's AUC is {pair:.3f}" in " ".join(section.split())
 
 
 def test_records_that_are_missing_need_pictures(tmp_path: Path) -> None:
