@@ -195,7 +195,7 @@ def test_refused_run_reads_no_data_and_the_operator_gets_the_rule(
         reason = restore_failure(program, context)
         assert "rule rounds" in reason
         assert "3" in reason
-    assert "rule rounds" in last_failure(tmp_path / "state" / "run-1", "")  # what the site prints
+    assert "rule rounds" in last_failure(tmp_path / "state" / "run-1", 0)  # what the site prints
     assert "starting point" in order_failure_before_start(program)
     events = [(row["event"], row["run"]) for row in SiteFiles(site.path).record.read()]
     assert events == [("refused", "run-1"), ("refused", "run-1")]  # the rule once, then the order without a start

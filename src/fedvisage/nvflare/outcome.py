@@ -67,10 +67,16 @@ def last_round(directory: Path) -> int:
     return max((int(entry["round"]) for entry in _last_entries(directory)[-1:]), default=0)
 
 
-def last_failure(directory: Path, since: str) -> str:
-    """Return the reason in the last entry of a run's log if it is a failure after a time, or nothing."""
+def log_size(directory: Path) -> int:
+    """Return the size of a run's log."""
+    path = directory / LOG
+    return path.stat().st_size if path.exists() else 0
+
+
+def last_failure(directory: Path, since: int) -> str:
+    """Return the reason in the last entry of a run's log if it is a failure behind this size, or nothing."""
     entry = next(reversed(_last_entries(directory)), None)
-    failed = entry is not None and entry["event"] == "failed" and str(entry["time"]) >= since
+    failed = entry is not None and entry["event"] == "failed" and log_size(directory) > since
     return plain_line(str(entry["message"]), LETTERS) if entry is not None and failed else ""
 
 

@@ -32,7 +32,7 @@ from fedvisage.nvflare.admission import Admission
 from fedvisage.nvflare.certificates import certificates_in, credentials_in, name_of
 from fedvisage.nvflare.greeting import Unreachable, address_in, check_handshake, request_admission
 from fedvisage.nvflare.kits import Kit, own_settings
-from fedvisage.nvflare.outcome import RESULT, last_failure, last_round, note_death, note_left
+from fedvisage.nvflare.outcome import RESULT, last_failure, last_round, log_size, note_death, note_left
 from fedvisage.nvflare.owner.statement import verify_run
 from fedvisage.nvflare.owner.submission import NotReady, read_submission
 from fedvisage.nvflare.terminal import Terminal
@@ -52,10 +52,11 @@ LETTERS, LINE = 100, 400
 
 @dataclass(frozen=True)
 class ArrivedRun:
-    """A run by its name, and the rounds that its recipe has before any check."""
+    """A run by its name, the rounds that its recipe has before any check, and the size of its log on arrival."""
 
     run: str
     rounds: int
+    log_size: int
 
 
 class RunRecord:
@@ -64,7 +65,7 @@ class RunRecord:
     def __init__(self, kit: Kit, say: Say) -> None:
         """Take a kit with its settings, and the terminal."""
         self._kit, self._say, self._jobs = kit, say, dict[str, ArrivedRun]()
-        self._began, self._reported = dict[str, str](), dict[str, str]()
+        self._reported = dict[str, str]()
 
     def start(self, meta: Mapping[str, Any]) -> None:
         """Record the start of a job, given by NVFlare's description."""
@@ -77,11 +78,13 @@ class RunRecord:
             self._say(f"a run did not start: {plain_line(str(error), LINE)}")
             logger.error("job %s cannot be recorded: %s", number, error)
             return
-        self._began[number] = datetime.now(UTC).isoformat(timespec="milliseconds")
         # The process of the job checks the recipe, and reports a refusal.
         rounds, method = _value(submission.tree, "training", "rounds"), _value(submission.tree, "method", "name")
         title = plain_line(str(_value(submission.tree, "title") or ""), LETTERS)
-        job = self._jobs[number] = ArrivedRun(submission.run, rounds if isinstance(rounds, int) else 0)
+        job = ArrivedRun(
+            submission.run, rounds if isinstance(rounds, int) else 0, log_size(self._directory / submission.run)
+        )
+        self._jobs[number] = job
         named = f"{title!r}, " if title else ""
         whose = f"signed by {name_of(signer)}" if signer else f"without a signature; the server names {submitter}"
         asked = f"{plain_line(str(method), LETTERS)}, {format_count(job.rounds, 'round')}"
@@ -103,7 +106,7 @@ class RunRecord:
     def report_failures(self) -> None:
         """Print why this site does not take part in a run, once per reason: its administrator sees no other output."""
         for number, job in list(self._jobs.items()):  # NVFlare reports events from several threads
-            reason = last_failure(self._directory / job.run, self._began[number])
+            reason = last_failure(self._directory / job.run, job.log_size)
             if reason and reason != self._reported.get(number):
                 self._reported[number] = reason
                 self._say(f"run {job.run}: {reason}")
