@@ -1,9 +1,12 @@
 """``--resume`` refuses exchanged, shortened and edited files of an interrupted run by name."""
 
+import itertools
 import json
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -11,7 +14,9 @@ from tests.methods.interrupting import InterruptingReporter
 from tests.refusals import refused
 from tests.toy import Sets, deterministic_files, files_below, run_toy, tree
 
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.record.store import read_sealed, write_sealed
+from fedvisage.runs import train
 
 
 class Runs(NamedTuple):
@@ -32,9 +37,13 @@ def content_of(sets: Sets, seed: int = 0, workers: int | None = None) -> dict[st
 def interrupted(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     place = tmp_path_factory.mktemp("interrupted")
     runs = Runs(*(place / name for name in Runs._fields))
-    for run, seed in zip(runs, (0, 1, 0), strict=True):
-        with pytest.raises(KeyboardInterrupt):
-            run_toy(content_of(sets, seed), run, reporter=InterruptingReporter(3))
+    clock = map(float, itertools.count(step=1000))  # so no round of the twin takes as long as one of the run
+    for run, seed, module in zip(runs, (0, 1, 0), (time, time, SimpleNamespace(monotonic=clock.__next__)), strict=True):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(train, "time", module)
+            with pytest.raises(KeyboardInterrupt):
+                run_toy(content_of(sets, seed), run, reporter=InterruptingReporter(3))
+    assert [row["seconds"] for row in read_lines(runs.twin / ROUNDS)] == [1000.0, 1000.0, 1000.0]
     return runs
 
 
