@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch._dynamo  # networks on the meta device import it, and it creates a directory, which no case may
 from campaigns.hostile.case import Case, WronglyAccepted, pick
 from campaigns.hostile.files import mutate_json, mutate_lines, mutate_table, replace_file
 from campaigns.hostile.mutations import MESSAGE_MUTATIONS, mutate_bytes

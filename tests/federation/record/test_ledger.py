@@ -1,6 +1,7 @@
 """The ledger keeps every line, and marks those whose exchange an interrupted run repeats."""
 
 import itertools
+import os
 from collections.abc import Sequence
 from contextlib import closing
 from hashlib import sha256
@@ -156,6 +157,14 @@ def test_a_ledger_is_read_line_by_line(tmp_path: Path) -> None:
     assert [row["line"] for row in itertools.islice(lines, count)] == list(range(count))
     with refused(path, f"line {count + 1}"):
         next(lines)
+
+
+def test_a_file_without_line_ends_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
+    path = tmp_path / "rounds.jsonl"
+    path.write_text('{"round": 1}\n')
+    os.truncate(path, 1 << 40)  # a sparse file
+    with refused(path, "line 2", "67,108,864"):
+        read_lines(path)
 
 
 def test_totals_add_up_bytes_by_direction_and_name_the_site_that_released_most() -> None:

@@ -4,6 +4,7 @@ import hashlib
 import weakref
 
 import numpy as np
+import pytest
 import torch
 
 from fedvisage.federation.wire.message import Digests, digest_of
@@ -31,10 +32,20 @@ def test_the_same_tensors_are_read_once() -> None:
     assert digests.of({"one": values}) == before != digest_of({"one": values})
 
 
-def test_the_digest_of_one_number_does_not_depend_on_its_stride() -> None:
-    strided = torch.arange(4.0)[1::4]
-    assert strided.stride() == (4,)
-    assert digest_of({"n": strided}) == digest_of({"n": torch.tensor([1.0])})
+@pytest.mark.parametrize(
+    "strided",
+    [
+        torch.arange(4.0)[1::4],
+        torch.arange(6.0)[1::2],
+        torch.tensor(2.5).expand(3),
+        torch.arange(6, dtype=torch.bfloat16)[::3],
+        torch.arange(24.0).reshape(1, 2, 3, 4).to(memory_format=torch.channels_last),
+    ],
+)
+def test_the_digest_does_not_depend_on_strides(strided: torch.Tensor) -> None:
+    assert strided.stride() != torch.empty(strided.shape).stride()
+    values = torch.tensor(strided.tolist(), dtype=strided.dtype)
+    assert digest_of({"n": strided}) == digest_of({"n": values})
 
 
 def test_digest_covers_names_types_shapes_and_values() -> None:

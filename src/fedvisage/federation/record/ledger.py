@@ -20,6 +20,8 @@ from fedvisage.base.files import json_line, parse_json, pieces_of, write_pieces_
 
 LEDGER, ROUNDS = "ledger.jsonl", "rounds.jsonl"
 """File names of the ledger, with one line per field that crossed the wire, and of the rounds, with one line each."""
+LONGEST_LINE = 1 << 26
+"""Maximum bytes of a line; a file without line ends, such as a sparse one, would fill the memory."""
 REPEATED = "repeated"
 """The key that marks a ledger line whose exchange an interruption undid."""
 
@@ -143,6 +145,10 @@ def _rows_in(
                 message = f"line {number} was changed ({str(error)[:200]}); restore the original file"
                 raise UserError(str(path), message) from None
         before += len(lines)
+        if len(rest) > LONGEST_LINE:
+            raise UserError(
+                str(path), f"line {before + 1} has more than {LONGEST_LINE:,} bytes; restore the original file"
+            )
     try:
         if rest.strip():
             yield _parse_row(rest)

@@ -142,8 +142,8 @@ def digest_of(message: Message) -> str:
     for name in sorted(message):
         tensor = message[name].detach().cpu()
         total.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-        # NumPy has no bf16. Its copy of a tensor that is not contiguous is in the order of the dimensions.
-        values = tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
+        values = tensor.contiguous()  # NumPy's reshape would keep a stride of one dimension, which hashlib refuses
+        values = values.view(torch.int16) if values.dtype == torch.bfloat16 else values  # NumPy has no bf16
         total.update(values.numpy().reshape(-1).data)
     return total.hexdigest()
 
