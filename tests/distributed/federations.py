@@ -2,8 +2,10 @@
 
 import io
 import json
+import resource
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +78,14 @@ def make_kits(directory: Path) -> Path:
 def copy_kit(kit: Path, place: Path) -> Path:
     """Return a copy of a kit that a test may change."""
     return Path(shutil.copytree(kit, place / "kit"))
+
+
+@contextmanager
+def small_files() -> Iterator[None]:
+    """Limit files of this process to ten bytes, as on a full disk; even the log has no room."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)

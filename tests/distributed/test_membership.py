@@ -6,7 +6,9 @@ import socket
 import stat
 import threading
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +22,7 @@ from nvflare.fuel.f3.drivers.connector_info import ConnectorInfo, Mode
 from nvflare.fuel.f3.drivers.driver import ConnMonitor
 from nvflare.fuel.f3.drivers.grpc.qq import QQ
 from nvflare.fuel.f3.drivers.grpc.streamer_pb2_grpc import StreamerStub
-from tests.distributed.federations import LineReporter, make_kits
+from tests.distributed.federations import LineReporter, make_kits, small_files
 from tests.refusals import failed, refused
 from tests.toy import Sets, files_below, recipe_of, tree
 
@@ -43,7 +45,7 @@ from fedvisage.nvflare.kits import Kit, open_kit, own_settings
 from fedvisage.nvflare.membership import provision
 from fedvisage.nvflare.node import start_server, start_site
 from fedvisage.nvflare.operator import train_in_federation
-from fedvisage.nvflare.outcome import left_sites
+from fedvisage.nvflare.outcome import left_sites, note_left
 from fedvisage.nvflare.preparation import prepare_server
 from fedvisage.nvflare.rehearsal import free_port
 from fedvisage.nvflare.status import CertificateStatus, Status
@@ -206,6 +208,40 @@ def unnumbered(kits: Path, name: str) -> bytes:
     entry = x509.RevokedCertificateBuilder(certificate(kits / "sites" / name).serial_number, now).build()
     builder = x509.CertificateRevocationListBuilder(authority.root.subject, now, authority.root.not_valid_after_utc)
     return builder.add_revoked_certificate(entry).sign(authority.key, hashes.SHA256()).public_bytes(Encoding.PEM)
+
+
+def test_list_is_enforced_although_the_disk_has_no_room_to_remember_it(kits: Path) -> None:
+    lines, path = list[str](), kits / "server/startup/revoked.pem"
+    at_server = admission(kits, lines)
+    provision(federation_file(), kits, revoke=["bank"])
+    shutil.copyfile(kits / "updates/server/startup/revoked.pem", path)
+    with small_files():
+        at_server.follow()
+    assert "restart" in lines[-1]
+    assert at_server.refusal(certificate(kits / "sites/bank"))
+    assert number_in(at_server.memory) != number_in(path)
+    at_server.follow()
+    assert number_in(at_server.memory) == number_in(path)
+
+
+def follow_and_leave(at_server: Admission, place: Path, barrier: threading.Barrier, site: str) -> None:
+    barrier.wait()
+    at_server.follow()
+    note_left(place, site, "stopped")
+
+
+def test_threads_that_read_a_list_and_note_sites_at_once_do_not_disturb_each_other(kits: Path, tmp_path: Path) -> None:
+    first = (kits / "server/startup/revoked.pem").read_bytes()
+    provision(federation_file(), kits, revoke=["bank"])
+    for turn in range(20):
+        (kits / "server/startup/revoked.pem").write_bytes(first)
+        (kits / "server/local/revoked.pem").unlink(missing_ok=True)
+        at_server, place = admission(kits, []), tmp_path / str(turn)
+        shutil.copyfile(kits / "updates/server/startup/revoked.pem", kits / "server/startup/revoked.pem")
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(partial(follow_and_leave, at_server, place, threading.Barrier(2)), "AB"))
+        assert at_server.refusal(certificate(kits / "sites/bank"))
+        assert set(left_sites(place)) == {"A", "B"}
 
 
 def test_kit_without_a_numbered_list_works_with_a_note(kits: Path) -> None:

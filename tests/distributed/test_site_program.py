@@ -2,10 +2,7 @@
 
 import json
 import re
-import resource
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,7 +12,7 @@ from typing import Any, Self
 import pytest
 import torch
 from nvflare.apis.workspace import Workspace
-from tests.distributed.federations import make_kits
+from tests.distributed.federations import make_kits, small_files
 from tests.refusals import failed
 from tests.toy import SITES, Sets, make_set, recipe_of, tree
 
@@ -26,6 +23,7 @@ from fedvisage.federation.record.store import SiteStore, write_sealed
 from fedvisage.federation.wire.message import Order
 from fedvisage.nvflare.job import Job, without_local_parts, write_job
 from fedvisage.nvflare.kits import OWN, Kit
+from fedvisage.nvflare.outcome import RunLog
 from fedvisage.nvflare.server_program import train_job
 from fedvisage.nvflare.site_program import SiteProgram
 from fedvisage.nvflare.transport import pack_order, unpack_reply
@@ -178,15 +176,22 @@ def test_site_prints_the_reason_for_a_failure_once_per_job(sets: Sets, tmp_path:
     assert ["rows.csv" in line for line in lines[3:]] == [False, False]
 
 
-@contextmanager
-def small_files() -> Iterator[None]:
-    """Limit files of this process to ten bytes, as on a full disk; even the log has no room."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+def test_log_that_a_full_disk_tore_shows_the_failures_of_its_own_job(sets: Sets, tmp_path: Path) -> None:
+    context, lines = prepare_job(sets, sets["A"], tmp_path), list[str]()
+    record = RunRecord(Kit(context.kit, "site", "A"), lines.append)
+    path = tmp_path / "state" / "run-1" / "log.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    log = RunLog(path.parent, "run-1")
+    log.note("failed", "first reason")
+    record.start({"job_id": NUMBER})
+    with path.open("a") as file:
+        file.write('{"time": "20')
+    record.report_failures()
+    log.note("failed", "second reason")
+    record.end(NUMBER)
+    assert ["first" in line for line in lines] == [False, False, False]
+    assert ["second" in line for line in lines] == [False, True, False]
+    assert [row["event"] for row in read_lines(tmp_path / "state" / "runs.jsonl")] == ["started", "ended"]
 
 
 def test_site_without_space_for_a_commit_reports_a_full_disk(sets: Sets, tmp_path: Path) -> None:

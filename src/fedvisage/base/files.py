@@ -13,6 +13,7 @@ import math
 import os
 import shutil
 import stat
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -251,7 +252,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 def write_pieces_atomically(path: Path, pieces: Iterable[bytes]) -> None:
     """Write a file atomically from pieces, which may come from the file that it replaces."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{PART}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}{PART}")
     try:
         with disk_full_is_failure(path), temporary.open("wb") as file:
             file.writelines(pieces)

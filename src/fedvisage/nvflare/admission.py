@@ -27,7 +27,7 @@ from nvflare.fuel.f3 import communicator
 from nvflare.fuel.f3.drivers.driver import ConnectorInfo
 from nvflare.fuel.f3.drivers.grpc_driver import GrpcDriver, Server, StreamConnection
 
-from fedvisage.base.errors import UserError, plain_line
+from fedvisage.base.errors import NoRoom, UserError, plain_line
 from fedvisage.base.files import json_line, read_json, read_plain, write_atomically, write_json
 from fedvisage.base.progress import Say
 from fedvisage.nvflare.cells.rules import OPERATOR_SHOWN
@@ -91,19 +91,20 @@ class Admission:
 
     def read(self) -> None:
         """Read the list again if its file has changed; only a kit from before numbered lists may have none."""
-        try:
-            state = self.path.stat()
-        except FileNotFoundError:
-            if (newest := self._newest()[0]) is not None:  # this server has read a list, so it was removed
-                raise UserError(str(self.path), f"is missing, and list {newest[0]} was in force; {AGAIN}") from None
-            self._tell_once(f"{self.path} does not exist: this kit predates numbered lists, so it counts as list 0")
-            return
-        except OSError as error:
-            raise UserError(str(self.path), f"cannot be read ({error.strerror})") from error
-        stamp = state.st_mtime_ns, state.st_size
-        if stamp != self._stamp:
-            self._list = self._accept(read_revocations(self.path, self._root()))
-            self._stamp = stamp
+        with self._lock:  # the watch and each new connection read it
+            try:
+                state = self.path.stat()
+            except FileNotFoundError:
+                if (newest := self._newest()[0]) is not None:  # this server has read a list, so it was removed
+                    raise UserError(str(self.path), f"is missing, and list {newest[0]} was in force; {AGAIN}") from None
+                self._tell_once(f"{self.path} does not exist: this kit predates numbered lists, so it counts as list 0")
+                return
+            except OSError as error:
+                raise UserError(str(self.path), f"cannot be read ({error.strerror})") from error
+            stamp = state.st_mtime_ns, state.st_size
+            if stamp != self._stamp:
+                self._accept(read_revocations(self.path, self._root()))
+                self._stamp = stamp
 
     def follow(self) -> None:
         """Read the list again while the server runs: report an invalid list once, and keep the previous one."""
@@ -111,6 +112,8 @@ class Admission:
             self.read()
         except UserError as error:
             self._tell_once(f"{error}; the list before it stays in force")
+        except NoRoom as error:
+            self._tell_once(f"{error}; the new list is in force, but a restart would not know it")
 
     def refusal(self, certificate: x509.Certificate) -> str | None:
         """Return the reason to refuse a certificate, or None."""
@@ -160,8 +163,8 @@ class Admission:
         if text not in self._reported:
             self._tell(text)
 
-    def _accept(self, revocations: x509.CertificateRevocationList) -> x509.CertificateRevocationList:
-        """Refuse a list that is older than the newest one, or lacks a certificate of it; remember it otherwise."""
+    def _accept(self, revocations: x509.CertificateRevocationList) -> None:
+        """Enforce and remember a list; refuse one that is older than the newest one, or lacks a certificate of it."""
         order, (newest, serials), place = order_of(revocations), self._newest(), str(self.path)
         if newest is not None and order < newest:
             older = f"is list {order[0]} of {order[1][:10]}, older than list {newest[0]} of {newest[1][:10]}"
@@ -177,11 +180,11 @@ class Admission:
             )
         if number_of(revocations) is None:
             self._tell_once(f"{self.path} has no number: it predates numbered lists, so it counts as list 0")
+        self._list = revocations  # before it is remembered, for which the disk may have no room
         if order != newest or not self.memory.exists():
             if newest is not None and not self.memory.exists():
                 self._tell_once(f"note: {self.kit / 'local' / FORMER} is replaced by {self.memory}")
             write_atomically(self.memory, revocations.public_bytes(Encoding.PEM))
-        return revocations
 
     def _newest(self) -> tuple[tuple[int, str] | None, set[int]]:
         """Return number and date of the newest accepted list, if there is one, and the certificates that it revokes."""
@@ -288,7 +291,8 @@ class AdmissionListener(GrpcDriver):  # type: ignore[misc]
 
     def close_connection(self, conn: StreamConnection) -> None:
         """Forget a connection."""
-        self._shown.pop(conn.name, None)
+        with self._lock:
+            self._shown.pop(conn.name, None)
         super().close_connection(conn)
 
     def _show(self, conn: StreamConnection, certificate: x509.Certificate) -> None:
@@ -305,7 +309,9 @@ class AdmissionListener(GrpcDriver):  # type: ignore[misc]
         """Cut the connections of members whose certificates are revoked by now."""
         assert self.admission is not None
         self.admission.follow()
-        for context, certificate in list(self._shown.values()):
+        with self._lock:
+            shown = list(self._shown.values())
+        for context, certificate in shown:
             if reason := self.admission.refusal(certificate):
                 context.cancel()
                 self.admission.dropped(name_of(certificate), reason.replace("it was", "was"))
@@ -313,7 +319,10 @@ class AdmissionListener(GrpcDriver):  # type: ignore[misc]
     def _watch(self) -> None:
         """Check the list until the listener closes."""
         while not self.closing:
-            self.cut()
+            try:
+                self.cut()
+            except Exception:  # whatever it is, later lists must be enforced
+                guard_logger.exception("the list of revoked certificates could not be enforced; trying again")
             time.sleep(LOOK)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import shutil
+import threading
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -50,8 +52,9 @@ class RunLog(Reporter):
         """Write a line."""
         when = datetime.now(UTC).isoformat(timespec="milliseconds")
         line = {"time": when, "run": self._run, "round": self._round, "event": event, **values, "message": message}
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json_line(line))
+        with self._path.open("a+b") as file:
+            is_torn = file.tell() > 0 and file.seek(-1, io.SEEK_END) >= 0 and file.read() != b"\n"  # by a full disk
+            file.write(b"\n" * is_torn + json_line(line).encode())
 
 
 def last_lines(directory: Path) -> list[dict[str, Any]]:
@@ -75,20 +78,25 @@ def log_size(directory: Path) -> int:
 
 def last_failure(directory: Path, since: int) -> str:
     """Return the reason in the last entry of a run's log if it is a failure behind this size, or nothing."""
-    entry = next(reversed(_last_entries(directory)), None)
-    failed = entry is not None and entry["event"] == "failed" and log_size(directory) > since
+    entry = next(reversed(_last_entries(directory, since)), None)
+    failed = entry is not None and entry["event"] == "failed"
     return plain_line(str(entry["message"]), LETTERS) if entry is not None and failed else ""
 
 
-def _last_entries(directory: Path) -> list[dict[str, Any]]:
+def _last_entries(directory: Path, since: int = 0) -> list[dict[str, Any]]:
+    """Return the last complete entries behind a size of the log; a log that is shorter than this size was replaced."""
     path = directory / LOG
     if not path.exists():
         return []
     with path.open("rb") as file:
-        is_longer = file.seek(0, io.SEEK_END) > BYTES
-        file.seek(-BYTES if is_longer else 0, io.SEEK_END if is_longer else io.SEEK_SET)
-        lines = file.read().decode(errors="replace").split("\n")[is_longer:-1]  # without partial lines at either end
-    return [parse_json(line) for line in lines[-LAST:]]
+        size = file.seek(0, io.SEEK_END)
+        file.seek(max(since if since <= size else 0, size - BYTES))
+        lines = file.read().split(b"\n")[:-1]
+    entries = []
+    for line in lines[-LAST:]:
+        with suppress(ValueError):  # the first line may begin before these bytes; a full disk tears lines
+            entries.append(parse_json(line.decode(errors="replace")))
+    return entries
 
 
 RESULT = "fedvisage"
@@ -189,17 +197,23 @@ def has_finished(downloaded: Path) -> bool:
     return any(_read_json(path).get("how") == "finished" for path in downloaded.rglob(f"{RESULT}/{OUTCOME}"))
 
 
+_NOTES = threading.Lock()
+"""Held while a note is read and written: connections have threads of their own."""
+
+
 def note_death(place: Path, site: str) -> None:
     """Add a site to the sites whose processes ended, in a file that NVFlare lets the operator download."""
     place.mkdir(parents=True, exist_ok=True)
-    sites = read_json(place / DIED)["sites"] if (place / DIED).exists() else []
-    write_json(place / DIED, {"sites": sorted({*sites, site})})
+    with _NOTES:
+        sites = read_json(place / DIED)["sites"] if (place / DIED).exists() else []
+        write_json(place / DIED, {"sites": sorted({*sites, site})})
 
 
 def note_left(place: Path, site: str, reason: str) -> None:
     """Add a site to the sites that left a job, in a file that the job's program reads."""
     place.mkdir(parents=True, exist_ok=True)
-    write_json(place / LEFT, {**left_sites(place), site: reason})
+    with _NOTES:
+        write_json(place / LEFT, {**left_sites(place), site: reason})
 
 
 def left_sites(place: Path) -> dict[str, str]:
