@@ -131,7 +131,14 @@ def replace_by_a_copy(path: Path) -> None:
     path.with_suffix(".new").rename(path)
 
 
-@pytest.mark.parametrize("act", [partial(change, block=3, times=True), damage, replace_by_a_copy, Path.unlink])
+def replace_by_a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    "act", [partial(change, block=3, times=True), damage, replace_by_a_copy, replace_by_a_pipe, Path.unlink]
+)
 def test_snapshot_names_the_changed_file(prepared: Path, act: Callable[[Path], object]) -> None:
     snapshot = Snapshot([prepared])
     assert snapshot.changed_file() is None

@@ -1,6 +1,7 @@
 """A site's own record: its chain and signature, every field that left, and its comparison with the server's ledger."""
 
 import json
+import os
 import shutil
 import time
 from collections import Counter
@@ -75,6 +76,12 @@ def test_cut_or_missing_record_is_refused_by_name_also_for_the_next_line(record:
             use()
     record.path.unlink()
     with refused("record.jsonl", "missing"):
+        record.read()
+
+
+def test_record_that_grew_without_line_ends_is_refused(record: SiteRecord) -> None:
+    os.truncate(record.path, 1 << 40)
+    with refused("record.jsonl", "67,108,864"):
         record.read()
 
 

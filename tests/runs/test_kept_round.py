@@ -56,6 +56,16 @@ def test_keep_selects_the_first_best_or_the_last_round(
     assert kept_round == number
 
 
+@pytest.mark.parametrize("method", ["single", "fused"])
+def test_the_best_round_of_methods_with_several_models_is_the_only_one(
+    method: str, prints: Mapping[str, Path], tmp_path: Path
+) -> None:
+    for keep in ("best", "last"):
+        run_toy(tree(prints, method, training__rounds=1, evaluation__keep=keep), tmp_path / keep)
+    best, last = (load_file(tmp_path / keep / "model.safetensors") for keep in ("best", "last"))
+    torch.testing.assert_close(best, last, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize(("patience", "rounds", "best"), [(1, 3, 2), (2, 6, 4), (3, 7, 4)])
 def test_training_stops_after_patience_rounds_without_a_lower_error(
     patience: int, rounds: int, best: int, prints: Mapping[str, Path], tmp_path: Path

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.base.files import read_json, write_json
+from fedvisage.base.files import open_regular, read_json, write_json
 from fedvisage.base.progress import Say, discard
 from fedvisage.base.streams import numpy_rng
 from fedvisage.data.prepared import Manifest, check_file, read_manifest
@@ -80,7 +80,7 @@ class Snapshot:
                 try:
                     status, digest = (path / name).stat(), _digest_of_blocks(path / name, name, manifest)
                     states[path / name] = status.st_size, status.st_mtime_ns, status.st_ino, digest
-                except OSError:
+                except (OSError, UserError):  # missing, or no regular file any more
                     states[path / name] = ()
         return states
 
@@ -110,7 +110,7 @@ def _digest_of_blocks(path: Path, name: str, manifest: Manifest) -> str:
         inner = numpy_rng(0, "blocks", manifest.digest, name).choice(count - 2, BLOCKS - 2, replace=False) + 1
         block_numbers = sorted({0, count - 1, *inner.tolist()})
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open(path, "rb", opener=open_regular) as file:
         for number in block_numbers:
             file.seek(number * BLOCK)
             digest.update(file.read(BLOCK))

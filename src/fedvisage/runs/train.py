@@ -227,7 +227,7 @@ class TrainingLoop:
         if summary and (self.watch.eer is None or summary["eer"] < self.watch.eer):
             self.watch = BestRound(summary["eer"], server.round)
             if recipe.evaluation.keep == "best":
-                server.kept |= {f"{BEST}{key}": value for key, value in finished.items()}
+                server.kept |= {f"{BEST}{key}": plain(value) for key, value in finished.items()}
         else:
             self.watch.waited += 1
         stop = recipe.training.early_stop

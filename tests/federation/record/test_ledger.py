@@ -167,6 +167,14 @@ def test_a_file_without_line_ends_is_refused_before_it_fills_the_memory(tmp_path
         read_lines(path)
 
 
+def test_a_file_that_grew_without_line_ends_is_not_resumed(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    length = ledger_of(path, [1])
+    os.truncate(path, 1 << 40)
+    with refused(path, "line 2", "67,108,864"):
+        resume_ledger(path, length)
+
+
 def test_totals_add_up_bytes_by_direction_and_name_the_site_that_released_most() -> None:
     def release_row(site: str, epsilon: float, relation: str) -> dict[str, Any]:
         cost = {"total": {"epsilon": epsilon}, "releases": [{"relation": relation}], "noise": "derived"}

@@ -11,12 +11,13 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.files import json_line, parse_json, pieces_of, write_pieces_atomically
+from fedvisage.base.files import PIECE, json_line, parse_json, pieces_of, write_pieces_atomically
 
 LEDGER, ROUNDS = "ledger.jsonl", "rounds.jsonl"
 """File names of the ledger, with one line per field that crossed the wire, and of the rounds, with one line each."""
@@ -93,14 +94,13 @@ class JsonLines:
         while writing it, is dropped.
         """
         self._file.flush()
+        before = sum(piece.count(b"\n") for piece in self._pieces_until(length))
         with self.path.open("rb") as file:
             file.seek(length)
+            rows = _rows_in(iter(partial(file.read, PIECE), b""), self.path, before)
+            marked = "".join(json_line({**row, REPEATED: True}) for row in rows).encode()
+            file.seek(length)
             after = file.read()
-        if not after:
-            return
-        before = sum(piece.count(b"\n") for piece in self._pieces_until(length))
-        rows = _rows_in([after], self.path, before)
-        marked = "".join(json_line({**row, REPEATED: True}) for row in rows).encode()
         self._digest.update(marked)
         if marked != after:
             self._file.close()

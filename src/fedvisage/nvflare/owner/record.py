@@ -34,6 +34,7 @@ from fedvisage.base.files import (
     read_json,
     write_json,
 )
+from fedvisage.federation.record.ledger import LONGEST_LINE
 from fedvisage.nvflare.certificates import PADDING, credentials_in, signing_key
 
 FOLDER, LINES, HEAD = ".record", "record.jsonl", "head.json"
@@ -121,6 +122,8 @@ class SiteRecord:
         digest, number, size, rest = NOTHING, 0, 0, b""
         for piece in pieces_of(self.path, most=1 << 62):
             *lines, rest = (rest + piece).split(b"\n")
+            if len(rest) > LONGEST_LINE:
+                raise UserError(str(self.path), f"has a line of more than {LONGEST_LINE:,} bytes; {RESTORE}")
             for line in (each + b"\n" for each in lines):
                 number, size = number + 1, size + len(line)
                 if number > head.lines + 1:
