@@ -202,6 +202,10 @@ def test_site_has_the_sums_of_its_record_and_reads_on(site: Kit, tmp_path: Path)
     shutil.move(state / FOLDER, tmp_path / "kept")
     send(record, 1, 7)
     assert values_of(text_of(metrics.families()), "fedvisage_sent_bytes_total") == {"": 1222}, "a counter never falls"
+    shutil.move(state / FOLDER, tmp_path / "kept as well")
+    for number in range(3):
+        send(record, number, 10 ** (number + 3))  # longer than the record before
+    assert values_of(text_of(metrics.families()), "fedvisage_sent_bytes_total") == {"": 112_222}
 
 
 def test_state_that_does_not_exist_yet_has_no_free_bytes(site: Kit, tmp_path: Path) -> None:

@@ -162,13 +162,13 @@ class SiteMetrics:
     def __init__(self, kit: Kit, state: Path) -> None:
         """Take the kit, and the directory of its private state."""
         self._kit, self._state, self._record = kit, state, SiteRecord(kit.path, state)
-        self._end, self._sums, self._processor = 0, Counter[str](), dict[str, float]()
+        self._inode, self._end, self._sums, self._processor = 0, 0, Counter[str](), dict[str, float]()
 
     def families(self) -> Iterator[Family]:
         """Yield the metrics."""
         sums = self._sums
-        for end, row in self._record.rows_after(self._end):
-            self._end = end
+        for inode, end, row in self._record.rows_after(self._inode, self._end):
+            self._inode, self._end = inode, end
             sums[row["event"]] += 1
             if row["event"] == "refused":
                 sums[f"refused {kind_of(row['reason'])}"] += 1

@@ -101,17 +101,21 @@ class SiteRecord:
         with lock_directory(self.directory, PATIENCE):
             return list(self._rows(self._head()))
 
-    def rows_after(self, start: int) -> Iterator[tuple[int, Row]]:
-        """Yield the lines from a byte up to the signed end, each with the byte after it; the chain is not checked."""
+    def rows_after(self, inode: int, start: int) -> Iterator[tuple[int, int, Row]]:
+        """Yield the lines from a byte of a file up to the signed end, each with the file and the byte after it.
+
+        All lines of a new file, which was begun after the record was moved away, follow. The chain is not checked.
+        """
         end = self._head().bytes
-        start = start if start <= end else 0  # a new record
-        if start == end:
+        if not end or not self.path.exists():
             return
         with self.path.open("rb") as file:
+            now = os.fstat(file.fileno()).st_ino
+            start = start if now == inode else 0
             file.seek(start)
             while start < end and (line := file.readline()):
                 start += len(line)
-                yield start, parse_json(line)
+                yield now, start, parse_json(line)
 
     def _rows(self, head: Head) -> Iterator[Row]:
         """Yield the lines up to the head, and check that they form its chain."""
