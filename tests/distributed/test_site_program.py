@@ -176,7 +176,7 @@ def test_site_prints_the_reason_for_a_failure_once_per_job(sets: Sets, tmp_path:
     assert ["rows.csv" in line for line in lines[3:]] == [False, False]
 
 
-def test_log_that_a_full_disk_tore_shows_the_failures_of_its_own_job(sets: Sets, tmp_path: Path) -> None:
+def test_site_reports_later_failures_although_a_full_disk_tore_its_log(sets: Sets, tmp_path: Path) -> None:
     context, lines = prepare_job(sets, sets["A"], tmp_path), list[str]()
     record = RunRecord(Kit(context.kit, "site", "A"), lines.append)
     path = tmp_path / "state" / "run-1" / "log.jsonl"
