@@ -17,6 +17,7 @@ MAY_CATCH_ALL = {
     "faces/pictures.py": {"_read"},
     "device/gallery/authenticated.py": {"__init__", "_writing"},
     "device/gallery/file.py": {"create_file", "open_file"},
+    "nvflare/admission.py": {"_watch"},
     "nvflare/bounds.py": {"_deserialize"},
     "nvflare/http_page.py": {"serve_page", "do_GET"},
     "nvflare/node.py": {"_report_errors_of", "run"},

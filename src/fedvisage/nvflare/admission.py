@@ -91,29 +91,29 @@ class Admission:
 
     def read(self) -> None:
         """Read the list again if its file has changed; only a kit from before numbered lists may have none."""
-        with self._lock:  # the watch and each new connection read it
-            try:
-                state = self.path.stat()
-            except FileNotFoundError:
-                if (newest := self._newest()[0]) is not None:  # this server has read a list, so it was removed
-                    raise UserError(str(self.path), f"is missing, and list {newest[0]} was in force; {AGAIN}") from None
-                self._tell_once(f"{self.path} does not exist: this kit predates numbered lists, so it counts as list 0")
-                return
-            except OSError as error:
-                raise UserError(str(self.path), f"cannot be read ({error.strerror})") from error
-            stamp = state.st_mtime_ns, state.st_size
-            if stamp != self._stamp:
-                self._accept(read_revocations(self.path, self._root()))
-                self._stamp = stamp
+        try:
+            state = self.path.stat()
+        except FileNotFoundError:
+            if (newest := self._newest()[0]) is not None:  # this server has read a list, so it was removed
+                raise UserError(str(self.path), f"is missing, and list {newest[0]} was in force; {AGAIN}") from None
+            self._tell_once(f"{self.path} does not exist: this kit predates numbered lists, so it counts as list 0")
+            return
+        except OSError as error:
+            raise UserError(str(self.path), f"cannot be read ({error.strerror})") from error
+        stamp = state.st_mtime_ns, state.st_size
+        if stamp != self._stamp:
+            self._accept(read_revocations(self.path, self._root()))
+            self._stamp = stamp
 
     def follow(self) -> None:
         """Read the list again while the server runs: report an invalid list once, and keep the previous one."""
         try:
-            self.read()
+            with self._lock:  # the watch and each new connection follow it
+                self.read()
         except UserError as error:
             self._tell_once(f"{error}; the list before it stays in force")
         except NoRoom as error:
-            self._tell_once(f"{error}; the new list is in force, but a restart would not know it")
+            self._tell_once(f"{error}; the new list is in force, but until then a restart would accept an older one")
 
     def refusal(self, certificate: x509.Certificate) -> str | None:
         """Return the reason to refuse a certificate, or None."""
@@ -311,10 +311,11 @@ class AdmissionListener(GrpcDriver):  # type: ignore[misc]
         self.admission.follow()
         with self._lock:
             shown = list(self._shown.values())
-        for context, certificate in shown:
-            if reason := self.admission.refusal(certificate):
-                context.cancel()
-                self.admission.dropped(name_of(certificate), reason.replace("it was", "was"))
+        refusals = [(*each, reason) for each in shown if (reason := self.admission.refusal(each[1]))]
+        for context, _, _ in refusals:  # before the notes, which a full disk may refuse
+            context.cancel()
+        for _, certificate, reason in refusals:
+            self.admission.dropped(name_of(certificate), reason.replace("it was", "was"))
 
     def _watch(self) -> None:
         """Check the list until the listener closes."""

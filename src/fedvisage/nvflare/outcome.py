@@ -53,7 +53,8 @@ class RunLog(Reporter):
         when = datetime.now(UTC).isoformat(timespec="milliseconds")
         line = {"time": when, "run": self._run, "round": self._round, "event": event, **values, "message": message}
         with self._path.open("a+b") as file:
-            is_torn = file.tell() > 0 and file.seek(-1, io.SEEK_END) >= 0 and file.read() != b"\n"  # by a full disk
+            file.seek(max(0, file.tell() - 1))
+            is_torn = file.read() not in (b"", b"\n")  # a full disk cut the last line off
             file.write(b"\n" * is_torn + json_line(line).encode())
 
 

@@ -94,13 +94,15 @@ class JsonLines:
         while writing it, is dropped.
         """
         self._file.flush()
+        if self.path.stat().st_size == length:
+            return
         before = sum(piece.count(b"\n") for piece in self._pieces_until(length))
         with self.path.open("rb") as file:
             file.seek(length)
             rows = _rows_in(iter(partial(file.read, PIECE), b""), self.path, before)
             marked = "".join(json_line({**row, REPEATED: True}) for row in rows).encode()
             file.seek(length)
-            after = file.read()
+            after = file.read()  # only now, because no line is too long
         self._digest.update(marked)
         if marked != after:
             self._file.close()

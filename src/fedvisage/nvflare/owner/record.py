@@ -102,9 +102,9 @@ class SiteRecord:
             return list(self._rows(self._head()))
 
     def rows_after(self, inode: int, start: int) -> Iterator[tuple[int, int, Row]]:
-        """Yield the lines from a byte of a file up to the signed end, each with the file and the byte after it.
+        """Yield the lines from a byte of a file up to the signed end, each with the file's inode and the byte after it.
 
-        All lines of a new file, which was begun after the record was moved away, follow. The chain is not checked.
+        After the record was moved away, the new one is read from its start. The chain is not checked.
         """
         end = self._head().bytes
         if not end or not self.path.exists():
