@@ -118,3 +118,23 @@ def test_hard_negatives_of_a_round_follow_the_threshold(sets: Sets, tmp_path: Pa
     assert counts[None] == 0
     assert counts[-1] == counts[-0.999] == 20
     assert 0 <= counts[0.999] <= counts[0.0] <= 20
+
+
+def test_random_public_images_are_as_many_as_the_hard_negatives(sets: Sets, tmp_path: Path) -> None:
+    def choose(number: int, is_random: bool | None) -> list[int]:
+        site = site_of(
+            sets, tmp_path / "site", number, method__hard_negatives=threshold, method__random_negatives=is_random
+        )
+        view = fedfr.with_hard_negatives(site)
+        assert sum(len(part.indices) for part in view.slices[:1]) == len(site.data)
+        return [int(index) for part in view.slices[1:] for index in part.indices]
+
+    site = site_of(sets, tmp_path / "site")
+    assert site.public is not None
+    public, local = (unit(site.embed(site.net["model"], view).numpy()) for view in (site.public, site.data))
+    threshold = float(np.median((public @ local.T).max(axis=1)))  # half of them are above
+    hard, first, second = choose(1, None), choose(1, True), choose(2, True)
+    assert len(hard) == len(first) == len(second) == len(public) // 2
+    assert len({*first}) == len(first)
+    assert first == choose(1, True)
+    assert len({*map(tuple, (hard, first, second))}) == 3

@@ -10,7 +10,8 @@ number of local images (Eq. 2, 4). W, Π, Ω and b never leave the site. Targets
 [Θ_l, Π_l].
 
 Switches for Table 1: ``hard_negatives: null`` trains without public images and ``-1`` with all of them; a weight of 0
-leaves out the contrast or the customisation. With all three off this is FedAvg. ``customisation.loss: cosface`` is
+leaves out the contrast or the customisation. With all three off this is FedAvg. ``random_negatives`` takes as many
+public images as exceed the threshold, but any of them: a control of the selection. ``customisation.loss: cosface`` is
 Table 2's variant.
 
 Deviations from the paper: Eq. 6's g(z) is taken as 2((z+1)/2)^t − 1, as in the released code; the printed one does not
@@ -32,6 +33,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from fedvisage.base.streams import numpy_rng
 from fedvisage.data.batches import View
 from fedvisage.federation.method import EXAMPLES, LOSS, Call, Home, Method, Upload
 from fedvisage.federation.site import OWNED, Batch, Site
@@ -85,10 +87,13 @@ class Customisation(Section):
 class Options(face.CosFaceOptions):
     """FedFR's options: the weights of Eq. 7, the threshold t_HN, and the settings of Eq. 5 and 6."""
 
+    unset: ClassVar[frozenset[str]] = frozenset({"random_negatives"})
     cosface: float = Field(1.0, ge=0)
     """Weight α₁ of Eq. 7."""
     hard_negatives: float | None = Field(0.4, ge=-1, lt=1)
     """Similarity threshold t_HN for public images to take part in a round; -1 takes all, null none."""
+    random_negatives: bool | None = None
+    """Replaces the public images above the threshold by as many random ones, a control that the paper lacks."""
     contrast: ContrastSettings = ContrastSettings()
     """The contrastive term, Eq. 5."""
     customisation: Customisation = Customisation()
@@ -266,8 +271,9 @@ def own_parameters(site: Site) -> list[str]:
 
 
 def with_hard_negatives(site: Site) -> View:
-    """Return D_l ∪ D_HN for this round."""
-    threshold = site.recipe.options(Options).hard_negatives
+    """Return D_l ∪ D_HN for this round, or D_l and as many random public images."""
+    options = site.recipe.options(Options)
+    threshold = options.hard_negatives
     if threshold is None:
         return site.data
     assert site.public is not None, "a recipe with public identities has a public set"
@@ -275,6 +281,9 @@ def with_hard_negatives(site: Site) -> View:
         return View.join([site.data, site.public])
     public, local = site.public_features("model"), face.lent_features(site)
     rows = hard_negatives(normalise(public), normalise(local.numpy()), threshold)
+    if options.random_negatives:
+        rng = numpy_rng(site.recipe.runtime.seed, site.name, site.round, "random public images")
+        rows = np.sort(rng.choice(len(public), len(rows), replace=False))
     site.held["mined"] = torch.cat([local, torch.from_numpy(public[rows])])
     return View.join([site.data, site.public.subset(rows)])
 

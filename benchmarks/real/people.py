@@ -1,0 +1,254 @@
+"""Compare FedFR with FedAvg from a published start on five folds of people (decision 0061).
+
+    python -m benchmarks.real.people PEOPLE WEIGHTS [--out WORK] [--folds 0,1,2]
+
+PEOPLE contains photographs aligned to 112×112, one folder per person. WEIGHTS is the published file of
+foamliu/MobileFaceNet. Runs go to WORK, and a later call reuses them. The figures of each fold that has ended are kept
+in ``records/people/rates.json``, from which table and verdicts follow.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import fedvisage as fv
+from benchmarks.real.cells import current_commit
+from benchmarks.real.sign_flip import LEVEL, holm
+from fedvisage.base.files import read_json, read_tensors, write_json, write_tensors
+from fedvisage.base.progress import discard
+from fedvisage.base.streams import numpy_rng
+from fedvisage.data.batches import View
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.datasets.importing import import_dataset
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.sources import without_part
+from fedvisage.methods.models.face import means_of
+from fedvisage.metrics.similarity import Faces, Features, label_features
+from fedvisage.starts.convert import convert
+from fedvisage.studies.study import slug
+from fedvisage.tasks.finished_model import FinishedModel, open_model
+from fedvisage.tasks.recognition.benchmarks import share_of
+
+RECORDS = Path(__file__).parent / "records" / "people" / "rates.json"
+NETWORK = "mobilefacenet-dw"
+PARTS, SEEDS, FARS, REPLICATES = 20, (0, 1), (1e-4, 1e-3), 1000
+TAIL = 0.05
+"""Share of the highest impostor similarities that any draw of people needs for its thresholds."""
+
+MOST = 20
+"""Most photographs of a test person; one has 236, whose pairs would be most of the genuine ones."""
+
+PUBLIC = ("13-20", "9-16", "1-8", "5-12", "9-16")
+"""The parts of the public people of each fold. Fold k tests parts 4k + 1 to 4k + 4; the others are at the sites."""
+
+START = "Start"
+WITHOUT = {"contrast": {"weight": 0}, "customisation": {"weight": 0}}
+"""FedFR's local training on public images alone."""
+
+ROWS: Mapping[str, Mapping[str, Any]] = {
+    "FedAvg": {"name": "fedavg"},
+    "FedAvg and all public images": {"name": "fedfr", "hard_negatives": -1, **WITHOUT},
+    "FedAvg and random public images": {"name": "fedfr", "random_negatives": True, **WITHOUT},
+    "FedFR, hard negatives": {"name": "fedfr", **WITHOUT},
+    "FedFR": {"name": "fedfr"},
+}
+"""The methods that are trained."""
+
+PRIMARY = (
+    ("FedAvg", START),
+    ("FedFR", "FedAvg"),
+    ("FedFR", "FedAvg and all public images"),
+    ("FedFR, hard negatives", "FedAvg and random public images"),
+)
+SECONDARY = (
+    ("FedFR", START),
+    ("FedFR", "FedFR, hard negatives"),
+    ("FedAvg and all public images", "FedAvg"),
+    ("FedFR, hard negatives", "FedAvg"),
+)
+
+
+def roles(fold: int) -> tuple[str, str, dict[str, str]]:
+    """Return the shares of the test people, of the public people and of the sites in a fold."""
+    test, (first, last) = range(4 * fold + 1, 4 * fold + 5), map(int, PUBLIC[fold].split("-"))
+    rest = [part for part in range(1, PARTS + 1) if part not in test and not first <= part <= last]
+    sites = {f"site{place // 2 + 1}": f"part={rest[place]}-{rest[place + 1]}/{PARTS}" for place in range(0, 8, 2)}
+    return f"part={test[0]}-{test[-1]}/{PARTS}", f"part={PUBLIC[fold]}/{PARTS}", sites
+
+
+def embed(model: FinishedModel, view: View) -> Features:
+    """Return the features of a view's images."""
+    pieces = np.array_split(np.arange(len(view)), max(1, len(view) // 256))
+    return np.concatenate([model.embed(view.batch(piece).images).numpy() for piece in pieces])
+
+
+def share(people: Path, part: str, split: str | None = None) -> View:
+    """Return the images of a share of the people."""
+    return share_of(View.of(PreparedSet.open(people), split), without_part(f"{people} {part}")[1])
+
+
+def start_with_centres(people: Path, start: Path, fold: int, out: Path) -> Path:
+    """Write the published network with the mean features of a fold's public people as the public classes."""
+    path = out / f"start-{fold}.safetensors"
+    if not path.exists():
+        public = share(people, roles(fold)[1], "train")
+        features = torch.from_numpy(embed(open_model(start), public))
+        write_tensors(path, {**read_tensors(start)[0], "centres.weight": means_of(features, public)})
+    return path
+
+
+def train(row: str, fold: int, seed: int, people: Path, start: Path, out: Path) -> fv.Run:
+    """Train a row at the sites of a fold, or return the run of an earlier call."""
+    _, public, sites = roles(fold)
+    uses_public = ROWS[row]["name"] == "fedfr"
+    recipe = {
+        "method": {"network": {"name": NETWORK, "embedding": 128}, **ROWS[row]},
+        "data": {
+            "sites": {name: f"{people} {part}" for name, part in sites.items()},
+            "public": f"{people} {public}",
+        },
+        "input": {"size": 112, "colour": "rgb"},
+        "training": {
+            "rounds": 3,
+            "local": {"epochs": 1},
+            "optimizer": {"name": "sgd", "lr": 0.001, "momentum": 0.9, "clip_norm": 5},
+            "batch": 16,
+            "augment": {"flip": 0.5},
+            "start": str(start_with_centres(people, start, fold, out) if uses_public else start),
+            "statistics": "frozen",
+        },
+        "runtime": {"threads": 1, "seed": seed, "precision": "fp32"},
+    }
+    return fv.run(recipe, out=out / "runs" / f"{slug(row)}-{fold}-{seed}", resume=True, quiet=True)
+
+
+class Pairs:
+    """The pairs of a fold's test people under one model: all genuine ones, and the most similar impostors."""
+
+    def __init__(self, faces: Faces) -> None:
+        """Compute the similarities of all pairs."""
+        first, second = np.triu_indices(len(faces), 1)
+        similarity = (faces.features @ faces.features.T)[first, second]
+        people = faces.identity[first], faces.identity[second]
+        same = people[0] == people[1]
+        self.genuine, self.of_person = similarity[same], people[0][same]
+        impostors = similarity[~same]
+        order = np.argsort(-impostors, kind="stable")[: int(TAIL * len(impostors))]
+        self.highest, self.first, self.second = impostors[order], *(each[~same][order] for each in people)
+        self.photographs = np.bincount(faces.identity)
+
+    def tar(self, far: float, draws: NDArray[np.int64]) -> float:
+        """Return TAR at a FAR if each person was drawn so many times; a person's copies form no impostor pair."""
+        photographs = draws * self.photographs
+        impostors = (photographs.sum() ** 2 - (photographs**2).sum()) / 2
+        # Pairs of equal similarity are accepted together, so the threshold lies above all equal to the first too many.
+        accepted = np.cumsum(draws[self.first] * draws[self.second]) <= far * impostors
+        if accepted.all():
+            raise ValueError(f"the threshold at FAR {far} needs more than {len(accepted):,} impostor pairs")
+        passes = self.genuine > self.highest[np.argmin(accepted)]
+        return float(np.average(passes, weights=draws[self.of_person]))
+
+
+def replicate(fold: int, pairs: Mapping[str, Sequence[Pairs]]) -> dict[str, list[list[float]]]:
+    """Return TAR by row and FAR: of the test people, then of each draw of them, averaged over seeds."""
+    people = len(next(iter(pairs.values()))[0].photographs)
+    rng = numpy_rng(0, "draws of people", fold)
+    draws = [np.ones(people, np.int64)]
+    draws += [np.bincount(rng.integers(people, size=people), minlength=people) for _ in range(REPLICATES)]
+    return {
+        row: [[round(fmean(each.tar(far, draw) for each in seeds), 5) for draw in draws] for far in FARS]
+        for row, seeds in pairs.items()
+    }
+
+
+def measure(fold: int, people: Path, start: Path, out: Path) -> dict[str, Any]:
+    """Train all rows of a fold; return the TAR of their models."""
+    everything = share(people, roles(fold)[0])
+    test = everything.subset(
+        np.sort(np.concatenate([np.flatnonzero(everything.subjects == name)[:MOST] for name in everything.identities]))
+    )
+    identity = np.unique(test.subjects, return_inverse=True)[1]
+
+    def pairs_of(model: FinishedModel) -> Pairs:
+        return Pairs(label_features(embed(model, test), identity))
+
+    pairs = {START: [pairs_of(open_model(start))]}
+    for row in ROWS:
+        pairs[row] = [pairs_of(train(row, fold, seed, people, start, out).model) for seed in SEEDS]
+    return {"commit": current_commit(), "tar": replicate(fold, pairs)}
+
+
+def lines(folds: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the table and the differences, with Holm's correction of the primary ones."""
+    tar = {row: np.mean([fold["tar"][row] for fold in folds.values()], axis=0) for row in (START, *ROWS)}
+    yield f"| row | {' | '.join(f'TAR@{far:g}' for far in FARS)} |\n|---|---:|---:|"
+    for row, rates in tar.items():
+        yield f"| {row} | {' | '.join(f'{100 * rate[0]:.2f}' for rate in rates)} |"
+
+    def gaps(pair: tuple[str, str], far: int) -> NDArray[np.float64]:
+        return np.asarray(100 * (tar[pair[0]][far] - tar[pair[1]][far]))
+
+    def describe(pair: tuple[str, str], far: int) -> str:
+        observed, *drawn = gaps(pair, far)
+        low, high = np.quantile(drawn, [LEVEL / 2, 1 - LEVEL / 2])
+        return f"{pair[0]} - {pair[1]}, TAR@{FARS[far]:g}: {observed:+.2f} [{low:+.2f}, {high:+.2f}]"
+
+    p = {pair: p_value(gaps(pair, 0)[1:]) for pair in PRIMARY}
+    adjusted = holm({" - ".join(pair): value for pair, value in p.items()})
+    yield f"\nprimary differences (Holm over {len(PRIMARY)}):"
+    for pair, value in p.items():
+        corrected = adjusted[" - ".join(pair)]
+        word = "undecided" if corrected > LEVEL else "holds" if gaps(pair, 0)[0] > 0 else "holds the other way"
+        yield f"- {describe(pair, 0)}, p = {value:.4f}, Holm {corrected:.4f}: {word}"
+    yield "\nsecondary differences, uncorrected, without verdict:"
+    yield from (f"- {describe(pair, 0)}" for pair in SECONDARY)
+    yield from (f"- {describe(pair, 1)}" for pair in (*PRIMARY, *SECONDARY))
+
+
+def p_value(replicates: NDArray[np.float64]) -> float:
+    """Return twice the smaller share of replicates on one side of zero, with the observed sample as one more."""
+    tail = min((replicates <= 0).sum(), (replicates >= 0).sum())
+    return float(min(1.0, 2 * (1 + tail) / (1 + len(replicates))))
+
+
+def main() -> None:
+    """Run what is missing; print table and verdicts if all folds have ended."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.real.people", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("people", type=Path)
+    parser.add_argument("weights", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("build/real-people"))
+    parser.add_argument("--folds", default=",".join(map(str, range(len(PUBLIC)))))
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    people, start = options.out / "people", options.out / "start.safetensors"
+    if not people.exists():
+        settings = ImportOptions(size=112, aligned=True, least=2, heldout=0.1, test=0.2)
+        import_dataset("identities", options.people, people, discard, name="people", options=settings)
+    if not start.exists():
+        convert(options.weights, NETWORK, start)
+    for fold in options.folds.split(","):
+        if RECORDS.exists() and fold in read_json(RECORDS):
+            continue
+        figures = measure(int(fold), people, start, options.out)
+        known = read_json(RECORDS) if RECORDS.exists() else {}  # other processes may have written it
+        RECORDS.parent.mkdir(parents=True, exist_ok=True)
+        write_json(RECORDS, dict(sorted((known | {fold: figures}).items())))
+    recorded = read_json(RECORDS)
+    if len(recorded) < len(PUBLIC):
+        print(f"no verdicts: {len(recorded)} of {len(PUBLIC)} folds have ended")
+        return
+    print(*lines(recorded), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

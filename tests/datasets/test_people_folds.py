@@ -1,0 +1,79 @@
+"""FedFR on five folds of people: the roles of people, the bootstrap over people, and the verdicts."""
+
+import numpy as np
+import pytest
+from benchmarks.real.people import FARS, PARTS, PRIMARY, PUBLIC, ROWS, SECONDARY, START, Pairs, lines, p_value, roles
+
+from fedvisage.datasets.sources import without_part
+from fedvisage.metrics.similarity import Faces, label_features
+from fedvisage.metrics.verification import verify_within
+
+
+def people_of(share: str) -> set[int]:
+    part = without_part(f"people {share}")[1]
+    assert part is not None
+    assert part.of == PARTS
+    return {*range(part.number, part.last + 1)}
+
+
+def test_everybody_is_tested_once_and_has_one_role_in_a_fold() -> None:
+    tested = [people_of(roles(fold)[0]) for fold in range(len(PUBLIC))]
+    assert sorted(part for parts in tested for part in parts) == [*range(1, PARTS + 1)]
+    for fold in range(len(PUBLIC)):
+        test, public, sites = roles(fold)
+        parts = [people_of(share) for share in (test, public, *sites.values())]
+        assert [len(part) for part in parts] == [4, 8, 2, 2, 2, 2]
+        assert len(set.union(*parts)) == PARTS
+
+
+@pytest.fixture(scope="module")
+def faces() -> Faces:
+    rng = np.random.default_rng(0)
+    identity = np.repeat(np.arange(20), rng.integers(2, 6, 20))
+    return label_features(rng.normal(size=(20, 8))[identity] + rng.normal(size=(len(identity), 8)), identity)
+
+
+@pytest.mark.parametrize("far", [0.002, 0.01])
+def test_rate_without_a_draw_is_that_of_the_package(faces: Faces, far: float) -> None:
+    expected = verify_within(faces, [far]).tar[far]
+    assert 0 < expected < 1
+    assert Pairs(faces).tar(far, np.ones(20, np.int64)) == pytest.approx(expected)
+
+
+def test_drawn_people_count_as_often_as_they_were_drawn(faces: Faces) -> None:
+    """Compute the rate from a list of pairs in which drawn people are repeated."""
+    draws = np.bincount(np.random.default_rng(1).integers(20, size=20), minlength=20)
+    genuine, impostors = [], []
+    copies = [person for person, count in enumerate(draws) for _ in range(count)]
+    images = [np.flatnonzero(faces.identity == person) for person in copies]
+    similarity = faces.features @ faces.features.T
+    for place, person in enumerate(copies):
+        own = similarity[np.ix_(images[place], images[place])]
+        genuine += own[np.triu_indices(len(own), 1)].tolist()
+        for other in range(place + 1, len(copies)):
+            if copies[other] != person:
+                impostors += similarity[np.ix_(images[place], images[other])].ravel().tolist()
+    accepted = [sorted(impostors, reverse=True)[int(far * len(impostors))] for far in (0.002, 0.01)]
+    expected = [np.mean(np.array(genuine) > threshold) for threshold in accepted]
+    pairs = Pairs(faces)
+    assert [pairs.tar(far, draws) for far in (0.002, 0.01)] == pytest.approx(expected)
+
+
+def test_p_value_counts_replicates_on_the_smaller_side() -> None:
+    assert p_value(np.array([1.0] * 98 + [-1.0])) == pytest.approx(2 * 2 / 100)
+    assert p_value(np.array([1.0, -1.0])) == 1.0
+
+
+def test_verdicts_follow_from_the_recorded_rates() -> None:
+    rng = np.random.default_rng(2)
+    base = {START: 0.90, **dict.fromkeys(ROWS, 0.90), "FedFR": 0.95}
+
+    def add_noise(rate: float) -> object:
+        return (rate + rng.normal(0, 0.001, (len(FARS), 201))).tolist()
+
+    folds = {str(fold): {"tar": {row: add_noise(rate) for row, rate in base.items()}} for fold in range(len(PUBLIC))}
+    text = [*lines(folds)]
+    verdicts = [line.rsplit(": ", 1)[1] for line in text if ", Holm" in line]
+    better = ["holds" if "FedFR" in pair else "undecided" for pair in PRIMARY]
+    assert verdicts == better == ["undecided", "holds", "holds", "undecided"]
+    assert sum("TAR@0.001:" in line for line in text) == len(PRIMARY) + len(SECONDARY)
