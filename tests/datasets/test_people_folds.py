@@ -16,7 +16,7 @@ def people_of(share: str) -> set[int]:
     return {*range(part.number, part.last + 1)}
 
 
-def test_everybody_is_tested_once_and_has_one_role_in_a_fold() -> None:
+def test_people_are_tested_in_one_fold_and_have_one_role_in_each() -> None:
     tested = [people_of(roles(fold)[0]) for fold in range(len(PUBLIC))]
     assert sorted(part for parts in tested for part in parts) == [*range(1, PARTS + 1)]
     for fold in range(len(PUBLIC)):
