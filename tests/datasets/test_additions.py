@@ -81,10 +81,23 @@ def test_table_is_computed_from_complete_records_without_pictures(tmp_path: Path
     assert gains["FedWon", 0.5] == dict.fromkeys(FAMILIES, pytest.approx(0.5 * 2 / 100))
 
 
+def read_gains_by_site(candidate: str, weight: float) -> dict[str, float]:
+    """Return the recorded gain over the pair at each site, averaged over seeds."""
+    known = json.loads(RECORDS.read_text())
+    return {
+        site: fmean(
+            known["cells"][key_of((candidate, source.family, seed))]["sums"][site][f"{weight:g}"] for seed in SEEDS
+        )
+        - known["pair"][site]
+        for site, source in SOURCES.items()
+    }
+
+
 def test_page_prints_the_recorded_gains() -> None:
     page = (Path(__file__).parents[2] / "docs" / "results" / "real.md").read_text()
     section = page.partition("## Added to the pair")[2].partition("\n## ")[0]
     printed = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if "| " in line]
+    branches, weights = printed[: len(CANDIDATES) + 1], printed[len(CANDIDATES) + 1 :]
     gains, start, alone = read_gains(RECORDS)
     expected = []
     for name in CANDIDATES:
@@ -93,7 +106,12 @@ def test_page_prints_the_recorded_gains() -> None:
         expected.append(
             [f"{fmean(alone[name].values()):.3f}", *(text.replace("-", "−") for text in (*means, *families))]
         )
-    assert [figures for _, *figures in printed[1:]] == expected
+    assert [figures for _, *figures in branches[1:]] == expected
+    by_weight = {weight: read_gains_by_site("Fused", weight).values() for weight in WEIGHTS}
+    values = [[f"{weight:g}", f"{fmean(each):+.3f}", f"{min(each):+.3f}"] for weight, each in by_weight.items()]
+    assert weights[1:] == [[cell.replace("-", "−") for cell in row] for row in values]
+    assert max(weight for weight, each in by_weight.items() if min(each) >= -0.01) == 0.5
+    assert "--weight 0.5 " in (Path(__file__).parents[2] / "docs" / "real.md").read_text()
     assert choose(gains, FAMILIES) == ("Fused", 2.0)
     pair = fmean(start[site] for site, source in SOURCES.items() if source.family == TUTORIAL)
     assert f"the pair's AUC is {pair:.3f}" in " ".join(section.split())

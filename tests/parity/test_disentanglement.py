@@ -16,7 +16,7 @@ def gradients(form: Form) -> tuple[float, np.ndarray, np.ndarray]:
     return value, by_first, by_second
 
 
-def test_printed_difference_is_the_squared_frobenius_norm_of_equation_7() -> None:
+def test_printed_difference_is_the_squared_frobenius_norm_over_the_batch() -> None:
     value, by_invariant, by_specific = gradients("printed")
     product = np.array([[sum(INVARIANT[:, i] * SPECIFIC[:, j]) for j in range(7)] for i in range(7)])
     assert value == pytest.approx((product**2).sum(), rel=1e-12)

@@ -16,7 +16,7 @@ class Adapt(Section):
     """``settled``: step on all images, fix BatchNorm's statistics, then decide; ``two-pass``: use batch statistics
     throughout; ``online``: decide and step in one pass; ``episodic``: adapt to each video from the source model."""
     gate: bool = True
-    """Keep the source model's decisions where adaptation is unsafe; of the short forms only ``gated`` does."""
+    """Keep the source model's decisions where the gate's checks fail; of the short forms only ``gated`` does."""
     over: Literal["batchnorm", "layernorm"] = "batchnorm"
     """Layers with a trainable scale and shift: ``layernorm`` is for transformers."""
     lr: float = Field(5e-3, ge=0)

@@ -6,7 +6,8 @@ depth estimator (Eq. 5) is shared; a domain-specific encoder and a decoder stay 
 must reconstruct the image (Eq. 6), and should have nothing in common (Eq. 7). The shared parts are averaged (Eq. 10)
 after every batch, as Algorithm 2 has no local loop; targets download encoder and classifier.
 
-Deviations from the paper: Eq. 4 is printed without its minus sign and Eq. 8 without the plus before L_Rec. The printed
+Deviations from the paper: Eq. 4 is printed without its minus sign and Eq. 8 without the plus before L_Rec; both forms
+of Eq. 7 compare the features of a batch, as the released code does, and not of each image. The printed
 losses are sums, each of weight 1 unless the recipe sets others (``losses: printed``); the default follows the authors'
 released code: means weighted 10 (depth), 0.1 (reconstruction) and 1 (difference, on features of unit length). Weights
 are initialised by Xavier's uniform rule, the specific encoder separately, and poolings are resized to the depth
@@ -69,7 +70,7 @@ class Options(fedavg.AveragingOptions):
 
     network: TableII = TableII()
     losses: Form = "mean"
-    """``mean`` as in the authors' released code, or ``printed``, the sums of Eq. 4 to 8."""
+    """``mean`` as in the authors' released code, or ``printed``, the sums of Eq. 4 to 8, with Eq. 7 over the batch."""
     weights: LossWeights = LossWeights()
     """Weight of each loss relative to cross-entropy; with ``losses: printed`` each is 1."""
     without_depth: tuple[str, ...] = ()
