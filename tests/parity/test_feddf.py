@@ -41,6 +41,35 @@ def student_of(**options: Any) -> Any:
     )
 
 
+def test_distillation_is_adam_with_a_cosine_rate_down_the_divergence() -> None:
+    """Recompute all steps with Adam's update written out (Kingma and Ba, 2015, Algorithm 1)."""
+    s, twin = (student_of(epochs=3, rate=0.01) for _ in range(2))
+    size = s.recipe.training.batch.default
+    images = torch.rand(size + 3, 6, 32, 32, generator=torch.Generator().manual_seed(1))
+    teacher = torch.linspace(-3, 3, len(images))
+    feddf.distil(s, images, teacher)
+    net = twin.net.eval()
+    weights = [*net.parameters()]
+    first, second = ([torch.zeros_like(weight) for weight in weights] for _ in range(2))
+    steps = [
+        rows
+        for epoch in range(3)
+        for rows in torch.randperm(len(images), generator=torch_rng(0, "server", 1, "distillation", epoch)).split(size)
+    ]
+    assert len(steps) == 6
+    for number, rows in enumerate(steps):
+        target, logits = teacher[rows].sigmoid(), feddf.logits_of(net, images[rows])
+        loss = -(target * logits.sigmoid().log() + (1 - target) * (1 - logits.sigmoid()).log()).mean()
+        rate = 0.01 * (1 + np.cos(np.pi * number / len(steps))) / 2
+        for place, gradient in enumerate(torch.autograd.grad(loss, weights)):
+            first[place] = 0.9 * first[place] + 0.1 * gradient
+            second[place] = 0.999 * second[place] + 0.001 * gradient**2
+            mean, square = first[place] / (1 - 0.9 ** (number + 1)), second[place] / (1 - 0.999 ** (number + 1))
+            weights[place].data -= rate * mean / (square.sqrt() + 1e-8)
+    for (name, weight), expected in zip(s.net.named_parameters(), weights, strict=True):
+        torch.testing.assert_close(weight, expected, rtol=1e-3, atol=1e-4, msg=name)
+
+
 @pytest.mark.long
 def test_student_approaches_the_ensemble_and_keeps_its_statistics() -> None:
     s = student_of(epochs=30, rate=0.01)

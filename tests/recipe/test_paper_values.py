@@ -11,6 +11,16 @@ from fedvisage.methods import find
 from fedvisage.nn.adapters import LowRank
 from fedvisage.recipe.evaluation import Adapt
 
+FEDSIS: dict[str, Any] = {  # §4.2, benchmark 1: the same for all transformers
+    "input.size": 224, "training.rounds": 200, "training.local.epochs": 1, "training.batch.default": 6,
+    "training.optimizer.name": "adam", "training.optimizer.lr": 1e-6, "training.optimizer.weight_decay": 1e-6,
+    "method.network.width": 768, "method.network.depth": 12, "method.network.heads": 12,
+}  # fmt: skip
+PRIVACYFACE: dict[str, Any] = {  # §4.1: the same for all methods beside PrivacyFace
+    "input.size": 112, "training.rounds": 10, "training.batch.default": 512, "training.optimizer.name": "sgd",
+    "training.optimizer.lr": 1e-3, "training.optimizer.weight_decay": 5e-4, "training.optimizer.momentum": 0.0,
+    "method.network.name": "iresnet18", "method.network.embedding": 512,
+}  # fmt: skip
 FOLDER = Path(__file__).parents[2] / "recipes" / "paper"
 PRINTED: dict[str, dict[str, Any]] = {
     "fedpad": {  # §IV-A4
@@ -21,12 +31,12 @@ PRINTED: dict[str, dict[str, Any]] = {
         "input.size": 256, "training.local.batches": 1, "training.batch.default": 32, "training.sampling": "balanced",
         "training.optimizer.name": "adam", "training.optimizer.lr": 1e-2, "training.optimizer.state": "fresh",
     },
-    "fedsis": {  # §4.2, benchmark 1
-        "training.rounds": 200, "training.batch.default": 6, "training.optimizer.name": "adam",
-        "training.optimizer.lr": 1e-6, "training.optimizer.weight_decay": 1e-6, "method.unify_every": 10,
-        "method.network.width": 768, "method.network.depth": 12, "method.network.heads": 12,
-        "method.inference.draws": 1, "method.inference.blocks": "sampled",
+    "fedsis": FEDSIS | {
+        "method.unify_every": 10, "method.inference.draws": 1, "method.inference.blocks": "sampled",
     },
+    "vit": FEDSIS, "vit-h": FEDSIS, "festa": FEDSIS | {"method.unify_every": 10},
+    "vit-h-is": FEDSIS | {"method.inference.draws": 1, "method.inference.blocks": "sampled"},
+    "fedavg-vit-h": FEDSIS | {"training.rounds": 20, "training.local.epochs": 10},  # averaged after ten epochs
     "fedfr": {  # "Implementation Details"
         "input.size": 112, "training.rounds": 30, "training.local.epochs": 4, "training.optimizer.name": "sgd",
         "training.optimizer.lr": 1e-3, "training.optimizer.weight_decay": 5e-4, "method.scale": 30.0,
@@ -35,15 +45,22 @@ PRINTED: dict[str, dict[str, Any]] = {
         "method.contrast.temperature": 0.5, "method.customisation.weight": 10.0, "method.customisation.balance": 0.7,
         "method.customisation.exponent": 3.0, "method.network.name": "sphere64", "method.network.embedding": 512,
     },
-    "privacyface": {  # §4.1
-        "input.size": 112, "training.rounds": 10, "training.batch.default": 512, "training.optimizer.name": "sgd",
-        "training.optimizer.lr": 1e-3, "training.optimizer.weight_decay": 5e-4, "training.optimizer.momentum": 0.0,
-        "method.rho": 1.3, "method.minimum": 512, "method.queries": 1, "method.epsilon": 1.0,
-        "method.public_identities": 100, "method.network.name": "iresnet18", "method.network.embedding": 512,
+    "privacyface": PRIVACYFACE | {
+        "method.rho": 1.3, "method.minimum": 512, "method.queries": 1, "method.epsilon": 1.0, "method.loss": "arcface",
+        "method.public_identities": 100,
     },
-    "conventional": {  # §4.1
-        "training.rounds": 10, "training.batch.default": 512, "training.optimizer.name": "sgd",
-        "training.optimizer.lr": 1e-3, "training.optimizer.weight_decay": 5e-4,
+    "privacyface-without-noise": PRIVACYFACE | {
+        "method.rho": 1.3, "method.minimum": 512, "method.queries": 1, "method.public_identities": 100,
+    },
+    "conventional": PRIVACYFACE | {"method.public_identities": 100, "method.loss": "arcface"},
+    "fedface-groups": PRIVACYFACE | {  # A.3: the values that FedFace's authors recommend
+        "method.spreadout.weight": 10.0, "method.spreadout.margin": 0.9,
+    },
+    "pretrained": PRIVACYFACE,
+    "fedavg-recognition": {  # FedFR's baseline, "Implementation Details"
+        "input.size": 112, "training.rounds": 30, "training.local.epochs": 4, "training.optimizer.name": "sgd",
+        "training.optimizer.lr": 1e-3, "training.optimizer.weight_decay": 5e-4, "method.scale": 30.0,
+        "method.margin": 0.4, "method.network.name": "sphere64", "method.network.embedding": 512,
     },
     "foundpad": {  # WACV Workshops 2025, "Implementation Details"; 40 epochs are 40 rounds of one
         "input.size": 224, "training.rounds": 40, "training.local.epochs": 1, "training.batch.default": 512,
