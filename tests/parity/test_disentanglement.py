@@ -32,6 +32,18 @@ def test_mean_difference_compares_directions_and_no_gradient_flows_through_lengt
     np.testing.assert_allclose(by_invariant, 2 * second @ (second.T @ first) / lengths[0] / 49, rtol=1e-10)
 
 
+def test_difference_per_image_is_the_square_of_the_product_of_its_features() -> None:
+    first, second = (torch.tensor(values, requires_grad=True) for values in (INVARIANT, SPECIFIC))
+    value, (by_first, by_second) = value_and_gradients(difference(first, second, "printed", "image"), first, second)
+    products = np.array([sum(INVARIANT[i] * SPECIFIC[i]) for i in range(5)])
+    assert value == pytest.approx((products**2).sum(), rel=1e-12)
+    np.testing.assert_allclose(by_first, 2 * products[:, None] * SPECIFIC, rtol=1e-10)
+    np.testing.assert_allclose(by_second, 2 * products[:, None] * INVARIANT, rtol=1e-10)
+    cosines = products / np.linalg.norm(INVARIANT, axis=1) / np.linalg.norm(SPECIFIC, axis=1)
+    mean = difference(first.detach(), second.detach(), "mean", "image")
+    assert float(mean) == pytest.approx((cosines**2).mean(), rel=1e-5)
+
+
 def test_orthogonal_subspaces_have_no_difference_loss() -> None:
     batch = torch.zeros(4, 6, dtype=torch.float64)
     other = batch.clone()

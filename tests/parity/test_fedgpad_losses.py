@@ -32,6 +32,13 @@ def printed_loss(net: nn.ModuleDict, weights: tuple[float, float, float]) -> Ten
     return total(cross_entropy, weights, depth, reconstruction, (product**2).sum())
 
 
+def printed_loss_per_image(net: nn.ModuleDict, weights: tuple[float, float, float]) -> Tensor:
+    """The sums of Eq. 4 to 6, and Eq. 7 as printed: the squared product of each image's two features."""
+    shared, _, specific, *_ = outputs(net)
+    product = torch.einsum("bi,bi->b", shared, specific)
+    return printed_loss(net, (*weights[:2], 0)) + weights[2] * (product**2).sum()
+
+
 def mean(net: nn.ModuleDict, weights: tuple[float, float, float]) -> Tensor:
     """The means of the released code; Eq. 7 looks at directions, and lengths are constants."""
     shared, estimated, specific, rebuilt, live = outputs(net)
@@ -65,6 +72,8 @@ def value_and_gradients(loss: Tensor, net: nn.ModuleDict) -> tuple[float, dict[s
     [
         ({}, mean, (10, 0.1, 1)),
         ({"losses": "printed"}, printed_loss, (1, 1, 1)),
+        ({"losses": "printed", "difference": "image"}, printed_loss_per_image, (1, 1, 1)),
+        ({"losses": "printed", "difference": "batch"}, printed_loss, (1, 1, 1)),
         ({"weights": {"depth": 3, "reconstruction": 5, "difference": 70}}, mean, (3, 5, 70)),
         ({"losses": "printed", "weights": {"depth": 0.5, "difference": 7}}, printed_loss, (0.5, 1, 7)),
         ({"weights": {"reconstruction": 0, "difference": 0}}, mean, (10, 0, 0)),

@@ -6,10 +6,10 @@ depth estimator (Eq. 5) is shared; a domain-specific encoder and a decoder stay 
 must reconstruct the image (Eq. 6), and should have nothing in common (Eq. 7). The shared parts are averaged (Eq. 10)
 after every batch, as Algorithm 2 has no local loop; targets download encoder and classifier.
 
-Deviations from the paper: Eq. 4 is printed without its minus sign and Eq. 8 without the plus before L_Rec; both forms
-of Eq. 7 compare the features of a batch, as the released code does, and not of each image. The printed
-losses are sums, each of weight 1 unless the recipe sets others (``losses: printed``); the default follows the authors'
-released code: means weighted 10 (depth), 0.1 (reconstruction) and 1 (difference, on features of unit length). Weights
+Deviations from the paper: Eq. 4 is printed without its minus sign and Eq. 8 without the plus before L_Rec. The printed
+losses are sums, each of weight 1 unless the recipe sets others (``losses: printed``), and Eq. 7 has a product per image
+(``difference: image``); the default follows the authors' released code: means weighted 10 (depth), 0.1 (reconstruction)
+and 1 (difference, on features of unit length), with Eq. 7 as a matrix over the batch. Weights
 are initialised by Xavier's uniform rule, the specific encoder separately, and poolings are resized to the depth
 estimator's 32×32 by interpolation; ``network.initialisation``, ``.specific``, ``.depth_input`` and ``.classifier``
 select the released code's choices. As there, the decoder ends in Tanh without BatchNorm. ``network.encoder`` and
@@ -21,7 +21,7 @@ instead.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ from fedvisage.methods.algorithms import fedavg
 from fedvisage.methods.pad.fedpad import PAPER
 from fedvisage.nn.fedgpad import Decoder, TableII, classifier, depth_estimator, encoder, initialise
 from fedvisage.nn.inputs import CHANNELS
-from fedvisage.nn.losses.disentanglement import Form, difference, squared_error
+from fedvisage.nn.losses.disentanglement import Form, Products, difference, squared_error
 from fedvisage.recipe import Recipe, Section
 
 SHARED = ("encoder", "classifier", "depth")
@@ -68,9 +68,12 @@ class Options(fedavg.AveragingOptions):
     ``without_depth`` names species, such as ``mask``, that the depth loss leaves out because their shape is real.
     """
 
+    unset: ClassVar[frozenset[str]] = frozenset({"difference"})
     network: TableII = TableII()
     losses: Form = "mean"
-    """``mean`` as in the authors' released code, or ``printed``, the sums of Eq. 4 to 8, with Eq. 7 over the batch."""
+    """``mean`` as in the authors' released code, or ``printed``, the sums of Eq. 4 to 8."""
+    difference: Products | None = None
+    """Products of Eq. 7: over the ``batch`` as in the released code, or one per ``image`` as printed. Unset: batch."""
     weights: LossWeights = LossWeights()
     """Weight of each loss relative to cross-entropy; with ``losses: printed`` each is 1."""
     without_depth: tuple[str, ...] = ()
@@ -130,7 +133,8 @@ def loss(site: Site, batch: Batch) -> Tensor:
             rebuilt = net["decoder"](invariant + specific).float()
             total = total + weights.reconstruction * squared_error(rebuilt, batch.images, form)
         if weights.difference:
-            total = total + weights.difference * difference(invariant.float(), specific.float(), form)
+            products = options.difference or "batch"
+            total = total + weights.difference * difference(invariant.float(), specific.float(), form, products)
     return total
 
 

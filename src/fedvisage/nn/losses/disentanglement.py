@@ -1,7 +1,8 @@
 """FedGPAD's losses in addition to cross-entropy: depth (Eq. 5), reconstruction (Eq. 6) and difference (Eq. 7).
 
 ``printed`` sums over the batch. ``mean`` takes means, which makes weights comparable between image sizes; in this form
-Eq. 7 uses features of unit length. Both read Eq. 7 as a matrix over the batch; the paper has one scalar per image.
+Eq. 7 uses features of unit length. The paper prints Eq. 7 as a sum over images of the product of their two features;
+the authors' released code and the default here take the matrix of products over the batch.
 """
 
 from typing import Literal
@@ -10,6 +11,8 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 Form = Literal["mean", "printed"]
+Products = Literal["batch", "image"]
+"""Eq. 7 over the batch, as in the released code, or one product per image, as printed."""
 
 
 def squared_error(output: Tensor, target: Tensor, form: Form) -> Tensor:
@@ -17,15 +20,16 @@ def squared_error(output: Tensor, target: Tensor, form: Form) -> Tensor:
     return mse_loss(output, target, reduction="sum" if form == "printed" else "mean")
 
 
-def difference(invariant: Tensor, specific: Tensor, form: Form) -> Tensor:
-    """Return Eq. 7: the squared Frobenius norm of Z_Iᵀ Z_S over the batch, a soft subspace orthogonality constraint.
+def difference(invariant: Tensor, specific: Tensor, form: Form, products: Products = "batch") -> Tensor:
+    """Return Eq. 7: the squared Frobenius norm of Z_Iᵀ Z_S, a soft orthogonality constraint, over the batch or images.
 
     In the ``mean`` form each feature vector is first divided by its own length (without gradient through the length),
     and the squares are averaged.
     """
-    if form == "printed":
-        return (invariant.T @ specific).square().sum()
-    return (_normalise(invariant).T @ _normalise(specific)).square().mean()
+    if form == "mean":
+        invariant, specific = _normalise(invariant), _normalise(specific)
+    squares = (invariant.T @ specific if products == "batch" else (invariant * specific).sum(dim=1)).square()
+    return squares.sum() if form == "printed" else squares.mean()
 
 
 def _normalise(features: Tensor) -> Tensor:
