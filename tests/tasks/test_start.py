@@ -35,6 +35,24 @@ def test_strict_start_must_fit(result: dict[str, torch.Tensor], keyword: str, tm
         read_start(tmp_path / "start.safetensors", start(tmp_path / "start.safetensors"), PRESENT)
 
 
+@pytest.mark.parametrize(
+    "dtype", [torch.float8_e4m3fn, torch.complex64, torch.int8, torch.bool], ids=lambda dtype: str(dtype)
+)
+@pytest.mark.parametrize("strict", [True, False])
+def test_weights_must_be_real_numbers(dtype: torch.dtype, strict: bool, tmp_path: Path) -> None:
+    path = tmp_path / "start.safetensors"
+    save_file({"model.w": torch.ones(3, 2).to(dtype), "model.n": torch.tensor(1)}, path)
+    with refused("recipe.training.start", "model.w", str(dtype).removeprefix("torch.")):
+        read_start(path, start(path, strict=strict), PRESENT)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_weights_may_have_another_precision(dtype: torch.dtype, tmp_path: Path) -> None:
+    path = tmp_path / "start.safetensors"
+    save_file({"model.w": torch.ones(3, 2).to(dtype), "model.n": torch.tensor(1)}, path)
+    assert read_start(path, start(path), PRESENT).taken == ("model.w", "model.n")
+
+
 def test_strict_start_may_hold_some_parts_only(tmp_path: Path) -> None:
     path = tmp_path / "start.safetensors"
     save_file({"model.w": torch.ones(3, 2), "model.n": torch.tensor(1)}, path)

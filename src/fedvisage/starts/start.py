@@ -11,12 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fedvisage.base.errors import UserError, choice_hint
 from fedvisage.base.files import parse_json, read_tensors
 from fedvisage.federation.wire.message import Message
 from fedvisage.recipe import Start
 
 PLACE = "recipe.training.start"
+REAL = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
+WHOLE = {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8}
 FEW = 3
 """Names that a message lists before it counts the rest."""
 
@@ -81,6 +85,11 @@ def read_start(path: Path, start: Start, present: Message) -> StartWeights:
                 )
     expected = {name: value for name, value in present.items() if _is_in_parts(name, start.parts)}
     offered = {name: value for name, value in tensors.items() if _is_in_parts(name, start.parts)}
+    for name in sorted(expected.keys() & offered.keys()):
+        is_real, given = expected[name].is_floating_point(), offered[name].dtype
+        if given not in (REAL if is_real else WHOLE):
+            found, wanted = str(given).removeprefix("torch."), "float32" if is_real else "int64"
+            raise UserError(PLACE, f"{path}: {name} has values of type {found}; save them as {wanted}")
     if start.strict:
         # Refuse a file with a tensor that the network cannot take, or with an incomplete part.
         advice = "; strict: false loads only the matching tensors"

@@ -66,3 +66,13 @@ def test_digest_cache_keeps_no_message_in_memory() -> None:
     digests.of(message)
     value = weakref.ref(message.pop("one"))
     assert value() is None
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.int64, torch.bool],
+)
+def test_digest_is_the_hash_of_type_shape_and_bytes(dtype: torch.dtype) -> None:
+    values = torch.tensor([[0.5, 1, 2], [3, 4, 5]]).to(dtype)
+    content = f"n|{dtype}|(2, 3)|".encode() + bytes(values.view(torch.uint8).flatten().tolist())
+    assert digest_of({"n": values}) == hashlib.sha256(content).hexdigest()

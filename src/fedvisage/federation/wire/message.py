@@ -143,7 +143,8 @@ def digest_of(message: Message) -> str:
         tensor = message[name].detach().cpu()
         total.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
         values = tensor.contiguous()  # NumPy's reshape would keep a stride of one dimension, which hashlib refuses
-        values = values.view(torch.int16) if values.dtype == torch.bfloat16 else values  # NumPy has no bf16
+        if values.dtype.is_floating_point and values.dtype not in (torch.float16, torch.float32, torch.float64):
+            values = values.view({1: torch.int8, 2: torch.int16}[values.dtype.itemsize])  # NumPy lacks bf16 and float8
         total.update(values.numpy().reshape(-1).data)
     return total.hexdigest()
 
