@@ -722,6 +722,39 @@ def test_site_leaves_its_runs_unless_another_process_has_its_place(token: str, s
     assert left_sites(tmp_path / "job/fedvisage") == ({} if stays else {"bank": "was stopped at the site"})
 
 
+def test_site_is_logged_out_although_its_note_cannot_be_written(tmp_path: Path) -> None:
+    server = Registered()
+    (tmp_path / "job").touch()  # in place of the directory
+    with pytest.raises(OSError, match="job"):
+        _log_out(tmp_path, server, "bank", "was revoked", "")
+    assert set(server.clients) == {"other"}
+
+
+def test_all_revoked_members_are_cut_and_logged_out_although_one_note_fails(kits: Path) -> None:
+    provision(federation_file(), kits, revoke=["bank", "border"])
+    copy_update(kits / "updates/server/startup/revoked.pem", kits)
+    AdmissionListener.admission = admission(kits, [])
+    cut, logged_out, failures = list[str](), list[str](), iter([OSError("the disk is full")])
+
+    def log_out(name: str, reason: str) -> None:
+        for failure in failures:
+            raise failure
+        logged_out.append(f"{name} {reason.split(' on ')[0]}")
+
+    AdmissionListener.admission.dropped = log_out
+    driver = AdmissionListener()
+    for name in ("bank", "border", "operator"):
+        kit = kits / ("operator" if name == "operator" else f"sites/{name}")
+        driver._shown[name] = SimpleNamespace(cancel=partial(cut.append, name)), certificate(kit)
+    with pytest.raises(OSError, match="full"):
+        driver.cut()
+    assert (cut, logged_out) == (["bank", "border"], [])
+    driver._shown.clear()  # the streams have ended
+    driver.cut()
+    assert logged_out == ["bank was revoked", "border was revoked"]
+    AdmissionListener.admission = None
+
+
 def open_streams(kit: Kit, port: int, count: int) -> Iterator[Any]:
     """Open streams with one certificate, one connection each, and send nothing."""
     startup = kit.path / "startup"

@@ -7,7 +7,8 @@ import pytest
 import torch
 from tests.federation.lent_site import site_of
 from tests.parity.gradients import gradient_by_differences, unit, value_and_gradients
-from tests.toy import Sets
+from tests.refusals import refused
+from tests.toy import Sets, recipe_of, tree
 from torch import Tensor
 
 from fedvisage.federation.site import Batch, Site
@@ -138,3 +139,10 @@ def test_random_public_images_are_as_many_as_the_hard_negatives(sets: Sets, tmp_
     assert len({*first}) == len(first)
     assert first == choose(1, True)
     assert len({*map(tuple, (hard, first, second))}) == 3
+
+
+@pytest.mark.parametrize("threshold", [None, -1])
+def test_random_public_images_need_a_threshold(threshold: float | None, sets: Sets) -> None:
+    content = tree(sets, "fedfr", method__hard_negatives=threshold, method__random_negatives=True)
+    with refused("recipe.method.random_negatives", "hard_negatives"):
+        fedfr.check(recipe_of(content))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -113,7 +114,10 @@ class Admission:
         except UserError as error:
             self._tell_once(f"{error}; the list before it stays in force")
         except NoRoom as error:
-            self._tell_once(f"{error}; the new list is in force, but until then a restart would accept an older one")
+            self._tell_once(
+                f"{error.place}: {error.fault}; the new list is in force, and the server tries to save it again; until "
+                "then, a restart would accept an older one"
+            )
 
     def refusal(self, certificate: x509.Certificate) -> str | None:
         """Return the reason to refuse a certificate, or None."""
@@ -266,6 +270,8 @@ class AdmissionListener(GrpcDriver):  # type: ignore[misc]
         """Start without a connection."""
         super().__init__()
         self._shown: dict[str, tuple[Any, x509.Certificate]] = {}
+        self._cut: deque[tuple[str, str]] = deque()
+        """Members whose connections were cut and that are still to be logged out, with the reason."""
         self._lock = threading.Lock()
 
     def listen(self, connector: ConnectorInfo) -> None:
@@ -312,10 +318,12 @@ class AdmissionListener(GrpcDriver):  # type: ignore[misc]
         with self._lock:
             shown = list(self._shown.values())
         refusals = [(*each, reason) for each in shown if (reason := self.admission.refusal(each[1]))]
-        for context, _, _ in refusals:  # before the notes, which a full disk may refuse
+        for context, certificate, reason in refusals:
             context.cancel()
-        for _, certificate, reason in refusals:
-            self.admission.dropped(name_of(certificate), reason.replace("it was", "was"))
+            self._cut.append((name_of(certificate), reason.replace("it was", "was")))
+        while self._cut:  # a full disk may refuse a note; the next pass continues
+            self.admission.dropped(*self._cut[0])
+            self._cut.popleft()
 
     def _watch(self) -> None:
         """Check the list until the listener closes."""

@@ -293,7 +293,9 @@ def _log_out(kit: Path, server: Any, name: str, reason: str, only: str = "") -> 
     """
     for token, client in list(server.client_manager.get_clients().items()):
         if client.name == name and only in ("", token):
-            for job, process in list(server.engine.run_processes.items()):
-                if token in (process.get(RunProcessKey.PARTICIPANTS) or ()):
-                    note_left(kit / str(job) / RESULT, name, reason)
-            server.logout_client(token)
+            try:
+                for job, process in list(server.engine.run_processes.items()):
+                    if token in (process.get(RunProcessKey.PARTICIPANTS) or ()):
+                        note_left(kit / str(job) / RESULT, name, reason)
+            finally:  # a full disk may refuse the note
+                server.logout_client(token)

@@ -33,6 +33,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from fedvisage.base.errors import UserError
 from fedvisage.base.streams import numpy_rng
 from fedvisage.data.batches import View
 from fedvisage.federation.method import EXAMPLES, LOSS, Call, Home, Method, Upload
@@ -318,6 +319,17 @@ STEPS = Upload("steps", "statistic", dtype="int64", guarantee="number of trainin
 TRAIN = Call(train, (Upload("weights", "weights", parts=("model", "centres")), EXAMPLES, LOSS, STEPS))
 
 
+def check(recipe: Recipe) -> None:
+    """Refuse an invalid backbone, and random public images without a threshold that gives their number."""
+    face.check(recipe)
+    options = recipe.options(Options)
+    if options.random_negatives and options.hard_negatives in (None, -1):
+        raise UserError(
+            "recipe.method.random_negatives",
+            "takes as many public images as exceed the threshold in hard_negatives, which has none here; set one",
+        )
+
+
 def least_identities(recipe: Recipe) -> int:
     """Return 1 with public identities, or 2 without: the softmax over a single class has no gradient."""
     return 2 if recipe.options(Options).hard_negatives is None else 1
@@ -335,7 +347,7 @@ METHOD = Method(
     calls={"train": TRAIN},
     server=fedavg.server,
     prediction=face.WITH_CUSTOMISED,
-    check=face.check,
+    check=check,
     begin=face.begin,
     delivered=("model",),
     supports=frozenset({"one_mean", "micro_batch"}),
