@@ -154,8 +154,9 @@ class Table:
             yield f"primary differences of AUC over {len(self.plan.sites)} sites (Holm over {len(known)}):"
             for pair, verdict in known.items():
                 corrected = adjusted[verdict.name]
-                ending = f", Holm {corrected:.4f}: {word_of(verdict, corrected)}{self.about_resolution(pair, verdict)}"
-                yield "- " + verdict.line(ending)
+                word = word_of(verdict, corrected)
+                remark = self.about_resolution(pair, verdict, word)
+                yield "- " + verdict.line(f", Holm {corrected:.4f}: {word}{remark}")
         yield "secondary differences, uncorrected, without verdict:"
         for first, second, *figure in self.plan.secondary:
             gap = self.verdict((first, second), *figure)
@@ -166,7 +167,7 @@ class Table:
             else:
                 yield "- " + gap.line("")
 
-    def about_resolution(self, pair: tuple[str, str], verdict: Verdict) -> str:
+    def about_resolution(self, pair: tuple[str, str], verdict: Verdict, word: str) -> str:
         """Return a remark if the difference has the opposite sign where both classes have the same resolution."""
         first, second = (f"{row}, matched" for row in pair)
         if first not in self.plan.rows or second not in self.plan.rows:
@@ -174,7 +175,8 @@ class Table:
         matched = self.verdict((first, second))
         if matched is None or matched.mean * verdict.mean >= 0:
             return ""
-        return f"; {matched.mean:+.3f} on matched sets, so it is about resolution"
+        conclusion = ", so it is about resolution" if word.startswith("holds") else ""
+        return f"; {matched.mean:+.3f} on matched sets{conclusion}"
 
 
 def home_of(models: Mapping[str, Figures]) -> float:

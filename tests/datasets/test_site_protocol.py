@@ -17,7 +17,7 @@ import cv2
 import numpy as np
 import pytest
 from benchmarks.real import families
-from benchmarks.real.__main__ import follow_protocol
+from benchmarks.real.__main__ import RECORDS, follow_protocol
 from benchmarks.real.cells import (
     FUSED,
     SOURCE,
@@ -467,14 +467,28 @@ def test_difference_that_turns_on_matched_sets_is_about_resolution(tmp_path: Pat
         },
     )
     figures = {"fedpad": 0.8, "cues": 0.6, "fedpad-matched": 0.5, "cues-matched": 0.7, "single": 0.5}
-    lines = [*Table(plan, write_records(tmp_path, plan, lambda cell: figures[cell.training])).verdicts()]
+    lines = [*Table(plan, write_records(tmp_path / "two", plan, lambda cell: figures[cell.training])).verdicts()]
     (line,) = [line for line in lines if line.startswith("- FedPAD - twelve cues")]
-    assert line.endswith("; -0.200 on matched sets, so it is about resolution")
+    assert "undecided" in line
+    assert line.endswith("; -0.200 on matched sets")
     (line,) = [line for line in lines if line.startswith("- FedPAD - Fused")]
-    assert "resolution" not in line
+    assert "matched" not in line
+    plan = replace(plan, primary=(("FedPAD", "twelve cues"),))
+    lines = [*Table(plan, write_records(tmp_path / "one", plan, lambda cell: figures[cell.training])).verdicts()]
+    (line,) = [line for line in lines if line.startswith("- FedPAD - twelve cues")]
+    assert line.endswith(": holds; -0.200 on matched sets, so it is about resolution")
 
 
 def test_null_run_outside_one_half_cancels_all_verdicts(tmp_path: Path) -> None:
     plan = replace(SIX, rows={**SIX.rows, "FedPAD, permuted labels": Row("fedpad", control=True)})
     lines = [*Table(plan, write_records(tmp_path, plan, lambda cell: 0.9)).verdicts()]
     assert lines[0] == "null run, mean AUC 0.900 [0.900, 0.900]: excludes 0.5, so no verdict counts"
+
+
+def test_page_has_the_table_and_verdicts_of_the_records() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "results" / "real-sites.md").read_text()
+    command = "written by `python -m benchmarks.real DIR --protocol` -->\n"
+    block = page.partition(f"<!-- below: {command}")[2].partition(f"\n<!-- above: {command}")[0]
+    table = Table(EXTENDED, Records(RECORDS, EXTENDED))
+    assert table.complete
+    assert block == "\n".join(table.lines())
