@@ -275,11 +275,11 @@ def test_import_is_recognised_in_any_order_of_options(root: Path, tmp_path: Path
     ("name", "more"),
     [
         ("table3", ()),
-        ("fedsis-table1", ()),
+        ("fedsis-table1", ("celeba-spoof",)),
         ("table8", ("siw",)),
         ("masks", ("3dmad", "hkbu-mars-v2")),
         ("table10", ()),
-        ("fedsis-table3", ("wmca", "cefa", "casia-surf")),
+        ("fedsis-table3", ("wmca", "cefa", "casia-surf", "celeba-spoof")),
         ("fedsis-table6", ("celeba-spoof",)),
     ],
 )
