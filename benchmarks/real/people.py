@@ -21,18 +21,15 @@ from numpy.typing import NDArray
 
 import fedvisage as fv
 from benchmarks.real.cells import current_commit
+from benchmarks.real.recognition import prepare
 from benchmarks.real.sign_flip import LEVEL, holm
 from fedvisage.base.files import read_json, read_tensors, write_json, write_tensors
-from fedvisage.base.progress import discard
 from fedvisage.base.streams import numpy_rng
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.importing import import_dataset
-from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.sources import without_part
 from fedvisage.methods.models.face import means_of
 from fedvisage.metrics.similarity import Faces, Features, label_features
-from fedvisage.starts.convert import convert
 from fedvisage.studies.study import slug
 from fedvisage.tasks.finished_model import FinishedModel, open_model
 from fedvisage.tasks.recognition.benchmarks import share_of
@@ -146,7 +143,7 @@ class Pairs:
         self.photographs = np.bincount(faces.identity)
 
     def tar(self, far: float, draws: NDArray[np.int64]) -> float:
-        """Return TAR at a FAR if each person was drawn so many times; a person's copies form no impostor pair."""
+        """Return TAR at a FAR, given how often each person was drawn; copies of a person form no impostor pair."""
         photographs = draws * self.photographs
         impostors = (photographs.sum() ** 2 - (photographs**2).sum()) / 2
         # Pairs of equal similarity are accepted together, so the threshold lies above all equal to the first too many.
@@ -229,13 +226,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/real-people"))
     parser.add_argument("--folds", default=",".join(map(str, range(len(PUBLIC)))))
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    people, start = options.out / "people", options.out / "start.safetensors"
-    if not people.exists():
-        settings = ImportOptions(size=112, aligned=True, least=2, heldout=0.1, test=0.2)
-        import_dataset("identities", options.people, people, discard, name="people", options=settings)
-    if not start.exists():
-        convert(options.weights, NETWORK, start)
+    people, start = prepare(options.people, options.weights, NETWORK, options.out, heldout=0.1)
     for fold in options.folds.split(","):
         if RECORDS.exists() and fold in read_json(RECORDS):
             continue

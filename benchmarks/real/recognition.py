@@ -33,6 +33,18 @@ FARS = (1e-5, 1e-4, 1e-3)
 SITES, APART = {f"site{part}": f"part={part}/8" for part in range(5, 9)}, "part=1-4/8"
 
 
+def prepare(photographs: Path, weights: Path, network: str, out: Path, *, heldout: float) -> tuple[Path, Path]:
+    """Import the people with two photographs and convert the published weights, unless an earlier call has."""
+    out.mkdir(parents=True, exist_ok=True)
+    people, start = out / "people", out / "start.safetensors"
+    if not people.exists():
+        settings = ImportOptions(size=112, aligned=True, least=2, heldout=heldout, test=0.2)
+        import_dataset("identities", photographs, people, discard, name="people", options=settings)
+    if not start.exists():
+        convert(weights, network, start)
+    return people, start
+
+
 def train(out: Path, people: Path, start: Path, network: dict[str, Any], rate: float, seed: int) -> fv.Run:
     """Train gently from the start and keep it beside the result, or return the run of an earlier call."""
     recipe = {
@@ -77,13 +89,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rate", type=float, default=0.001)
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    people, start = options.out / "people", options.out / "start.safetensors"
-    if not people.exists():
-        settings = ImportOptions(size=112, aligned=True, least=2, heldout=0.25, test=0.2)
-        import_dataset("identities", options.people, people, discard, name="people", options=settings)
-    if not start.exists():
-        convert(options.weights, options.network, start)
+    people, start = prepare(options.people, options.weights, options.network, options.out, heldout=0.25)
     network = {"name": options.network, "embedding": options.embedding}
     for seed in range(options.seeds):
         run = train(options.out / f"rate{options.rate:g}-seed{seed}", people, start, network, options.rate, seed)
@@ -94,8 +100,8 @@ def main() -> None:
             print(f"  {name:8}" + "".join(f"  TAR@{far:g} {rates[name].tar[far]:.2%}" for far in FARS))
         kept = run.metrics.part("kept")
         for site in SITES:
-            start, result = (kept.part(f"{name}.{site}").rates("tar") for name in (START, RESULT))
-            print(f"  {site}: {start} → {result}")
+            before, after = (kept.part(f"{name}.{site}").rates("tar") for name in (START, RESULT))
+            print(f"  {site}: {before} → {after}")
 
 
 if __name__ == "__main__":

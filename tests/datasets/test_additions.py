@@ -83,12 +83,12 @@ def test_table_is_computed_from_complete_records_without_pictures(tmp_path: Path
 
 def read_gains_by_site(candidate: str, weight: float) -> dict[str, float]:
     """Return the recorded gain over the pair at each site, averaged over seeds."""
-    known = json.loads(RECORDS.read_text())
+    records = json.loads(RECORDS.read_text())
     return {
         site: fmean(
-            known["cells"][key_of((candidate, source.family, seed))]["sums"][site][f"{weight:g}"] for seed in SEEDS
+            records["cells"][key_of((candidate, source.family, seed))]["sums"][site][f"{weight:g}"] for seed in SEEDS
         )
-        - known["pair"][site]
+        - records["pair"][site]
         for site, source in SOURCES.items()
     }
 

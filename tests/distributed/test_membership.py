@@ -730,10 +730,13 @@ def test_site_is_logged_out_although_its_note_cannot_be_written(tmp_path: Path) 
     assert set(server.clients) == {"other"}
 
 
-def test_all_revoked_members_are_cut_and_logged_out_although_one_note_fails(kits: Path) -> None:
+def test_all_revoked_members_are_cut_and_logged_out_although_one_note_fails(
+    kits: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     provision(federation_file(), kits, revoke=["bank", "border"])
     copy_update(kits / "updates/server/startup/revoked.pem", kits)
-    AdmissionListener.admission = admission(kits, [])
+    at_server = admission(kits, [])
+    monkeypatch.setattr(AdmissionListener, "admission", at_server)
     cut, logged_out, failures = list[str](), list[str](), iter([OSError("the disk is full")])
 
     def log_out(name: str, reason: str) -> None:
@@ -741,7 +744,7 @@ def test_all_revoked_members_are_cut_and_logged_out_although_one_note_fails(kits
             raise failure
         logged_out.append(f"{name} {reason.split(' on ')[0]}")
 
-    AdmissionListener.admission.dropped = log_out
+    at_server.dropped = log_out
     driver = AdmissionListener()
     for name in ("bank", "border", "operator"):
         kit = kits / ("operator" if name == "operator" else f"sites/{name}")
@@ -752,7 +755,6 @@ def test_all_revoked_members_are_cut_and_logged_out_although_one_note_fails(kits
     driver._shown.clear()  # the streams have ended
     driver.cut()
     assert logged_out == ["bank was revoked", "border was revoked"]
-    AdmissionListener.admission = None
 
 
 def open_streams(kit: Kit, port: int, count: int) -> Iterator[Any]:

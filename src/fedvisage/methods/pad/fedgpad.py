@@ -9,13 +9,12 @@ after every batch, as Algorithm 2 has no local loop; targets download encoder an
 Deviations from the paper: Eq. 4 is printed without its minus sign and Eq. 8 without the plus before L_Rec. The printed
 losses are sums, each of weight 1 unless the recipe sets others (``losses: printed``), and Eq. 7 has a product per image
 (``difference: image``); the default follows the authors' released code: means weighted 10 (depth), 0.1 (reconstruction)
-and 1 (difference, on features of unit length), with Eq. 7 as a matrix over the batch. Weights
-are initialised by Xavier's uniform rule, the specific encoder separately, and poolings are resized to the depth
-estimator's 32×32 by interpolation; ``network.initialisation``, ``.specific``, ``.depth_input`` and ``.classifier``
-select the released code's choices. As there, the decoder ends in Tanh without BatchNorm. ``network.encoder`` and
-``.stem`` come from neither: the first can replace Table II's encoders by FedPAD's ResNet-18, the second can make Table
-II's encoders cheaper. 3-D masks count as flat, as in the paper; ``without_depth`` leaves named species out of Eq. 5
-instead.
+and 1 (difference, on features of unit length), with Eq. 7 as a matrix over the batch. Weights are initialised by
+Xavier's uniform rule, the specific encoder separately, and poolings are resized to the depth estimator's 32×32 by
+interpolation; ``network.initialisation``, ``.specific``, ``.depth_input`` and ``.classifier`` select the released
+code's choices. As there, the decoder ends in Tanh without BatchNorm. ``network.encoder`` and ``.stem`` come from
+neither: the first can replace Table II's encoders by FedPAD's ResNet-18, the second can make Table II's encoders
+cheaper. 3-D masks count as flat, as in the paper; ``without_depth`` leaves named species out of Eq. 5 instead.
 """
 
 from __future__ import annotations

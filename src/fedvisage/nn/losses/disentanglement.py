@@ -1,8 +1,8 @@
 """FedGPAD's losses in addition to cross-entropy: depth (Eq. 5), reconstruction (Eq. 6) and difference (Eq. 7).
 
 ``printed`` sums over the batch. ``mean`` takes means, which makes weights comparable between image sizes; in this form
-Eq. 7 uses features of unit length. The paper prints Eq. 7 as a sum over images of the product of their two features;
-the authors' released code and the default here take the matrix of products over the batch.
+Eq. 7 uses features of unit length. The paper prints Eq. 7 as a sum over images of the squared product of their two
+features; the authors' released code and the default here take the matrix of products over the batch.
 """
 
 from typing import Literal
