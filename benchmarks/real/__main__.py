@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.real import author, families
 from benchmarks.real.cells import Records, resolution_notices, run_missing
-from benchmarks.real.protocol import EXTENDED, Plan
+from benchmarks.real.protocol import FURTHER, Plan
 from benchmarks.real.scores import (
     CHECKOUT,
     STARTS,
@@ -232,7 +232,7 @@ def follow_protocol(
     folder: Path,
     *,
     blind: bool,
-    plan: Plan = EXTENDED,
+    plan: Plan = FURTHER,
     trainings: Sequence[str] = (),
 ) -> int:
     """Run the missing cells at the lowest priority if the pictures are here, then print table and verdicts."""

@@ -1,4 +1,4 @@
-"""The plans of decisions 0045 and 0058 as data: trainings, settings, rows, differences, and the cells they need."""
+"""The plans of decisions 0045, 0058 and 0064 as data: trainings, settings, rows, differences, and their cells."""
 
 from __future__ import annotations
 
@@ -232,3 +232,29 @@ def adapt_models(plan: Plan) -> Plan:
 
 EXTENDED = adapt_models(PLAN)
 """The plan of decision 0058."""
+
+FURTHER_ROWS: Mapping[str, tuple[str, Setting]] = {
+    "GroupNorm": ("fedpad", {"method.network.norm": "group"}),
+    "FedWon": ("fedpad", {"method.network.norm": "weight-standardised"}),
+    "MixStyle": ("mixstyle", {}),
+    "GA": ("ga", {}),
+    "FedSR": ("fedsr", {}),
+    "SSDG": ("ssdg", {}),
+    "FedDF": ("feddf", {}),
+}
+"""Methods for unseen domains: the method and its settings, by row."""
+
+FURTHER = replace(
+    EXTENDED,
+    extends=EXTENDED,
+    trainings={
+        **EXTENDED.trainings,
+        **{
+            row.lower(): Training(method, [{**rate, **changes} for rate in RATES])
+            for row, (method, changes) in FURTHER_ROWS.items()
+        },
+    },
+    rows={**EXTENDED.rows, **{row: Row(row.lower()) for row in FURTHER_ROWS}},
+    secondary=(*EXTENDED.secondary, *((row, "FedPAD") for row in FURTHER_ROWS)),
+)
+"""The plan of decision 0064."""

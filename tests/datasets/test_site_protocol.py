@@ -28,7 +28,7 @@ from benchmarks.real.cells import (
     run_missing,
 )
 from benchmarks.real.families import MATCHED, PLAIN, SOURCES, Source, matched_sides, split_of
-from benchmarks.real.protocol import CUES, EXTENDED, PLAN, RECIPE, Cell, Plan, Row, Training
+from benchmarks.real.protocol import CUES, EXTENDED, FURTHER, PLAN, RECIPE, Cell, Plan, Row, Training
 from benchmarks.real.sign_flip import detectable, fewest, holm, interval, p_value
 from benchmarks.real.sites import SIZE, Located
 from benchmarks.real.verdicts import Table, figure_of
@@ -227,7 +227,9 @@ def test_an_extended_plan_accepts_the_records_of_the_earlier_one(tmp_path: Path)
     assert Records(tmp_path, extended).cells == records.cells
     with pytest.raises(UserError, match="has 30 records of another plan"):
         Records(tmp_path, replace(SIX, seeds=(0,)))
-    assert EXTENDED.digests == (EXTENDED.digest[:16], "376f6da04c514b40")  # decision 0045 has been recorded with it
+    # The records of decisions 0058 and 0045 have these digests.
+    assert FURTHER.digests == (FURTHER.digest[:16], "0090b807396d4358", "376f6da04c514b40")
+    assert FURTHER.primary == EXTENDED.primary
 
 
 # Runs.
@@ -489,6 +491,7 @@ def test_page_has_the_table_and_verdicts_of_the_records() -> None:
     page = (Path(__file__).parents[2] / "docs" / "results" / "real-sites.md").read_text()
     command = "written by `python -m benchmarks.real DIR --protocol` -->\n"
     block = page.partition(f"<!-- below: {command}")[2].partition(f"\n<!-- above: {command}")[0]
-    table = Table(EXTENDED, Records(RECORDS, EXTENDED))
-    assert table.complete
+    records = Records(RECORDS, FURTHER)
+    table = Table(FURTHER, records)
+    assert Table(EXTENDED, records).complete
     assert block == "\n".join(table.lines())
