@@ -77,10 +77,7 @@ STUDIES = {
         {
             "FedAvg": {"recipe": "averaging"},
             "FedSIS": {},
-            "FedSIS, one draw": {
-                "set": ["method.inference.blocks=sampled", "method.inference.draws=1"],
-                "trained_by": "FedSIS",
-            },
+            "FedSIS, one draw": {"set": ["method.inference.blocks=sampled", "method.inference.draws=1"]},
         },
     ),
 }
@@ -202,14 +199,15 @@ def lines(table: Table) -> Iterator[str]:
     adjusted = holm({name: p_value([*gap.values()]) for name, gap in primary.items()})
     yield f"\nprimary gains over twelve targets (Holm over {len(PRIMARY)}):"
     for (name, gap), pair in zip(primary.items(), PRIMARY, strict=True):
-        verdict = Verdict(f"{name} ({pair[2]})", [*gap.values()], p_value([*gap.values()]))
-        yield verdict.line(f", Holm {adjusted[name]:.4f}: {word_of(verdict, adjusted[name])}{as_domains(gap)}")
+        verdict = verdict_of(pair, gap)
+        yield "- " + verdict.line(f", Holm {adjusted[name]:.4f}: {word_of(verdict, adjusted[name])}{as_domains(gap)}")
     yield "\nsecondary gains, uncorrected, without verdict:"
     for pair in SECONDARY:
-        yield describe(pair, gains(table, pair)) + as_domains(gains(table, pair))
+        gap = gains(table, pair)
+        yield "- " + verdict_of(pair, gap).line(as_domains(gap))
     yield "\non the eight targets of fresh renderings:"
     for pair in ON_FRESH:
-        yield describe(pair, gains(table, pair, FRESH))
+        yield "- " + verdict_of(pair, gains(table, pair, FRESH)).line("")
 
 
 def targets() -> list[Target]:
@@ -217,10 +215,10 @@ def targets() -> list[Target]:
     return [*product(RENDERINGS, DOMAINS)]
 
 
-def describe(pair: tuple[str, str, str], gap: Mapping[Target, float]) -> str:
-    """Return mean, intervals and p-value of gains."""
+def verdict_of(pair: tuple[str, str, str], gap: Mapping[Target, float]) -> Verdict:
+    """Return gains with the p-value of their mean."""
     first, second, figure = pair
-    return Verdict(f"{first} - {second} ({figure})", [*gap.values()], p_value([*gap.values()])).line("")
+    return Verdict(f"{first} - {second} ({figure})", [*gap.values()], p_value([*gap.values()]))
 
 
 def as_domains(gap: Mapping[Target, float]) -> str:

@@ -20,13 +20,17 @@ from fedvisage.base.errors import UserError
 from fedvisage.base.files import file_digest, read_json, write_json
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.writer import Writer
-from fedvisage.faces.cropping import Image, record_of
+from fedvisage.datasets.depth_maps import flat_map
+from fedvisage.faces.cropping import CroppedPicture, Image, crop_face, record_of
 from fedvisage.faces.detection import Detector, DetectorSettings, Face
 from fedvisage.faces.pictures import ENDINGS, equidistant
+from fedvisage.render.depth import canonical_depth
 
 TUTORIAL = "tutorial"
 TIGHT = Cut(1.0)
-PLAIN, MATCHED = "plain", "matched"
+PLAIN, MATCHED, WITH_DEPTH = "plain", "matched", "depth"
+DEPTH_SIZE = 96
+"""Side of the crops with depth maps: FedGPAD's networks halve an image five times."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +58,9 @@ SOURCES: Mapping[str, Source] = {
 }
 
 FACES = Path(__file__).parent / "records" / "sets" / "faces.json"
-"""The chosen pictures by site and class: start of the file's SHA-256, quarter turns, and box in the turned picture."""
+"""The chosen pictures by site and class: start of the file's SHA-256, quarter turns, and box in the turned picture; of
+genuine faces the five points follow, to which depth maps are fitted."""
 NO_POINTS = np.zeros((5, 2))
-"""Crops need a box only."""
 
 TRAIN, HELD_OUT = 0.6, 1 / 3
 """Shares of a class in natural order: the first pictures train, the last are held out, those between are a gap."""
@@ -135,10 +139,12 @@ def reduce_face(image: Image, face: Face, side: float) -> tuple[Image, Face]:
 
 
 def prepare_sites(directory: Path, out: Path) -> None:
-    """Write the sets OUT/plain/SITE and OUT/matched/SITE that are missing."""
-    missing = [site for site in SOURCES if not all((out / kind / site).exists() for kind in (PLAIN, MATCHED))]
+    """Write the sets OUT/plain/SITE, OUT/matched/SITE and OUT/depth/SITE that are missing."""
+    missing = [
+        site for site in SOURCES if not all((out / kind / site).exists() for kind in (PLAIN, MATCHED, WITH_DEPTH))
+    ]
     for site, faces in locate_faces(directory, missing, out.parent / "starts"):
-        write_sets(site, SOURCES[site].species, faces, out)
+        write_sets(site, SOURCES[site].species, faces, out, (PLAIN, MATCHED, WITH_DEPTH))
 
 
 def locate_faces(
@@ -165,7 +171,7 @@ def locate_faces(
             dropped = author if site in WITH_AUTHOR else None
             known[site] = {
                 str(label): [
-                    " ".join([names[found.path], str(found.turns), *(f"{value:.2f}" for value in found.face.box)])
+                    line_of(names[found.path], found, with_points=bool(label))
                     for found in choose_faces(paths, detector, dropped)
                 ]
                 for label, paths in files[site].items()
@@ -179,13 +185,22 @@ def locate_faces(
         yield (
             site,
             {
-                label: [
-                    Located(paths_by_name[name], int(turns), Face(np.array(box, float), NO_POINTS))
-                    for name, turns, *box in lines
-                ]
+                label: [Located(paths_by_name[name], int(turns), read_face(numbers)) for name, turns, *numbers in lines]
                 for label, lines in entries.items()
             },
         )
+
+
+def line_of(name: str, found: Located, *, with_points: bool) -> str:
+    """Return a picture's line of the table."""
+    numbers = [*found.face.box, *(found.face.points.ravel() if with_points else ())]
+    return " ".join([name, str(found.turns), *(f"{value:.2f}" for value in numbers)])
+
+
+def read_face(numbers: Sequence[str]) -> Face:
+    """Return the face that a line of the table describes."""
+    box, points = np.array(numbers[:4], float), np.array(numbers[4:], float)
+    return Face(box, points.reshape(5, 2) if len(points) else NO_POINTS)
 
 
 def choose_faces(paths: Sequence[Path], detector: Detector, dropped: Author | None) -> list[Located]:
@@ -197,26 +212,38 @@ def choose_faces(paths: Sequence[Path], detector: Detector, dropped: Author | No
     return [faces[place] for place in sorted(equidistant(len(faces), MOST))]
 
 
-def write_sets(site: str, species: str, faces: Mapping[int, Sequence[Located]], out: Path) -> None:
-    """Write a site's plain and matched set; the side of each face is noted as a further column."""
+def write_sets(
+    site: str,
+    species: str,
+    faces: Mapping[int, Sequence[Located]],
+    out: Path,
+    kinds: Sequence[str] = (PLAIN, MATCHED),
+) -> None:
+    """Write a site's sets of some kinds; the side of each face is noted as a further column."""
     sides = {label: [side_of(located.face) for located in entries] for label, entries in faces.items()}
     reduced = {1: matched_sides(sides[1], sides[0]).tolist(), 0: sides[0]}
-    for kind in (PLAIN, MATCHED):
+    for kind in kinds:
         if (out / kind / site).exists():
             continue
         (out / kind).mkdir(parents=True, exist_ok=True)
-        record = record_of("face", margin=TIGHT.margin, padding=TIGHT.padding)
         with Writer(
-            out / kind / site, name=site, size=SIZE, source=f"folder {site}", crop=record, further=("side",)
+            out / kind / site,
+            name=site,
+            size=DEPTH_SIZE if kind == WITH_DEPTH else SIZE,
+            source=f"folder {site}",
+            crop=record_of("face", margin=TIGHT.margin, padding=TIGHT.padding),
+            depth=kind == WITH_DEPTH,
+            further=("side",),
         ) as writer:
             for label, entries in faces.items():
                 for number, located in enumerate(entries):
                     image, face = located.read(), located.face
                     if kind == MATCHED:
                         image, face = reduce_face(image, face, reduced[label][number])
+                    crop = crop_face(image, [face], writer.size, TIGHT.margin, TIGHT.padding)
                     name = f"{label}-{number:04d}"
                     writer.add(
-                        TIGHT.cut(image, face)[np.newaxis],
+                        crop.image[np.newaxis],
                         label=[label],
                         species=["bonafide" if label else species],
                         subject=[name],
@@ -224,8 +251,17 @@ def write_sets(site: str, species: str, faces: Mapping[int, Sequence[Located]], 
                         frame=[0],
                         split=[split_of(number, len(entries))],
                         item=[name],
+                        depth=depth_of(crop, label)[np.newaxis] if kind == WITH_DEPTH else None,
                         further={"side": [f"{side_of(face):.0f}"]},
                     )
+
+
+def depth_of(crop: CroppedPicture, label: int) -> NDArray[np.uint8]:
+    """Return the map of the average face, fitted to a genuine face's points; attacks are flat."""
+    if label == 0:
+        return flat_map()
+    assert crop.points is not None, "a face is cropped with its points"
+    return canonical_depth(crop.points, len(crop.image))
 
 
 # Near copies.

@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from benchmarks.real.families import MATCHED, PLAIN, SOURCES
+from benchmarks.real.families import DEPTH_SIZE, MATCHED, PLAIN, SOURCES, WITH_DEPTH
 
 RECIPE = Path(__file__).parent / "recipe.yaml"
 """A copy of recipes/real/texture.yaml as it was when the runs were planned: the shipped one may change."""
@@ -233,7 +233,7 @@ def adapt_models(plan: Plan) -> Plan:
 EXTENDED = adapt_models(PLAN)
 """The plan of decision 0058."""
 
-FURTHER_ROWS: Mapping[str, tuple[str, Setting]] = {
+OTHER_METHODS: Mapping[str, tuple[str, Setting]] = {
     "GroupNorm": ("fedpad", {"method.network.norm": "group"}),
     "FedWon": ("fedpad", {"method.network.norm": "weight-standardised"}),
     "MixStyle": ("mixstyle", {}),
@@ -242,7 +242,15 @@ FURTHER_ROWS: Mapping[str, tuple[str, Setting]] = {
     "SSDG": ("ssdg", {}),
     "FedDF": ("feddf", {}),
 }
-"""Methods for unseen domains: the method and its settings, by row."""
+"""Methods for unseen domains by row: the method and its settings."""
+
+LARGER: Setting = {"input.size": DEPTH_SIZE}
+DISENTANGLED: Setting = {
+    **LARGER,
+    "method.network": {"encoder": "resnet18", "width": 16, "classifier": "linear"},
+    "training.optimizer.lr": 0.05,
+}
+"""FedGPAD on FedPAD's network."""
 
 FURTHER = replace(
     EXTENDED,
@@ -250,11 +258,36 @@ FURTHER = replace(
     trainings={
         **EXTENDED.trainings,
         **{
-            row.lower(): Training(method, [{**rate, **changes} for rate in RATES])
-            for row, (method, changes) in FURTHER_ROWS.items()
+            row.lower(): Training(method, [{**rate, **setting} for rate in RATES])
+            for row, (method, setting) in OTHER_METHODS.items()
         },
+        "fedpad-96": Training("fedpad", [{**LARGER, **rate} for rate in RATES], WITH_DEPTH),
+        "fedgpad": Training(
+            "fedgpad",
+            [
+                {**DISENTANGLED, "method.difference": products, "method.weights": {"depth": depth}}
+                for products, depth in (
+                    ("batch", 0.0),
+                    ("batch", 1.0),
+                    ("batch", 10.0),
+                    ("image", 1.0),
+                    ("image", 10.0),
+                )
+            ],
+            WITH_DEPTH,
+        ),
     },
-    rows={**EXTENDED.rows, **{row: Row(row.lower()) for row in FURTHER_ROWS}},
-    secondary=(*EXTENDED.secondary, *((row, "FedPAD") for row in FURTHER_ROWS)),
+    rows={
+        **EXTENDED.rows,
+        **{row: Row(row.lower()) for row in OTHER_METHODS},
+        "FedPAD, 96 pixels": Row("fedpad-96"),
+        "FedGPAD, 96 pixels": Row("fedgpad"),
+    },
+    primary=(*EXTENDED.primary, ("FedGPAD, 96 pixels", "FedPAD, 96 pixels")),
+    secondary=(
+        *EXTENDED.secondary,
+        *((row, "FedPAD") for row in OTHER_METHODS),
+        ("FedPAD, 96 pixels", "FedPAD"),
+    ),
 )
 """The plan of decision 0064."""

@@ -58,7 +58,7 @@ def test_gain_is_positive_for_a_higher_auc_and_a_lower_error_rate(tmp_path: Path
 
 def verdict_of(path: Path, name: str) -> str:
     """Return the line of a primary gain over twelve targets."""
-    return next(line for line in lines(read_table(path)) if line.startswith(name))
+    return next(line for line in lines(read_table(path)) if line.startswith(f"- {name}"))
 
 
 def test_verdicts_are_corrected_for_all_primary_differences(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_verdicts_are_corrected_for_all_primary_differences(tmp_path: Path) -> N
     assert "undecided" in verdict_of(tmp_path / "records.json", "FedPAD - Fused (auc)")
     text = [*lines(read_table(tmp_path / "records.json"))]
     fresh = text[text.index("\non the eight targets of fresh renderings:") + 1 :]
-    assert any(line.startswith("FedPAD, gated - FedPAD (hter)") and "positive at 8 of 8" in line for line in fresh)
+    assert any(line.startswith("- FedPAD, gated - FedPAD (hter)") and "positive at 8 of 8" in line for line in fresh)
 
 
 def test_similarity_is_one_for_equal_renderings_and_negative_if_only_renderings_differ() -> None:
