@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from itertools import product
 from math import nan
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 import yaml
+from scipy.special import stdtrit
 
 from benchmarks.real.cells import current_commit
-from benchmarks.real.sign_flip import holm, p_value
+from benchmarks.real.sign_flip import LEVEL, holm, p_value
 from benchmarks.real.verdicts import Verdict, word_of
 from fedvisage.base.files import read_json, write_json
 from fedvisage.metrics.recorded import read_metrics
@@ -199,8 +200,8 @@ def lines(table: Table) -> Iterator[str]:
     adjusted = holm({name: p_value([*gap.values()]) for name, gap in primary.items()})
     yield f"\nprimary gains over twelve targets (Holm over {len(PRIMARY)}):"
     for (name, gap), pair in zip(primary.items(), PRIMARY, strict=True):
-        verdict = verdict_of(pair, gap)
-        yield "- " + verdict.line(f", Holm {adjusted[name]:.4f}: {word_of(verdict, adjusted[name])}{as_domains(gap)}")
+        verdict = verdict_of(pair, gap).line(f", Holm {adjusted[name]:.4f}")
+        yield f"- {verdict}: {word_for_domains(pair, gap, adjusted[name])}{as_domains(gap)}"
     yield "\nsecondary gains, uncorrected, without verdict:"
     for pair in SECONDARY:
         gap = gains(table, pair)
@@ -221,11 +222,25 @@ def verdict_of(pair: tuple[str, str, str], gap: Mapping[Target, float]) -> Verdi
     return Verdict(f"{first} - {second} ({figure})", [*gap.values()], p_value([*gap.values()]))
 
 
+def over_domains(gap: Mapping[Target, float]) -> tuple[float, float]:
+    """Return the t interval over the domains' mean gains, which counts three renderings of a domain as one target."""
+    means = [fmean(gap[rendering, domain] for rendering in RENDERINGS) for domain in DOMAINS]
+    half = float(stdtrit(len(DOMAINS) - 1, 1 - LEVEL / 2)) * stdev(means) / len(DOMAINS) ** 0.5
+    return fmean(means) - half, fmean(means) + half
+
+
+def word_for_domains(pair: tuple[str, str, str], gap: Mapping[Target, float], adjusted: float) -> str:
+    """Return the verdict; it is limited to these domains if the interval over domains contains zero."""
+    word, (low, high) = word_of(verdict_of(pair, gap), adjusted, len(PRIMARY)), over_domains(gap)
+    return f"{word} for these four domains" if word.startswith("holds") and low <= 0 <= high else word
+
+
 def as_domains(gap: Mapping[Target, float]) -> str:
-    """Return how alike the gains of a domain's renderings are, and the gain of each domain."""
+    """Return the gain of each domain, the interval over domains, and how alike a domain's renderings are."""
     means = [fmean(gap[rendering, domain] for rendering in RENDERINGS) for domain in DOMAINS]
     listed = ", ".join(f"{domain} {mean:+.3f}" for domain, mean in zip(DOMAINS, means, strict=True))
-    return f"; by domain {listed}, intraclass correlation {similarity(gap):.2f}"
+    low, high = over_domains(gap)
+    return f"; {listed}, t over domains [{low:+.3f}, {high:+.3f}], intraclass correlation {similarity(gap):.2f}"
 
 
 def main() -> None:

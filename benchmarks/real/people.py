@@ -180,7 +180,9 @@ def measure(fold: int, people: Path, start: Path, out: Path) -> dict[str, Any]:
     pairs = {START: [pairs_of(open_model(start))]}
     for row in ROWS:
         pairs[row] = [pairs_of(train(row, fold, seed, people, start, out).model) for seed in SEEDS]
-    return {"commit": current_commit(), "tar": replicate(fold, pairs)}
+    everybody = np.ones(len(everything.identities), np.int64)
+    by_seed = {row: [[each.tar(far, everybody) for far in FARS] for each in seeds] for row, seeds in pairs.items()}
+    return {"commit": current_commit(), "tar": replicate(fold, pairs), "by_seed": by_seed}
 
 
 def lines(folds: Mapping[str, Any]) -> Iterator[str]:
@@ -203,11 +205,22 @@ def lines(folds: Mapping[str, Any]) -> Iterator[str]:
     yield f"\nprimary differences (Holm over {len(PRIMARY)}):"
     for pair, value in p.items():
         corrected = adjusted[" - ".join(pair)]
-        word = "undecided" if corrected > LEVEL else "holds" if gaps(pair, 0)[0] > 0 else "holds the other way"
-        yield f"- {describe(pair, 0)}, p = {value:.4f}, Holm {corrected:.4f}: {word}"
+        by_seed = seed_gaps(folds, pair)
+        decided = corrected <= LEVEL and len({*np.sign(by_seed)}) == 1
+        word = "undecided" if not decided else "holds" if by_seed[0] > 0 else "holds the other way"
+        listed = ", ".join(f"{gap:+.2f}" for gap in by_seed)
+        yield f"- {describe(pair, 0)}, by seed {listed}, p = {value:.4f}, Holm {corrected:.4f}: {word}"
     yield "\nsecondary differences, uncorrected, without verdict:"
     yield from (f"- {describe(pair, 0)}" for pair in SECONDARY)
     yield from (f"- {describe(pair, 1)}" for pair in (*PRIMARY, *SECONDARY))
+
+
+def seed_gaps(folds: Mapping[str, Any], pair: tuple[str, str]) -> list[float]:
+    """Return the difference in TAR at the first FAR with each seed, averaged over folds; the start has no seed."""
+    first, second = (
+        np.mean([[rates[0] for rates in fold["by_seed"][row]] for fold in folds.values()], axis=0) for row in pair
+    )
+    return [float(gap) for gap in 100 * (first - second)]
 
 
 def p_value(replicates: NDArray[np.float64]) -> float:

@@ -265,29 +265,28 @@ FURTHER = replace(
         "fedgpad": Training(
             "fedgpad",
             [
-                {**DISENTANGLED, "method.difference": products, "method.weights": {"depth": depth}}
-                for products, depth in (
-                    ("batch", 0.0),
-                    ("batch", 1.0),
-                    ("batch", 10.0),
-                    ("image", 1.0),
-                    ("image", 10.0),
-                )
+                {**DISENTANGLED, "method.difference": products, "method.weights.depth": depth}
+                for products, depth in product(("batch", "image"), (1.0, 10.0))
             ],
             WITH_DEPTH,
         ),
+        "fedgpad-without-depth": Training("fedgpad", [{**DISENTANGLED, "method.weights.depth": 0.0}], WITH_DEPTH),
     },
     rows={
         **EXTENDED.rows,
         **{row: Row(row.lower()) for row in OTHER_METHODS},
         "FedPAD, 96 pixels": Row("fedpad-96"),
         "FedGPAD, 96 pixels": Row("fedgpad"),
+        "FedGPAD without depth, 96 pixels": Row("fedgpad-without-depth"),
     },
     primary=(*EXTENDED.primary, ("FedGPAD, 96 pixels", "FedPAD, 96 pixels")),
     secondary=(
         *EXTENDED.secondary,
         *((row, "FedPAD") for row in OTHER_METHODS),
+        ("FedGPAD without depth, 96 pixels", "FedPAD, 96 pixels"),
         ("FedPAD, 96 pixels", "FedPAD"),
+        ("FedPAD, paper", "All"),
+        ("FedPAD, gated", "All"),
     ),
 )
 """The plan of decision 0064."""

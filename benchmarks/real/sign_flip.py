@@ -56,10 +56,10 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     return adjusted
 
 
-def detectable(differences: Sequence[float]) -> float:
-    """Return the mean difference that a t test would find with 80 % power, at this number and spread."""
+def detectable(differences: Sequence[float], comparisons: int = 1) -> float:
+    """Return the mean difference that a t test at ``LEVEL / comparisons`` would find with 80 % power."""
     count = len(differences)
-    quantiles = stdtrit(count - 1, 1 - LEVEL / 2) + stdtrit(count - 1, POWER)
+    quantiles = stdtrit(count - 1, 1 - LEVEL / comparisons / 2) + stdtrit(count - 1, POWER)
     return float(quantiles * np.std(differences, ddof=1) / sqrt(count))
 
 

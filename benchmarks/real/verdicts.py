@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
@@ -9,7 +10,7 @@ from statistics import fmean, median
 import numpy as np
 
 from benchmarks.real.cells import FUSED, SOURCE, Figures, Records
-from benchmarks.real.protocol import Cell, Plan, Row
+from benchmarks.real.protocol import Cell, Plan, Row, Setting
 from benchmarks.real.sign_flip import LEVEL, detectable, fewest, holm, interval, p_value
 from fedvisage.report.compare import difference
 
@@ -65,16 +66,36 @@ class Table:
         """Return a row's figure by target, averaged over seeds at the setting that is best at home; None if unended."""
         if self.ended(row)[0] < self.ended(row)[1]:
             return None
+        cells = self._by_setting(row)
+        return {target: self._figure(row, by_setting, figure) for target, by_setting in cells.items()}
+
+    def _by_setting(self, row: str) -> Mapping[str, Mapping[int, Sequence[Cell]]]:
         cells: dict[str, dict[int, list[Cell]]] = {}
         for cell in self.plan.cells_of(row):
             cells.setdefault(cell.target, {}).setdefault(cell.setting, []).append(cell)
-        return {target: self._figure(row, by_setting, figure) for target, by_setting in cells.items()}
+        return cells
+
+    def choices(self) -> Iterator[str]:
+        """Yield, per training with several settings whose runs have ended, how many targets chose which."""
+        rows: dict[str, str] = {}
+        for row in self.plan.rows:
+            rows.setdefault(self.plan.rows[row].training, row)
+        for name, row in rows.items():
+            settings, (ended, planned) = self.plan.trainings[name].settings, self.ended(row)
+            if len(settings) > 1 and ended == planned:
+                counts = Counter(self._chosen(by_setting) for by_setting in self._by_setting(row).values())
+                named = [f"{describe(settings[chosen], settings)} ({counts[chosen]})" for chosen in sorted(counts)]
+                yield f"- {name}: {', '.join(named)}"
 
     def _figure(self, row: str, by_setting: Mapping[int, Sequence[Cell]], figure: str) -> float:
-        models = {setting: [self._models(cell) for cell in cells] for setting, cells in by_setting.items()}
-        at_home = {setting: fmean(home_of(seed) for seed in seeds) for setting, seeds in models.items()}
-        chosen = max(at_home, key=lambda setting: at_home[setting])  # the first of equal ones
-        return fmean(figure_of(self.plan.rows[row], seed, figure) for seed in models[chosen])
+        models = [self._models(cell) for cell in by_setting[self._chosen(by_setting)]]
+        return fmean(figure_of(self.plan.rows[row], seed, figure) for seed in models)
+
+    def _chosen(self, by_setting: Mapping[int, Sequence[Cell]]) -> int:
+        at_home = {
+            setting: fmean(home_of(self._models(cell)) for cell in cells) for setting, cells in by_setting.items()
+        }
+        return max(at_home, key=lambda setting: at_home[setting])  # the first of equal ones
 
     def _models(self, cell: Cell) -> Mapping[str, Figures]:
         record = self.records.get(cell)
@@ -108,6 +129,8 @@ class Table:
         if len(self.records.commits) > 1:
             yield f"the runs come from {len(self.records.commits)} commits: {', '.join(self.records.commits)}"
         yield from self.verdicts()
+        yield "settings chosen at home, with their numbers of targets:"
+        yield from self.choices()
 
     def progress(self) -> Iterator[str]:
         """Yield, per row, the ended runs."""
@@ -145,16 +168,20 @@ class Table:
             mean = fmean(null[site] for site in self.plan.sites)
             yield f"null run, mean AUC {mean:.3f} [{low:.3f}, {high:.3f}]{note}"
         found = {pair: self.verdict(pair) for pair in self.plan.primary}
-        if None in found.values():
-            waiting = ", ".join(f"{first} - {second}" for (first, second), verdict in found.items() if verdict is None)
-            yield f"primary differences: no verdict before all their runs have ended (missing: {waiting})"
+        waiting = [f"{first} - {second}" for (first, second), verdict in found.items() if verdict is None]
+        earlier = self.plan.extends
+        if waiting and earlier and not any(found[pair] is None for pair in earlier.primary):
+            yield f"verdicts of the earlier plan, because runs of {', '.join(waiting)} have not ended"
+            found, waiting = {pair: found[pair] for pair in earlier.primary}, []
+        if waiting:
+            yield f"primary differences: no verdict before all their runs have ended (missing: {', '.join(waiting)})"
         else:
             known = {pair: verdict for pair, verdict in found.items() if verdict is not None}
             adjusted = holm({verdict.name: verdict.p for verdict in known.values()})
             yield f"primary differences of AUC over {len(self.plan.sites)} sites (Holm over {len(known)}):"
             for pair, verdict in known.items():
                 corrected = adjusted[verdict.name]
-                word = word_of(verdict, corrected)
+                word = word_of(verdict, corrected, len(known))
                 remark = self.about_resolution(pair, verdict, word)
                 yield "- " + verdict.line(f", Holm {corrected:.4f}: {word}{remark}")
         yield "secondary differences, uncorrected, without verdict:"
@@ -177,6 +204,12 @@ class Table:
             return ""
         conclusion = ", so it is about resolution" if word.startswith("holds") else ""
         return f"; {matched.mean:+.3f} on matched sets{conclusion}"
+
+
+def describe(setting: Setting, among: Sequence[Setting]) -> str:
+    """Return what distinguishes a setting from the others, such as ``lr 0.05``."""
+    differs = [key for key in setting if len({str(other.get(key)) for other in among}) > 1]
+    return " ".join(f"{key.rpartition('.')[2]} {setting[key]}" for key in differs)
 
 
 def home_of(models: Mapping[str, Figures]) -> float:
@@ -206,8 +239,9 @@ def family_means(values: ByTarget, families: Mapping[str, str]) -> dict[str, flo
     return {family: float(np.mean(found)) for family, found in members.items()}
 
 
-def word_of(verdict: Verdict, adjusted: float) -> str:
-    """Return the verdict on the claim that the first row is better."""
+def word_of(verdict: Verdict, adjusted: float, comparisons: int) -> str:
+    """Return the verdict on the claim that the first row is better, of so many primary comparisons."""
     if adjusted <= LEVEL:
         return "holds" if verdict.mean > 0 else "holds the other way"
-    return f"undecided (80 % power needs {detectable(verdict.differences):.3f})"
+    needed = detectable(verdict.differences, comparisons)
+    return f"undecided (80 % power at 5 % / {comparisons} needs {needed:.3f})"

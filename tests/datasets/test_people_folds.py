@@ -71,9 +71,17 @@ def test_verdicts_follow_from_the_recorded_rates() -> None:
     def add_noise(rate: float) -> object:
         return (rate + rng.normal(0, 0.001, (len(FARS), 201))).tolist()
 
-    folds = {str(fold): {"tar": {row: add_noise(rate) for row, rate in base.items()}} for fold in range(len(PUBLIC))}
+    by_seed = {row: [[rate] * len(FARS)] * (1 if row == START else 2) for row, rate in base.items()}
+    folds = {
+        str(fold): {"tar": {row: add_noise(rate) for row, rate in base.items()}, "by_seed": by_seed}
+        for fold in range(len(PUBLIC))
+    }
     text = [*lines(folds)]
     verdicts = [line.rsplit(": ", 1)[1] for line in text if ", Holm" in line]
     better = ["holds" if "FedFR" in pair else "undecided" for pair in PRIMARY]
     assert verdicts == better == ["undecided", "holds", "holds", "undecided"]
     assert sum("TAR@0.001:" in line for line in text) == len(PRIMARY) + len(SECONDARY)
+    # A difference whose sign depends on the seed stays undecided, however large it is over people.
+    by_seed["FedFR"] = [[1.0] * len(FARS), [0.89] * len(FARS)]
+    verdicts = [line.rsplit(": ", 1)[1] for line in lines(folds) if ", Holm" in line]
+    assert verdicts == ["undecided"] * len(PRIMARY)

@@ -17,8 +17,10 @@ from benchmarks.rendered_targets import (
     STUDIES,
     gains,
     lines,
+    over_domains,
     read_table,
     similarity,
+    word_for_domains,
 )
 
 EFFECTS = {"Single": -0.1, "FedPAD, paper": 0.05, "FedPAD, gated": 0.05}
@@ -70,6 +72,18 @@ def test_verdicts_are_corrected_for_all_primary_differences(tmp_path: Path) -> N
     text = [*lines(read_table(tmp_path / "records.json"))]
     fresh = text[text.index("\non the eight targets of fresh renderings:") + 1 :]
     assert any(line.startswith("- FedPAD, gated - FedPAD (hter)") and "positive at 8 of 8" in line for line in fresh)
+
+
+def test_verdict_is_limited_to_the_domains_if_they_differ_more_than_their_renderings() -> None:
+    pair = ("FedPAD", "Single", "auc")
+    values = dict(zip(DOMAINS, (0.01, 0.01, 0.01, 0.5), strict=True))
+    gap = {(rendering, domain): values[domain] for rendering, domain in product(RENDERINGS, DOMAINS)}
+    # Three degrees of freedom: 0.1325 with a standard error of 0.1225 and a quantile of 3.1824.
+    assert over_domains(gap) == pytest.approx((0.1325 - 3.1824 * 0.1225, 0.1325 + 3.1824 * 0.1225), abs=1e-4)
+    assert word_for_domains(pair, gap, 0.001) == "holds for these four domains"
+    alike = dict.fromkeys(gap, 0.1) | {(0, "O"): 0.11}
+    assert word_for_domains(pair, alike, 0.001) == "holds"
+    assert word_for_domains(pair, gap, 0.06).startswith("undecided")
 
 
 def test_similarity_is_one_for_equal_renderings_and_negative_if_only_renderings_differ() -> None:

@@ -125,6 +125,8 @@ def test_detectable_difference_of_seventeen_unit_deviations() -> None:
     # t quantiles at 16 degrees of freedom: 2.1199 (97.5 %) and 0.8647 (80 %), from printed tables.
     values = [1.0, -1.0] * 8 + [0.0]
     assert detectable(values) == pytest.approx((2.1199 + 0.8647) / 17**0.5, abs=2e-4)
+    # Five comparisons at 1 % each: the quantile of 99.5 % is 2.9208.
+    assert detectable(values, 5) == pytest.approx((2.9208 + 0.8647) / 17**0.5, abs=2e-4)
 
 
 # Sites, splits and resolutions.
@@ -463,6 +465,32 @@ def test_verdicts_follow_from_the_records(tmp_path: Path) -> None:
         if "Holm 0.0312" in line
     ]
     assert line.endswith(": holds")
+
+
+def test_verdicts_of_the_earlier_plan_stand_until_the_later_one_has_ended(tmp_path: Path) -> None:
+    earlier = replace(SIX, primary=(("FedPAD", "Fused"),))
+    later = replace(
+        earlier,
+        extends=earlier,
+        trainings={**SIX.trainings, "late": Training("fedpad", [{"rate": 1}, {"rate": 2}])},
+        rows={**SIX.rows, "Late": Row("late")},
+        primary=(*earlier.primary, ("Late", "FedPAD")),
+    )
+    records = write_records(tmp_path, earlier, auc_of_cell)
+    before = [*Table(later, records).verdicts()]
+    assert "verdicts of the earlier plan, because runs of Late - FedPAD have not ended" in before
+    assert any("Holm 0.0312: holds" in line for line in before)
+    for cell in later.cells_of("Late"):
+        records.add(
+            cell,
+            {
+                **records.cells["fedpad-0.json"]["A/0"],
+                "models": {"": dict.fromkeys(("auc", "eer"), 0.5) | {"home": cell.setting}},
+            },
+        )
+    table = Table(later, records)
+    assert not any("holds" in line for line in table.verdicts())
+    assert [*table.choices()] == ["- late: rate 2 (6)"]
 
 
 def test_blind_table_and_unended_rows_show_no_target_figure(tmp_path: Path) -> None:
