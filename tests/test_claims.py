@@ -1,4 +1,4 @@
-"""The intervals in docs/claims.md follow from the tables that the papers print."""
+"""The intervals in docs/claims.md follow from the tables that the papers print, and from our recorded runs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,19 @@ from typing import Any
 
 import pytest
 import yaml
+from benchmarks import rendered_targets
+from benchmarks.real.__main__ import RECORDS
+from benchmarks.real.cells import Records
+from benchmarks.real.protocol import FURTHER
+from benchmarks.real.sign_flip import interval
+from benchmarks.real.verdicts import Table
 from scipy.stats import t
 from tests.documented import ROOT, read_page
 
 TABLES = ROOT / "recipes" / "studies" / "printed"
 HTER, AUC = 0, 2
+PRINTED, REAL, RENDERED = 1, 2, 3
+"""Columns of docs/claims.md."""
 
 
 def figures_of(table: str, row: str, column: int) -> dict[str, float]:
@@ -22,6 +30,12 @@ def figures_of(table: str, row: str, column: int) -> dict[str, float]:
         target: fmean(values[column] for values in printed.values()) if isinstance(printed, dict) else printed[column]
         for target, printed in rows[row].items()
     }
+
+
+def read_cell(claim: str, column: int) -> str:
+    """Return a cell of docs/claims.md, with ASCII signs."""
+    (line,) = [line for line in read_page("docs/claims.md").splitlines() if line.startswith(f"| {claim}")]
+    return line.split("|")[column + 1].replace("−", "-")
 
 
 @pytest.mark.parametrize(
@@ -38,11 +52,53 @@ def figures_of(table: str, row: str, column: int) -> dict[str, float]:
 def test_printed_interval_follows_from_the_papers_table(
     claim: str, first: tuple[str, str], second: tuple[str, str], columns: tuple[int, ...]
 ) -> None:
-    (line,) = [line for line in read_page("docs/claims.md").splitlines() if line.startswith(f"| {claim}")]
-    stated = line.split(" | ")[1].replace("−", "-")
+    stated = read_cell(claim, PRINTED)
     for column in columns:
         better, worse = figures_of(*first, column), figures_of(*second, column)
         gaps = [better[target] - worse[target] for target in better]
         half = t.ppf(0.975, len(gaps) - 1) * stdev(gaps) / len(gaps) ** 0.5
         mean, low, high = (f"{value:+.1f}" for value in (fmean(gaps), fmean(gaps) - half, fmean(gaps) + half))
         assert f"{'HTER' if column == HTER else 'AUC'} {mean} [{low}, {high}]" in stated
+
+
+@pytest.mark.parametrize(
+    ("claim", "first", "second"),
+    [
+        ("FedPAD beats what", "FedPAD", "Single (mean)"),
+        ("FedPAD beats what", "FedPAD", "Single (best at home)"),
+        ("FedPAD beats the fused", "FedPAD", "Fused"),
+        ("Test-time", "FedPAD, paper", "FedPAD"),
+        ("Test-time", "FedPAD, gated", "FedPAD"),
+        ("An adapted", "FedPAD, paper", "All"),
+        ("An adapted", "FedPAD, paper", "All, paper"),
+    ],
+)
+def test_interval_on_real_sites_follows_from_the_records(claim: str, first: str, second: str) -> None:
+    verdict = Table(FURTHER, Records(RECORDS, FURTHER)).verdict((first, second))
+    assert verdict is not None
+    low, high = interval(verdict.differences)
+    assert f"{verdict.mean:+.3f} [{low:+.3f}, {high:+.3f}]" in read_cell(claim, REAL)
+
+
+@pytest.mark.parametrize(
+    ("claim", "pair"),
+    [
+        ("FedPAD beats what", ("FedPAD", "Single", "auc")),
+        ("FedPAD beats what", ("FedPAD", "Single", "hter")),
+        ("FedPAD beats the fused", ("FedPAD", "Fused", "auc")),
+        ("FedPAD beats the fused", ("FedPAD", "Fused", "hter")),
+        ("FedGPAD beats", ("FedGPAD", "FedPAD", "auc")),
+        ("Test-time", ("FedPAD, paper", "FedPAD", "hter")),
+        ("Test-time", ("FedPAD, gated", "FedPAD", "hter")),
+        ("An adapted", ("FedPAD, paper", "All", "hter")),
+        ("An adapted", ("FedPAD, paper", "All, paper", "hter")),
+        ("FedSIS beats", ("FedSIS, one draw", "FedAvg", rendered_targets.PAPERS_RULE)),
+    ],
+)
+def test_interval_on_rendered_targets_follows_from_the_records(claim: str, pair: tuple[str, str, str]) -> None:
+    table = rendered_targets.read_table(rendered_targets.RECORDS)
+    first, second, figure = pair
+    gaps = [100 * (table[first][figure][target] - table[second][figure][target]) for target in table[first][figure]]
+    assert len(gaps) == 12
+    mean, (low, high) = fmean(gaps), interval(gaps)
+    assert f"{'AUC' if figure == 'auc' else 'HTER'} {mean:+.1f} [{low:+.1f}, {high:+.1f}]" in read_cell(claim, RENDERED)

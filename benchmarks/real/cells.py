@@ -50,7 +50,8 @@ class Records:
         self.cells: dict[str, dict[str, Record]] = {
             path.name: read_json(path, "restore it or delete it") for path in sorted(folder.glob("*.json"))
         }
-        others = [f"{name}: {key}" for name, key, record in self._all() if record["plan"] not in plan.digests]
+        known = plan.digests  # computing them takes long
+        others = [f"{name}: {key}" for name, key, record in self._all() if record["plan"] not in known]
         if others:
             raise UserError(
                 str(folder),

@@ -12,6 +12,7 @@ from benchmarks.rendered_targets import (
     DOMAINS,
     FIGURES,
     FRESH,
+    RECORDS,
     RENDERINGS,
     SEEDS,
     STUDIES,
@@ -93,3 +94,10 @@ def test_similarity_is_one_for_equal_renderings_and_negative_if_only_renderings_
     unlike = {(rendering, domain): float(rendering) for rendering, domain in product(RENDERINGS, DOMAINS)}
     # Without variance between domains, the correlation is -1/(k-1) for k renderings.
     assert similarity(unlike) == pytest.approx(-0.5)
+
+
+def test_page_has_tables_and_verdicts_of_the_records() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "results" / "rendered-targets.md").read_text()
+    command = "written by `python -m benchmarks.rendered_targets OUT` -->\n"
+    block = page.partition(f"<!-- below: {command}")[2].partition(f"\n<!-- above: {command}")[0]
+    assert block == "\n".join(lines(read_table(RECORDS)))
