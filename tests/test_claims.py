@@ -11,15 +11,15 @@ import yaml
 from benchmarks import rendered_targets
 from benchmarks.real.__main__ import RECORDS
 from benchmarks.real.cells import Records
-from benchmarks.real.protocol import FURTHER
-from benchmarks.real.sign_flip import interval
-from benchmarks.real.verdicts import Table
+from benchmarks.real.protocol import EXTENDED, FURTHER
+from benchmarks.real.sign_flip import detectable, holm, interval, p_value
+from benchmarks.real.verdicts import Table, word_of
 from scipy.stats import t
 from tests.documented import ROOT, read_page
 
 TABLES = ROOT / "recipes" / "studies" / "printed"
 HTER, AUC = 0, 2
-PRINTED, REAL, RENDERED = 1, 2, 3
+PRINTED, REAL, RENDERED, VERDICT = 1, 2, 3, 4
 """Columns of docs/claims.md."""
 
 
@@ -102,3 +102,40 @@ def test_interval_on_rendered_targets_follows_from_the_records(claim: str, pair:
     assert len(gaps) == 12
     mean, (low, high) = fmean(gaps), interval(gaps)
     assert f"{'AUC' if figure == 'auc' else 'HTER'} {mean:+.1f} [{low:+.1f}, {high:+.1f}]" in read_cell(claim, RENDERED)
+
+
+def test_verdicts_follow_from_the_records() -> None:
+    rendered = rendered_targets.read_table(rendered_targets.RECORDS)
+    gains = {pair: rendered_targets.gains(rendered, pair) for pair in rendered_targets.PRIMARY}
+    adjusted = holm({" - ".join(pair): p_value([*gap.values()]) for pair, gap in gains.items()})
+    words = {
+        pair: rendered_targets.word_for_domains(pair, gap, adjusted[" - ".join(pair)]) for pair, gap in gains.items()
+    }
+    fused = ("FedPAD", "Fused", "auc")
+    needed = 100 * detectable([*gains[fused].values()], len(gains))
+    table = Table(EXTENDED, Records(RECORDS, FURTHER))
+    real = {pair: verdict for pair in EXTENDED.primary if (verdict := table.verdict(pair))}
+    corrected = holm({verdict.name: verdict.p for verdict in real.values()})
+    on_real = {pair: word_of(verdict, corrected[verdict.name], len(real)) for pair, verdict in real.items()}
+
+    assert words["FedPAD", "Single", "auc"] == on_real["FedPAD", "Single (mean)"] == "holds"
+    assert on_real["FedPAD", "Single (best at home)"] == "holds"
+    assert read_cell("FedPAD beats what", VERDICT).strip() == "holds on both"
+    assert words[fused].startswith("undecided")
+    assert on_real["FedPAD", "Fused"].startswith("undecided")
+    assert f"{needed:.1f} of AUC could be shown" in read_cell("FedPAD beats the fused", RENDERED)
+    assert f"{detectable(real['FedPAD', 'Fused'].differences, len(real)):.3f} could be shown" in read_cell(
+        "FedPAD beats the fused", REAL
+    )
+    assert words["FedPAD, paper", "FedPAD", "hter"] == "holds"
+    assert on_real["FedPAD, paper", "FedPAD"].startswith("undecided")
+    assert read_cell("Test-time", VERDICT).strip() == "holds on rendered faces; undecided on real sites"
+    assert words["FedSIS, one draw", "FedAvg", rendered_targets.PAPERS_RULE] == "holds"
+    assert read_cell("FedSIS beats", VERDICT).strip().startswith("holds on rendered faces")
+    for claim, pair in (
+        ("FedPAD beats the fused", fused),
+        ("FedGPAD beats", ("FedGPAD", "FedPAD", "auc")),
+        ("An adapted", ("FedPAD, paper", "All", "hter")),
+    ):
+        assert words[pair].startswith("undecided")
+        assert read_cell(claim, VERDICT).strip() == "undecided"
