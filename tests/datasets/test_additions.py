@@ -108,7 +108,16 @@ def test_page_prints_the_recorded_gains() -> None:
         )
     assert [figures for _, *figures in branches[1:]] == expected
     by_weight = {weight: read_gains_by_site("Fused", weight).values() for weight in WEIGHTS}
-    values = [[f"{weight:g}", f"{fmean(each):+.3f}", f"{min(each):+.3f}"] for weight, each in by_weight.items()]
+    values = [
+        [
+            f"{weight:g}",
+            *(
+                f"{gain:+.3f}"
+                for gain in (fmean(each), min(each), *(gains["Fused", weight][kind] for kind in (TUTORIAL, SQUARE)))
+            ),
+        ]
+        for weight, each in by_weight.items()
+    ]
     assert weights[1:] == [[cell.replace("-", "−") for cell in row] for row in values]
     assert max(weight for weight, each in by_weight.items() if min(each) >= -0.01) == 0.5
     assert "--weight 0.5 " in (Path(__file__).parents[2] / "docs" / "real.md").read_text()
