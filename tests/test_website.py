@@ -38,7 +38,8 @@ from tests.toy import recipe_of, tree
 import fedvisage as fv
 from fedvisage.cli import PANELS
 from fedvisage.methods import METHODS, MODELS
-from fedvisage.recipe import Section, read_tree
+from fedvisage.recipe import Section
+from fedvisage.recipe.plain_yaml import parse
 
 LARGEST = 250_000
 """Bytes of a notebook, as in docs/website/execute.py."""
@@ -126,7 +127,7 @@ def test_commands_on_every_page_of_a_method_and_model_are_valid() -> None:
     for text in (methods.pages() | models.pages()).values():
         for name, changes in re.findall(r"^fedvisage run (\S+)(?: (.*))?$", text, flags=re.MULTILINE):
             key, _, value = changes.strip("'").partition("=")
-            change = {key: read_tree(value)} if value.startswith("{") else {key: value} if key else {}
+            change = {key: parse(value, key)} if value.startswith("{") else {key: value} if key else {}
             assert fv.load(name, change)
 
 
