@@ -222,9 +222,14 @@ def verdict_of(pair: tuple[str, str, str], gap: Mapping[Target, float]) -> Verdi
     return Verdict(f"{first} - {second} ({figure})", [*gap.values()], p_value([*gap.values()]))
 
 
+def domain_means(gap: Mapping[Target, float]) -> list[float]:
+    """Return the mean gain of each domain over its renderings."""
+    return [fmean(gap[rendering, domain] for rendering in RENDERINGS) for domain in DOMAINS]
+
+
 def over_domains(gap: Mapping[Target, float]) -> tuple[float, float]:
     """Return the t interval over the domains' mean gains, which counts three renderings of a domain as one target."""
-    means = [fmean(gap[rendering, domain] for rendering in RENDERINGS) for domain in DOMAINS]
+    means = domain_means(gap)
     half = float(stdtrit(len(DOMAINS) - 1, 1 - LEVEL / 2)) * stdev(means) / len(DOMAINS) ** 0.5
     return fmean(means) - half, fmean(means) + half
 
@@ -237,8 +242,7 @@ def word_for_domains(pair: tuple[str, str, str], gap: Mapping[Target, float], ad
 
 def as_domains(gap: Mapping[Target, float]) -> str:
     """Return the gain of each domain, the interval over domains, and how alike a domain's renderings are."""
-    means = [fmean(gap[rendering, domain] for rendering in RENDERINGS) for domain in DOMAINS]
-    listed = ", ".join(f"{domain} {mean:+.3f}" for domain, mean in zip(DOMAINS, means, strict=True))
+    listed = ", ".join(f"{domain} {mean:+.3f}" for domain, mean in zip(DOMAINS, domain_means(gap), strict=True))
     low, high = over_domains(gap)
     return f"; {listed}, t over domains [{low:+.3f}, {high:+.3f}], intraclass correlation {similarity(gap):.2f}"
 

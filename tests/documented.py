@@ -16,6 +16,12 @@ def read_page(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
+def read_generated(name: str, command: str) -> str:
+    """Return the part of a page that a command has written."""
+    border = f"written by `{command}` -->"
+    return read_page(name).partition(f"<!-- below: {border}\n")[2].partition(f"\n<!-- above: {border}")[0]
+
+
 def code_blocks(text: str, language: str = "python") -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 

@@ -28,7 +28,7 @@ from fedvisage.render.depth import canonical_depth
 
 TUTORIAL = "tutorial"
 TIGHT = Cut(1.0)
-PLAIN, MATCHED, WITH_DEPTH = "plain", "matched", "depth"
+KINDS = PLAIN, MATCHED, WITH_DEPTH = "plain", "matched", "depth"
 DEPTH_SIZE = 96
 """Side of the crops with depth maps: FedGPAD's networks halve an image five times."""
 
@@ -140,11 +140,9 @@ def reduce_face(image: Image, face: Face, side: float) -> tuple[Image, Face]:
 
 def prepare_sites(directory: Path, out: Path) -> None:
     """Write the sets OUT/plain/SITE, OUT/matched/SITE and OUT/depth/SITE that are missing."""
-    missing = [
-        site for site in SOURCES if not all((out / kind / site).exists() for kind in (PLAIN, MATCHED, WITH_DEPTH))
-    ]
+    missing = [site for site in SOURCES if not all((out / kind / site).exists() for kind in KINDS)]
     for site, faces in locate_faces(directory, missing, out.parent / "starts"):
-        write_sets(site, SOURCES[site].species, faces, out, (PLAIN, MATCHED, WITH_DEPTH))
+        write_sets(site, SOURCES[site].species, faces, out)
 
 
 def locate_faces(
@@ -217,7 +215,7 @@ def write_sets(
     species: str,
     faces: Mapping[int, Sequence[Located]],
     out: Path,
-    kinds: Sequence[str] = (PLAIN, MATCHED),
+    kinds: Sequence[str] = KINDS,
 ) -> None:
     """Write a site's sets of some kinds; the side of each face is noted as a further column."""
     sides = {label: [side_of(located.face) for located in entries] for label, entries in faces.items()}

@@ -240,7 +240,7 @@ def family_means(values: ByTarget, families: Mapping[str, str]) -> dict[str, flo
 
 
 def word_of(verdict: Verdict, adjusted: float, comparisons: int) -> str:
-    """Return the verdict on the claim that the first row is better, of so many primary comparisons."""
+    """Return the verdict on the claim that the first row is better; ``comparisons`` is the number of primary ones."""
     if adjusted <= LEVEL:
         return "holds" if verdict.mean > 0 else "holds the other way"
     needed = detectable(verdict.differences, comparisons)

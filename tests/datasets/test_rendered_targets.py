@@ -23,6 +23,7 @@ from benchmarks.rendered_targets import (
     similarity,
     word_for_domains,
 )
+from tests.documented import read_generated
 
 EFFECTS = {"Single": -0.1, "FedPAD, paper": 0.05, "FedPAD, gated": 0.05}
 """By how much a row's figures are better than those of all others."""
@@ -97,7 +98,5 @@ def test_similarity_is_one_for_equal_renderings_and_negative_if_only_renderings_
 
 
 def test_page_has_tables_and_verdicts_of_the_records() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "results" / "rendered-targets.md").read_text()
-    command = "written by `python -m benchmarks.rendered_targets OUT` -->\n"
-    block = page.partition(f"<!-- below: {command}")[2].partition(f"\n<!-- above: {command}")[0]
+    block = read_generated("docs/results/rendered-targets.md", "python -m benchmarks.rendered_targets OUT")
     assert block == "\n".join(lines(read_table(RECORDS)))

@@ -43,6 +43,7 @@ from benchmarks.real.sign_flip import detectable, fewest, holm, interval, p_valu
 from benchmarks.real.sites import SIZE, Located
 from benchmarks.real.verdicts import Table, figure_of
 from sklearn.metrics import roc_auc_score
+from tests.documented import read_generated
 from tests.refusals import refused
 from tests.toy import make_set
 
@@ -191,7 +192,7 @@ def test_matched_set_reduces_genuine_pictures_alone(tmp_path: Path) -> None:
             path = tmp_path / f"{label}{number}.png"
             cv2.imwrite(str(path), rng.integers(0, 256, (200, 200, 3), np.uint8))
             located[label].append(Located(path, 0, Face(np.array([20.0, 20, side, side]), np.zeros((5, 2)))))
-    families.write_sets("lab", "print", located, tmp_path / "sets")
+    families.write_sets("lab", "print", located, tmp_path / "sets", (PLAIN, MATCHED))
     plain, matched = (PreparedSet.open(tmp_path / "sets" / kind / "lab") for kind in (PLAIN, MATCHED))
     assert plain.rows.further["side"].tolist() == ["160"] * 3 + ["40"] * 3
     assert matched.rows.further["side"].tolist() == ["40"] * 6
@@ -551,9 +552,7 @@ def test_null_run_outside_one_half_cancels_all_verdicts(tmp_path: Path) -> None:
 
 
 def test_page_has_the_table_and_verdicts_of_the_records() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "results" / "real-sites.md").read_text()
-    command = "written by `python -m benchmarks.real DIR --protocol` -->\n"
-    block = page.partition(f"<!-- below: {command}")[2].partition(f"\n<!-- above: {command}")[0]
+    block = read_generated("docs/results/real-sites.md", "python -m benchmarks.real DIR --protocol")
     records = Records(RECORDS, FURTHER)
     table = Table(FURTHER, records)
     assert Table(EXTENDED, records).complete
