@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from statistics import fmean, stdev
 from typing import Any
@@ -139,3 +140,13 @@ def test_verdicts_follow_from_the_records() -> None:
     ):
         assert words[pair].startswith("undecided")
         assert read_cell(claim, VERDICT).strip() == "undecided"
+
+
+@pytest.mark.parametrize("claim", ["FedFR beats", "FedAvg harms", "PrivacyFace's clusters", "Algorithm 1 has"])
+def test_figures_without_records_are_those_of_the_linked_pages(claim: str) -> None:
+    cell = read_cell(claim, RENDERED)
+    pages = "".join(read_page(f"docs/{page}") for page in re.findall(r"\((results/[\w-]+\.md)", cell))
+    series = re.findall(r"[+-]?\d+\.\d+(?:, [+-]?\d+\.\d+)*", cell)
+    assert series
+    for figures in series:
+        assert figures in pages.replace("−", "-")
