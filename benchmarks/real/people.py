@@ -4,7 +4,8 @@
 
 PEOPLE contains photographs aligned to 112×112, one folder per person. WEIGHTS is the published file of
 foamliu/MobileFaceNet. Runs go to WORK, and a later call reuses them. The figures of each fold that has ended are kept
-in ``records/people/rates.json``, from which table and verdicts follow.
+in ``records/people/rates.json``, from which table and verdicts follow; with all folds recorded, neither PEOPLE nor
+WEIGHTS is read.
 """
 
 from __future__ import annotations
@@ -229,6 +230,11 @@ def p_value(replicates: NDArray[np.float64]) -> float:
     return float(min(1.0, 2 * (1 + tail) / (1 + len(replicates))))
 
 
+def read_records() -> dict[str, Any]:
+    """Return the recorded figures by fold."""
+    return read_json(RECORDS) if RECORDS.exists() else {}
+
+
 def main() -> None:
     """Run what is missing; print table and verdicts if all folds have ended."""
     parser = argparse.ArgumentParser(
@@ -239,15 +245,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/real-people"))
     parser.add_argument("--folds", default=",".join(map(str, range(len(PUBLIC)))))
     options = parser.parse_args()
-    people, start = prepare(options.people, options.weights, NETWORK, options.out, heldout=0.1)
-    for fold in options.folds.split(","):
-        if RECORDS.exists() and fold in read_json(RECORDS):
-            continue
+    missing = [fold for fold in options.folds.split(",") if fold not in read_records()]
+    if missing:
+        people, start = prepare(options.people, options.weights, NETWORK, options.out, heldout=0.1)
+    for fold in missing:
         figures = measure(int(fold), people, start, options.out)
-        known = read_json(RECORDS) if RECORDS.exists() else {}  # other processes may have written it
         RECORDS.parent.mkdir(parents=True, exist_ok=True)
-        write_json(RECORDS, dict(sorted((known | {fold: figures}).items())))
-    recorded = read_json(RECORDS)
+        # Other processes may have written further folds.
+        write_json(RECORDS, dict(sorted((read_records() | {fold: figures}).items())))
+    recorded = read_records()
     if len(recorded) < len(PUBLIC):
         print(f"no verdicts: {len(recorded)} of {len(PUBLIC)} folds have ended")
         return

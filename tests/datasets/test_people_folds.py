@@ -1,9 +1,13 @@
 """FedFR on five folds of people: the roles of people, the bootstrap over people, and the verdicts."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from benchmarks.real import people
 from benchmarks.real.people import FARS, PARTS, PRIMARY, PUBLIC, ROWS, SECONDARY, START, Pairs, lines, p_value, roles
 
+from fedvisage.base.files import write_json
 from fedvisage.datasets.sources import without_part
 from fedvisage.metrics.similarity import Faces, label_features
 from fedvisage.metrics.verification import verify_within
@@ -91,3 +95,14 @@ def test_verdict_needs_the_same_sign_with_both_seeds(seeds: tuple[float, float],
     verdicts = [line.rsplit(": ", 1)[1] for line in text if ", Holm" in line]
     assert verdicts == [word if "FedFR" in pair else "undecided" for pair in PRIMARY]
     assert sum("TAR@0.001:" in line for line in text) == len(PRIMARY) + len(SECONDARY)
+
+
+def test_recorded_folds_are_printed_without_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folds = record_folds({START: (0.9, 0.9), **dict.fromkeys(ROWS, (0.9, 0.9))})
+    monkeypatch.setattr(people, "RECORDS", tmp_path / "rates.json")
+    monkeypatch.setattr("sys.argv", ["people", str(tmp_path / "no-people"), str(tmp_path / "no-weights")])
+    write_json(tmp_path / "rates.json", folds)
+    people.main()
+    assert capsys.readouterr().out == "\n".join(lines(folds)) + "\n"
