@@ -24,7 +24,7 @@ from benchmarks.real.cells import current_commit, processor_seconds, train_at
 from benchmarks.real.families import MATCHED, PLAIN, SOURCES
 from benchmarks.real.protocol import PLAN
 from benchmarks.real.scores import CHECKOUT, Logits, auc, convert_starts, labels_of, score
-from benchmarks.real.sites import SIZE, Cut
+from benchmarks.real.sites import SIZE, Cut, add_picture
 from benchmarks.real.verdicts import family_means
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import read_arrays, read_json, write_arrays, write_json
@@ -66,7 +66,7 @@ CANDIDATES = {
     "Fused": Candidate({"method.name": "fused"}),
 }
 
-FAMILIES = PLAN.families
+FAMILIES = PLAN.sites
 KINDS = [*dict.fromkeys(FAMILIES.values())]
 
 RECORDS = Path(__file__).parent / "records" / "additions" / "aucs.json"
@@ -88,17 +88,8 @@ def prepare_pair(directory: Path, out: Path) -> None:
             record = record_of("face", margin=cut.margin, padding=cut.padding)
             with Writer(out / cut.name / site, name=site, size=SIZE, source=f"folder {site}", crop=record) as writer:
                 for number, (label, entry) in enumerate(located):
-                    name = f"{number:04d}"
-                    writer.add(
-                        cut.cut(entry.read(), entry.face)[np.newaxis],
-                        label=[label],
-                        species=["bonafide" if label else "attack"],
-                        subject=[name],
-                        video=[name],
-                        frame=[0],
-                        split=["test"],
-                        item=[name],
-                    )
+                    crop = cut.cut(entry.read(), entry.face)
+                    add_picture(writer, crop, f"{number:04d}", label, "attack", "test")
 
 
 def score_pair(directory: Path, sets: Path, out: Path) -> dict[str, Logits]:

@@ -45,7 +45,7 @@ class Records:
     """The records of a folder: one JSON file per training and setting, one entry per target and seed."""
 
     def __init__(self, folder: Path, plan: Plan) -> None:
-        """Read the files; refuse the records of another plan, and records from other pictures of a target."""
+        """Read the files; refuse records of another plan, of no cell of the plan, and of different pictures."""
         self.folder, self.plan = folder, plan
         self.cells: dict[str, dict[str, Record]] = {
             path.name: read_json(path, "restore it or delete it") for path in sorted(folder.glob("*.json"))
@@ -58,6 +58,12 @@ class Records:
                 f"has {len(others)} records of another plan ({others[0]}); the protocol changed after these runs: "
                 "restore it, or give --records a new folder",
             )
+        cells = {(cell.file, cell.key) for cell in plan.cells()}
+        if strange := [f"{name}: {key}" for name, key, _ in self._all() if (name, key) not in cells]:
+            raise UserError(str(folder), f"has {len(strange)} records that the plan has no cell for ({strange[0]})")
+        digests = {digest for _, _, record in self._all() for digest in record["data"].items()}
+        if len({kind for kind, _ in digests}) < len(digests):
+            raise UserError(str(folder), "has records of different pictures of the same sites; run them again")
 
     def _all(self) -> Iterator[tuple[str, str, Record]]:
         for name, records in self.cells.items():
@@ -98,7 +104,9 @@ def run_missing(plan: Plan, records: Records, sets: Path, work: Path, trainings:
             raise UserError(str(sets), "has other pictures than the recorded runs; use the sets of the first run")
     for number, cell in enumerate(missing, 1):
         kind = plan.trainings[cell.training].sets
-        records.add(cell, measure(plan, cell, sets, work) | {"data": {kind: data[kind]}, "commit": commit})
+        # Runs of other pictures stay in another folder, so that no earlier run is taken for one of these.
+        record = measure(plan, cell, sets, work / data[kind])
+        records.add(cell, record | {"data": {kind: data[kind]}, "commit": commit})
         yield f"{number} of {len(missing)}: {cell.file} {cell.key}, {records.cells[cell.file][cell.key]['seconds']:g} s"
 
 
@@ -271,7 +279,7 @@ def permute_labels(path: Path, out: Path, seed: int) -> Path:
 
 def resolution_notices(plan: Plan, sets: Mapping[str, PreparedSet]) -> Iterator[str]:
     """Yield a line for each site whose classes differ in the size of their faces by more than a quarter."""
-    for site in plan.families:
+    for site in plan.sites:
         rows = sets[site].rows
         if "side" not in rows.further:
             continue

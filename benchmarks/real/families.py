@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.real.author import Author, open_recogniser
-from benchmarks.real.sites import MOST, SITES, SIZE, WITH_AUTHOR, Cut, Located, choose_pictures, locate_face
+from benchmarks.real.sites import (
+    MOST,
+    SITES,
+    SIZE,
+    WITH_AUTHOR,
+    Cut,
+    Located,
+    add_picture,
+    choose_pictures,
+    drop_copies,
+    locate_face,
+    pictures_in,
+)
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import file_digest, read_json, write_json
 from fedvisage.data.prepared import PreparedSet
@@ -23,7 +33,7 @@ from fedvisage.data.writer import Writer
 from fedvisage.datasets.depth_maps import flat_map
 from fedvisage.faces.cropping import CroppedPicture, Image, crop_face, record_of
 from fedvisage.faces.detection import Detector, DetectorSettings, Face
-from fedvisage.faces.pictures import ENDINGS, equidistant
+from fedvisage.faces.pictures import equidistant
 from fedvisage.render.depth import canonical_depth
 
 TUTORIAL = "tutorial"
@@ -42,8 +52,6 @@ class Source:
     real: str
     fake: str
     species: str
-    trains: bool = True
-    """False for a site that was added after the first run: it is a target only."""
 
 
 SOURCES: Mapping[str, Source] = {
@@ -71,25 +79,14 @@ SAME_BITS = 4
 
 def unique_files(directory: Path, sources: Mapping[str, Source] = SOURCES) -> dict[str, dict[int, list[Path]]]:
     """Return the files of each site and class in natural order; copies stay at the first site, contradictions go."""
-    places: dict[str, list[tuple[str, int, Path]]] = {}
-    for site, source in sources.items():
-        for repository in source.repositories:
-            for label, folder in ((1, source.real), (0, source.fake)):
-                for path in sorted((directory / repository / folder).rglob("*"), key=natural_key):
-                    if path.suffix.lower() in ENDINGS:
-                        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-                        places.setdefault(digest, []).append((site, label, path))
-    unique: dict[str, dict[int, list[Path]]] = {site: {1: [], 0: []} for site in sources}
-    for copies in places.values():
-        if len({label for _, label, _ in copies}) == 1:
-            site, label, path = copies[0]
-            unique[site][label].append(path)
-    return unique
-
-
-def natural_key(path: Path) -> list[tuple[int, str]]:
-    """Order paths by the numbers in them, folders of people first."""
-    return [(int(word) if word.isdigit() else -1, word) for word in re.split(r"(\d+)", str(path))]
+    places = (
+        (site, label, path)
+        for site, source in sources.items()
+        for repository in source.repositories
+        for label, folder in ((1, source.real), (0, source.fake))
+        for path in pictures_in(directory / repository / folder)
+    )
+    return drop_copies(places, sources)
 
 
 def missing_folders(directory: Path, sources: Mapping[str, Source] = SOURCES) -> list[str]:
@@ -239,18 +236,15 @@ def write_sets(
                     if kind == MATCHED:
                         image, face = reduce_face(image, face, reduced[label][number])
                     crop = crop_face(image, [face], writer.size, TIGHT.margin, TIGHT.padding)
-                    name = f"{label}-{number:04d}"
-                    writer.add(
-                        crop.image[np.newaxis],
-                        label=[label],
-                        species=["bonafide" if label else species],
-                        subject=[name],
-                        video=[name],
-                        frame=[0],
-                        split=[split_of(number, len(entries))],
-                        item=[name],
-                        depth=depth_of(crop, label)[np.newaxis] if kind == WITH_DEPTH else None,
-                        further={"side": [f"{side_of(face):.0f}"]},
+                    add_picture(
+                        writer,
+                        crop.image,
+                        f"{label}-{number:04d}",
+                        label,
+                        species,
+                        split_of(number, len(entries)),
+                        depth=depth_of(crop, label) if kind == WITH_DEPTH else None,
+                        side=f"{side_of(face):.0f}",
                     )
 
 

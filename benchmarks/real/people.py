@@ -11,7 +11,11 @@ WEIGHTS is read.
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -24,7 +28,8 @@ import fedvisage as fv
 from benchmarks.real.cells import current_commit
 from benchmarks.real.recognition import prepare
 from benchmarks.real.sign_flip import LEVEL, holm
-from fedvisage.base.files import read_json, read_tensors, write_json, write_tensors
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import file_digest, read_json, read_tensors, write_json, write_tensors
 from fedvisage.base.streams import numpy_rng
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
@@ -46,6 +51,8 @@ MOST = 20
 
 PUBLIC = ("13-20", "9-16", "1-8", "5-12", "9-16")
 """The parts of the public people of each fold. Fold k tests parts 4k + 1 to 4k + 4; the others are at the sites."""
+
+FOLDS = range(len(PUBLIC))
 
 START = "Start"
 WITHOUT = {"contrast": {"weight": 0}, "customisation": {"weight": 0}}
@@ -103,11 +110,10 @@ def start_with_centres(people: Path, start: Path, fold: int, out: Path) -> Path:
     return path
 
 
-def train(row: str, fold: int, seed: int, people: Path, start: Path, out: Path) -> fv.Run:
-    """Train a row at the sites of a fold, or return the run of an earlier call."""
+def recipe_of(row: str, fold: int, seed: int, people: Path, start: Path) -> dict[str, Any]:
+    """Return the recipe of a row at the sites of a fold."""
     _, public, sites = roles(fold)
-    uses_public = ROWS[row]["name"] == "fedfr"
-    recipe = {
+    return {
         "method": {"network": {"name": NETWORK, "embedding": 128}, **ROWS[row]},
         "data": {
             "sites": {name: f"{people} {part}" for name, part in sites.items()},
@@ -120,11 +126,25 @@ def train(row: str, fold: int, seed: int, people: Path, start: Path, out: Path) 
             "optimizer": {"name": "sgd", "lr": 0.001, "momentum": 0.9, "clip_norm": 5},
             "batch": 16,
             "augment": {"flip": 0.5},
-            "start": str(start_with_centres(people, start, fold, out) if uses_public else start),
+            "start": str(start),
             "statistics": "frozen",
         },
         "runtime": {"threads": 1, "seed": seed, "precision": "fp32"},
     }
+
+
+def plan_digest() -> str:
+    """Return the digest of all recipes, of the people of all folds, and of what is evaluated."""
+    recipes = [recipe_of(row, fold, seed, Path("P"), Path("S")) for row, fold, seed in product(ROWS, FOLDS, SEEDS)]
+    plan = [recipes, [roles(fold) for fold in FOLDS], MOST, TAIL, FARS, REPLICATES]
+    return hashlib.sha256(json.dumps(plan).encode()).hexdigest()[:16]
+
+
+def train(row: str, fold: int, seed: int, people: Path, start: Path, out: Path) -> fv.Run:
+    """Train a row at the sites of a fold, or return the run of an earlier call."""
+    if ROWS[row]["name"] == "fedfr":
+        start = start_with_centres(people, start, fold, out)
+    recipe = recipe_of(row, fold, seed, people, start)
     return fv.run(recipe, out=out / "runs" / f"{slug(row)}-{fold}-{seed}", resume=True, quiet=True)
 
 
@@ -183,7 +203,14 @@ def measure(fold: int, people: Path, start: Path, out: Path) -> dict[str, Any]:
         pairs[row] = [pairs_of(train(row, fold, seed, people, start, out).model) for seed in SEEDS]
     everybody = np.ones(len(everything.identities), np.int64)
     by_seed = {row: [[each.tar(far, everybody) for far in FARS] for each in seeds] for row, seeds in pairs.items()}
-    return {"commit": current_commit(), "tar": replicate(fold, pairs), "by_seed": by_seed}
+    return {
+        "commit": current_commit(),
+        "plan": plan_digest(),
+        "data": PreparedSet.open(people).digest,
+        "start": file_digest(start),
+        "tar": replicate(fold, pairs),
+        "by_seed": by_seed,
+    }
 
 
 def lines(folds: Mapping[str, Any]) -> Iterator[str]:
@@ -193,15 +220,15 @@ def lines(folds: Mapping[str, Any]) -> Iterator[str]:
     for row, rates in tar.items():
         yield f"| {row} | {' | '.join(f'{100 * rate[0]:.2f}' for rate in rates)} |"
 
-    def gaps(pair: tuple[str, str], far: int) -> NDArray[np.float64]:
-        return np.asarray(100 * (tar[pair[0]][far] - tar[pair[1]][far]))
+    def gaps(pair: tuple[str, str], column: int) -> NDArray[np.float64]:
+        return np.asarray(100 * (tar[pair[0]][column] - tar[pair[1]][column]))
 
-    def describe(pair: tuple[str, str], far: int) -> str:
-        observed, *drawn = gaps(pair, far)
+    def describe(pair: tuple[str, str], column: int) -> str:
+        observed, *drawn = gaps(pair, column)
         low, high = np.quantile(drawn, [LEVEL / 2, 1 - LEVEL / 2])
-        return f"{pair[0]} - {pair[1]}, TAR@{FARS[far]:g}: {observed:+.2f} [{low:+.2f}, {high:+.2f}]"
+        return f"{pair[0]} - {pair[1]}, TAR@{FARS[column]:g}: {observed:+.2f} [{low:+.2f}, {high:+.2f}]"
 
-    p = {pair: p_value(gaps(pair, 0)[1:]) for pair in PRIMARY}
+    p = {pair: bootstrap_p(gaps(pair, 0)[1:]) for pair in PRIMARY}
     adjusted = holm({" - ".join(pair): value for pair, value in p.items()})
     yield f"\nprimary differences (Holm over {len(PRIMARY)}):"
     for pair, value in p.items():
@@ -224,18 +251,23 @@ def seed_gaps(folds: Mapping[str, Any], pair: tuple[str, str]) -> list[float]:
     return [float(gap) for gap in 100 * (first - second)]
 
 
-def p_value(replicates: NDArray[np.float64]) -> float:
+def bootstrap_p(replicates: NDArray[np.float64]) -> float:
     """Return twice the smaller share of replicates on one side of zero, with the observed sample as one more."""
     tail = min((replicates <= 0).sum(), (replicates >= 0).sum())
     return float(min(1.0, 2 * (1 + tail) / (1 + len(replicates))))
 
 
 def read_records() -> dict[str, Any]:
-    """Return the recorded figures by fold."""
-    return read_json(RECORDS) if RECORDS.exists() else {}
+    """Return the recorded figures by fold; refuse those of another plan, and folds of different pictures or starts."""
+    folds: dict[str, Any] = read_json(RECORDS) if RECORDS.exists() else {}
+    if any(fold["plan"] != plan_digest() for fold in folds.values()):
+        raise UserError(str(RECORDS), "has records of another plan; restore the plan, or delete them")
+    if len({(fold["data"], fold["start"]) for fold in folds.values()}) > 1:
+        raise UserError(str(RECORDS), "has folds of different photographs or starts; run them again")
+    return folds
 
 
-def main() -> None:
+def main() -> int:
     """Run what is missing; print table and verdicts if all folds have ended."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.real.people", description=(__doc__ or "").split("\n")[0]
@@ -243,22 +275,26 @@ def main() -> None:
     parser.add_argument("people", type=Path)
     parser.add_argument("weights", type=Path)
     parser.add_argument("--out", type=Path, default=Path("build/real-people"))
-    parser.add_argument("--folds", default=",".join(map(str, range(len(PUBLIC)))))
+    parser.add_argument("--folds", default=",".join(map(str, FOLDS)))
     options = parser.parse_args()
-    missing = [fold for fold in options.folds.split(",") if fold not in read_records()]
-    if missing:
-        people, start = prepare(options.people, options.weights, NETWORK, options.out, heldout=0.1)
-    for fold in missing:
-        figures = measure(int(fold), people, start, options.out)
-        RECORDS.parent.mkdir(parents=True, exist_ok=True)
-        # Other processes may have written further folds.
-        write_json(RECORDS, dict(sorted((read_records() | {fold: figures}).items())))
-    recorded = read_records()
-    if len(recorded) < len(PUBLIC):
-        print(f"no verdicts: {len(recorded)} of {len(PUBLIC)} folds have ended")
-        return
-    print(*lines(recorded), sep="\n")
+    try:
+        if missing := [fold for fold in options.folds.split(",") if fold not in read_records()]:
+            people, start = prepare(options.people, options.weights, NETWORK, options.out, heldout=0.1)
+            for fold in missing:
+                figures = measure(int(fold), people, start, options.out)
+                RECORDS.parent.mkdir(parents=True, exist_ok=True)
+                # Other processes may have written further folds.
+                write_json(RECORDS, dict(sorted((read_records() | {fold: figures}).items())))
+        recorded = read_records()
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if len(recorded) < len(FOLDS):
+        print(f"no verdicts: {len(recorded)} of {len(FOLDS)} folds have ended")
+    else:
+        print(*lines(recorded), sep="\n")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -88,20 +88,13 @@ class Plan:
     seeds: Sequence[int] = (0, 1, 2)
     changes: Setting = field(default_factory=dict)
     """Changes to the recipe in all trainings."""
-    targets: Mapping[str, str] = field(default_factory=dict)
-    """Family by further target that trains for none; it was added later and is not part of the digest."""
     extends: Plan | None = None
     """The earlier plan to which this one adds rows; its records count."""
 
     @property
-    def families(self) -> Mapping[str, str]:
-        """Family by target."""
-        return {**self.sites, **self.targets}
-
-    @property
     def digest(self) -> str:
         """The digest of the plan and of the recipe that it changes; keys of later plans count where they are used."""
-        tree = {key: value for key, value in asdict(self).items() if key not in ("targets", "extends")}
+        tree = {key: value for key, value in asdict(self).items() if key != "extends"}
         for training in tree["trainings"].values():
             if not training["adapt"]:
                 del training["adapt"], training["trained_by"]
@@ -117,7 +110,7 @@ class Plan:
         """Yield the cells in the order of the plan."""
         for name, training in self.trainings.items():
             seeds = self.seeds if training.method != CUES else self.seeds[:1]
-            for setting, target, seed in product(range(len(training.settings)), self.families, seeds):
+            for setting, target, seed in product(range(len(training.settings)), self.sites, seeds):
                 yield Cell(name, setting, target, seed)
 
     def cells_of(self, row: str) -> list[Cell]:
@@ -126,14 +119,13 @@ class Plan:
 
     def training_sites(self, cell: Cell) -> tuple[str, ...]:
         """Return the sites that train in a cell."""
-        family = self.families[cell.target]
+        family = self.sites[cell.target]
         left_out = [family] if self.trainings[cell.training].without_family else []
         return tuple(site for site, kind in self.sites.items() if site != cell.target and kind not in left_out)
 
 
 PLAN = Plan(
-    sites={site: source.family for site, source in SOURCES.items() if source.trains},
-    targets={site: source.family for site, source in SOURCES.items() if not source.trains},
+    sites={site: source.family for site, source in SOURCES.items()},
     changes={"training.augment.strong": False},
     trainings={
         "cues": Training(CUES, NONE),
@@ -195,43 +187,39 @@ PLAN = Plan(
     ),
 )
 
-ADAPTATIONS = ("statistics", "paper", "gated")
-"""Forms of adaptation: BatchNorm's statistics alone, the paper's loop, and the settled loop behind its gate."""
+ADAPTED = tuple(product({"FedPAD": "fedpad", "All": "pooled"}.items(), ("statistics", "paper", "gated")))
+"""Row and training, with a form of adaptation: BatchNorm's statistics alone, the paper's loop, or the gated one."""
 
-
-def adapt_models(plan: Plan) -> Plan:
-    """Return the plan with the models of FedPAD and All adapted to each target."""
-    models = {"FedPAD": "fedpad", "All": "pooled"}
-    adapted = [(name, training, adapt) for name, training in models.items() for adapt in ADAPTATIONS]
-    # The cells of the primary differences come first.
-    first = {name: plan.trainings[name] for name in ("cues", "fedpad", "single", "pooled")}
-    return replace(
-        plan,
-        extends=plan,
-        trainings=first
-        | {
-            f"{training}-{adapt}": replace(plan.trainings[training], adapt=adapt, trained_by=training)
-            for _, training, adapt in adapted
-        }
-        | dict(plan.trainings),
-        rows={
-            **plan.rows,
-            **{f"{name}, unadapted": Row(f"{training}-paper", "source") for name, training in models.items()},
-            **{f"{name}, {adapt}": Row(f"{training}-{adapt}") for name, training, adapt in adapted},
+EXTENDED = replace(
+    PLAN,
+    extends=PLAN,
+    trainings={
+        **PLAN.trainings,
+        **{
+            f"{training}-{adapt}": replace(PLAN.trainings[training], adapt=adapt, trained_by=training)
+            for (_, training), adapt in ADAPTED
         },
-        primary=(*plan.primary, ("FedPAD, paper", "FedPAD"), ("FedPAD, gated", "FedPAD")),
-        secondary=(
-            *plan.secondary,
-            ("FedPAD, statistics", "FedPAD"),
-            *((f"All, {adapt}", "All") for adapt in ADAPTATIONS),
-            *((f"FedPAD, {adapt}", f"All, {adapt}") for adapt in ADAPTATIONS),
-            *((f"{name}, {adapt}", f"{name}, unadapted", "hter") for name, _, adapt in adapted),
-        ),
-    )
-
-
-EXTENDED = adapt_models(PLAN)
-"""The plan of decision 0058."""
+    },
+    rows={
+        **PLAN.rows,
+        "FedPAD, unadapted": Row("fedpad-paper", "source"),
+        "All, unadapted": Row("pooled-paper", "source"),
+        **{f"{row}, {adapt}": Row(f"{training}-{adapt}") for (row, training), adapt in ADAPTED},
+    },
+    primary=(*PLAN.primary, ("FedPAD, paper", "FedPAD"), ("FedPAD, gated", "FedPAD")),
+    secondary=(
+        *PLAN.secondary,
+        ("FedPAD, statistics", "FedPAD"),
+        ("All, statistics", "All"),
+        ("All, paper", "All"),
+        ("All, gated", "All"),
+        ("FedPAD, statistics", "All, statistics"),
+        ("FedPAD, paper", "All, paper"),
+        ("FedPAD, gated", "All, gated"),
+        *((f"{row}, {adapt}", f"{row}, unadapted", "hter") for (row, _), adapt in ADAPTED),
+    ),
+)
+"""The plan of decision 0058: PLAN with the models of FedPAD and All adapted to each target."""
 
 OTHER_METHODS: Mapping[str, tuple[str, Setting]] = {
     "GroupNorm": ("fedpad", {"method.network.norm": "group"}),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Literal
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.real.author import Author, open_recogniser
 from fedvisage.base.errors import BadFile
@@ -139,20 +140,35 @@ def prepare(directory: Path, out: Path, cuts: Sequence[Cut]) -> None:
 
 def unique_files(directory: Path, sites: Sequence[str] = tuple(SITES)) -> dict[str, dict[int, list[Path]]]:
     """Return the files of each site and class in natural order, without copies and contradictions."""
-    pictures: dict[str, list[tuple[str, int, Path]]] = {}
+    places: list[tuple[str, int, Path]] = []
     for site in sites:
         for repository in SITES[site]:
             for label, folder in OF_OTHER_KINDS.get(site, CLASSES).items():
-                files = (directory / repository / folder).rglob("*")
-                paths = sorted((path for path in files if path.suffix.lower() in ENDINGS), key=_natural_key)
+                paths = pictures_in(directory / repository / folder, lambda path: f"{path.parent.name}/{path.name}")
                 if site in OF_OTHER_KINDS:
                     paths = [path for burst in choose_bursts(paths, MOST_BURSTS) for path in burst]
-                for path in paths:
-                    pictures.setdefault(hashlib.sha256(path.read_bytes()).hexdigest(), []).append((site, label, path))
+                places += [(site, label, path) for path in paths]
+    return drop_copies(places, sites)
+
+
+def pictures_in(folder: Path, name_of: Callable[[Path], str] = str) -> list[Path]:
+    """Return the pictures below a folder, ordered by the numbers in their names."""
+
+    def natural(path: Path) -> list[tuple[int, str]]:
+        return [(int(word) if word.isdigit() else -1, word) for word in re.split(r"(\d+)", name_of(path))]
+
+    return sorted((path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS), key=natural)
+
+
+def drop_copies(places: Iterable[tuple[str, int, Path]], sites: Iterable[str]) -> dict[str, dict[int, list[Path]]]:
+    """Return files by site and class; copies stay at the first site, and files in both classes are dropped."""
+    copies: dict[str, list[tuple[str, int, Path]]] = {}
+    for site, label, path in places:
+        copies.setdefault(hashlib.sha256(path.read_bytes()).hexdigest(), []).append((site, label, path))
     unique: dict[str, dict[int, list[Path]]] = {site: {1: [], 0: []} for site in sites}
-    for copies in pictures.values():
-        site, label, path = copies[0]
-        if len({label for _, label, _ in copies}) == 1:
+    for same in copies.values():
+        if len({label for _, label, _ in same}) == 1:
+            site, label, path = same[0]
             unique[site][label].append(path)
     return unique
 
@@ -161,12 +177,6 @@ def choose_bursts(paths: Sequence[Path], most: int) -> list[Sequence[Path]]:
     """Return runs of three consecutive files, at equal distances."""
     runs = [paths[start : start + LENGTH] for start in range(0, len(paths) - LENGTH + 1, LENGTH)]
     return [runs[place] for place in sorted(equidistant(len(runs), most))]
-
-
-def _natural_key(path: Path) -> list[tuple[int, str]]:
-    """Order folders, then names, by the numbers in them."""
-    words = re.split(r"(\d+)", f"{path.parent.name}/{path.name}")
-    return [(int(word) if word.isdigit() else -1, word) for word in words]
 
 
 def kind_of(site: str) -> str:
@@ -220,15 +230,32 @@ def _write(site: str, pictures: Iterator[Picture], out: Path, cuts: Sequence[Cut
             writer = Writer(out / cut.name / site, name=site, size=SIZE, source=f"folder {site}", crop=record)
             writers[cut] = stack.enter_context(writer)
         for number, picture in enumerate(pictures):
-            name, species = f"{number:04d}", "bonafide" if picture.label else "replay"
             for cut, writer in writers.items():
-                writer.add(
-                    cut.cut(picture.image, picture.face)[np.newaxis],
-                    label=[picture.label],
-                    species=[species],
-                    subject=[name],
-                    video=[name],
-                    frame=[0],
-                    split=[picture.split],
-                    item=[name],
-                )
+                crop = cut.cut(picture.image, picture.face)
+                add_picture(writer, crop, f"{number:04d}", picture.label, "replay", picture.split)
+
+
+def add_picture(
+    writer: Writer,
+    crop: Image,
+    name: str,
+    label: int,
+    species: str,
+    split: str,
+    *,
+    depth: NDArray[np.uint8] | None = None,
+    **further: str,
+) -> None:
+    """Add one picture to a set, as its own subject: nobody knows whose face it shows."""
+    writer.add(
+        crop[np.newaxis],
+        label=[label],
+        species=["bonafide" if label else species],
+        subject=[name],
+        video=[name],
+        frame=[0],
+        split=[split],
+        item=[name],
+        depth=None if depth is None else depth[np.newaxis],
+        further={column: [value] for column, value in further.items()},
+    )

@@ -111,7 +111,7 @@ class Table:
             return None
         gaps = {target: first[target] - second[target] for target in self.plan.sites}
         if self.plan.trainings[self.plan.rows[pair[0]].training].without_family:
-            gaps = family_means(gaps, self.plan.families)
+            gaps = family_means(gaps, self.plan.sites)
         differences = [*gaps.values()]
         name = f"{pair[0]} - {pair[1]}{'' if figure == 'auc' else f' ({figure.upper()})'}"
         return Verdict(name, differences, p_value(differences))
@@ -140,7 +140,7 @@ class Table:
 
     def table(self) -> Iterator[str]:
         """Yield figures over targets and by family."""
-        families = [*dict.fromkeys(self.plan.families.values())]
+        families = [*dict.fromkeys(self.plan.sites.values())]
         yield f"| row | runs | AUC mean | median | worst | EER mean | {' | '.join(families)} |"
         yield f"|---|{'---:|' * (5 + len(families))}"
         for row in self.plan.rows:
@@ -149,41 +149,22 @@ class Table:
             if auc is None or eer is None:
                 cells = ["–"] * (4 + len(families))
             else:
-                own = [auc[target] for target in self.plan.sites]
-                means = family_means(auc, self.plan.families)
-                values = [fmean(own), median(own), min(own), fmean(eer[target] for target in self.plan.sites)]
+                own, means = [*auc.values()], family_means(auc, self.plan.sites)
+                values = [fmean(own), median(own), min(own), fmean(eer.values())]
                 cells = [f"{value:.3f}" for value in (*values, *(means[family] for family in families))]
             yield f"| {row} | {ended} of {planned} | {' | '.join(cells)} |"
 
     def verdicts(self) -> Iterator[str]:
-        """Yield the primary differences with Holm's correction, then the secondary ones."""
+        """Yield the null run, the primary differences, then the secondary ones."""
         if len(self.plan.sites) < fewest():
             yield f"too few sites for a test: {len(self.plan.sites)}, needs {fewest()}"
             return
         null = self.figures(PERMUTED) if PERMUTED in self.plan.rows else None
         if null is not None:
-            low, high = (0.5 + bound for bound in interval([null[site] - 0.5 for site in self.plan.sites]))
-            fails = not low <= 0.5 <= high
-            note = ": excludes 0.5, so no verdict counts" if fails else ": contains 0.5"
-            mean = fmean(null[site] for site in self.plan.sites)
-            yield f"null run, mean AUC {mean:.3f} [{low:.3f}, {high:.3f}]{note}"
-        found = {pair: self.verdict(pair) for pair in self.plan.primary}
-        waiting = [f"{first} - {second}" for (first, second), verdict in found.items() if verdict is None]
-        earlier = self.plan.extends
-        if waiting and earlier and not any(found[pair] is None for pair in earlier.primary):
-            yield f"verdicts of the earlier plan, because runs of {', '.join(waiting)} have not ended"
-            found, waiting = {pair: found[pair] for pair in earlier.primary}, []
-        if waiting:
-            yield f"primary differences: no verdict before all their runs have ended (missing: {', '.join(waiting)})"
-        else:
-            known = {pair: verdict for pair, verdict in found.items() if verdict is not None}
-            adjusted = holm({verdict.name: verdict.p for verdict in known.values()})
-            yield f"primary differences of AUC over {len(self.plan.sites)} sites (Holm over {len(known)}):"
-            for pair, verdict in known.items():
-                corrected = adjusted[verdict.name]
-                word = word_of(verdict, corrected, len(known))
-                remark = self.about_resolution(pair, verdict, word)
-                yield "- " + verdict.line(f", Holm {corrected:.4f}: {word}{remark}")
+            low, high = (0.5 + bound for bound in interval([value - 0.5 for value in null.values()]))
+            note = ": contains 0.5" if low <= 0.5 <= high else ": excludes 0.5, so no verdict counts"
+            yield f"null run, mean AUC {fmean(null.values()):.3f} [{low:.3f}, {high:.3f}]{note}"
+        yield from self.primary(self.plan)
         yield "secondary differences, uncorrected, without verdict:"
         for first, second, *figure in self.plan.secondary:
             gap = self.verdict((first, second), *figure)
@@ -193,6 +174,25 @@ class Table:
                 yield f"- {gap.name}: {gap.mean:+.3f}; too few families for a test: {count}, needs {fewest()}"
             else:
                 yield "- " + gap.line("")
+
+    def primary(self, plan: Plan) -> Iterator[str]:
+        """Yield a plan's primary differences with Holm's correction, those of an earlier plan until all have ended."""
+        found = {pair: self.verdict(pair) for pair in plan.primary}
+        if waiting := ", ".join(" - ".join(pair) for pair, verdict in found.items() if verdict is None):
+            if plan.extends:
+                yield f"verdicts of the earlier plan, because runs of {waiting} have not ended"
+                yield from self.primary(plan.extends)
+            else:
+                yield f"primary differences: no verdict before all their runs have ended (missing: {waiting})"
+            return
+        verdicts = {pair: verdict for pair, verdict in found.items() if verdict is not None}
+        adjusted = holm({verdict.name: verdict.p for verdict in verdicts.values()})
+        yield f"primary differences of AUC over {len(self.plan.sites)} sites (Holm over {len(verdicts)}):"
+        for pair, verdict in verdicts.items():
+            corrected = adjusted[verdict.name]
+            word = word_of(verdict, corrected, len(verdicts))
+            remark = self.about_resolution(pair, verdict, word)
+            yield "- " + verdict.line(f", Holm {corrected:.4f}: {word}{remark}")
 
     def about_resolution(self, pair: tuple[str, str], verdict: Verdict, word: str) -> str:
         """Return a remark if the difference has the opposite sign where both classes have the same resolution."""

@@ -1,11 +1,25 @@
 """FedFR on five folds of people: the roles of people, the bootstrap over people, and the verdicts."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from benchmarks.real import people
-from benchmarks.real.people import FARS, PARTS, PRIMARY, PUBLIC, ROWS, SECONDARY, START, Pairs, lines, p_value, roles
+from benchmarks.real.people import (
+    FARS,
+    FOLDS,
+    PARTS,
+    PRIMARY,
+    ROWS,
+    SECONDARY,
+    START,
+    Pairs,
+    bootstrap_p,
+    lines,
+    plan_digest,
+    roles,
+)
 
 from fedvisage.base.files import write_json
 from fedvisage.datasets.sources import without_part
@@ -21,9 +35,9 @@ def people_of(share: str) -> set[int]:
 
 
 def test_people_are_tested_in_one_fold_and_have_one_role_in_each() -> None:
-    tested = [people_of(roles(fold)[0]) for fold in range(len(PUBLIC))]
+    tested = [people_of(roles(fold)[0]) for fold in FOLDS]
     assert sorted(part for parts in tested for part in parts) == [*range(1, PARTS + 1)]
-    for fold in range(len(PUBLIC)):
+    for fold in FOLDS:
         test, public, sites = roles(fold)
         parts = [people_of(share) for share in (test, public, *sites.values())]
         assert [len(part) for part in parts] == [4, 8, 2, 2, 2, 2]
@@ -64,15 +78,18 @@ def test_drawn_people_count_as_often_as_they_were_drawn(faces: Faces) -> None:
 
 
 def test_p_value_counts_replicates_on_the_smaller_side() -> None:
-    assert p_value(np.array([1.0] * 98 + [-1.0])) == pytest.approx(2 * 2 / 100)
-    assert p_value(np.array([1.0, -1.0])) == 1.0
+    assert bootstrap_p(np.array([1.0] * 98 + [-1.0])) == pytest.approx(2 * 2 / 100)
+    assert bootstrap_p(np.array([1.0, -1.0])) == 1.0
 
 
-def record_folds(rates: dict[str, tuple[float, float]]) -> dict[str, dict[str, dict[str, list[list[float]]]]]:
+def record_folds(rates: dict[str, tuple[float, float]]) -> dict[str, dict[str, Any]]:
     """Return records whose rows have a rate per seed and little variation over draws of people."""
     rng = np.random.default_rng(2)
     return {
         str(fold): {
+            "plan": plan_digest(),
+            "data": "photographs",
+            "start": "network",
             "tar": {
                 row: (np.mean(seeds) + rng.normal(0, 0.001, (len(FARS), 201))).tolist() for row, seeds in rates.items()
             },
@@ -81,7 +98,7 @@ def record_folds(rates: dict[str, tuple[float, float]]) -> dict[str, dict[str, d
                 for row, seeds in rates.items()
             },
         }
-        for fold in range(len(PUBLIC))
+        for fold in FOLDS
     }
 
 
@@ -97,12 +114,40 @@ def test_verdict_needs_the_same_sign_with_both_seeds(seeds: tuple[float, float],
     assert sum("TAR@0.001:" in line for line in text) == len(PRIMARY) + len(SECONDARY)
 
 
-def test_recorded_folds_are_printed_without_pictures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def folds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
+    """Return records of all folds, in place of the recorded ones; neither photographs nor weights exist."""
     folds = record_folds({START: (0.9, 0.9), **dict.fromkeys(ROWS, (0.9, 0.9))})
     monkeypatch.setattr(people, "RECORDS", tmp_path / "rates.json")
     monkeypatch.setattr("sys.argv", ["people", str(tmp_path / "no-people"), str(tmp_path / "no-weights")])
-    write_json(tmp_path / "rates.json", folds)
-    people.main()
+    write_json(people.RECORDS, folds)
+    return folds
+
+
+def test_recorded_folds_are_printed_without_pictures(
+    folds: dict[str, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert people.main() == 0
     assert capsys.readouterr().out == "\n".join(lines(folds)) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [("plan", "records of another plan"), ("data", "different photographs"), ("start", "different photographs")],
+)
+def test_folds_of_another_plan_data_or_start_are_refused(
+    folds: dict[str, dict[str, Any]], key: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folds["3"][key] = "another"
+    write_json(people.RECORDS, folds)
+    assert people.main() == 1
+    assert message in capsys.readouterr().err
+
+
+def test_digest_of_the_plan_binds_settings_and_people(monkeypatch: pytest.MonkeyPatch) -> None:
+    digests = {plan_digest()}
+    for name, value in (("MOST", 19), ("ROWS", {**ROWS, "FedFR": {"name": "fedfr", "mu": 2}}), ("PUBLIC", ["1-8"] * 5)):
+        with monkeypatch.context() as patch:
+            patch.setattr(people, name, value)
+            digests.add(plan_digest())
+    assert len(digests) == 4
