@@ -14,16 +14,15 @@ from dataclasses import dataclass
 from itertools import product
 from math import nan
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 import yaml
-from scipy.special import stdtrit
 
 from benchmarks.real.cells import current_commit
-from benchmarks.real.sign_flip import LEVEL, holm, p_value
-from benchmarks.real.verdicts import Verdict, word_of
+from benchmarks.real.sign_flip import holm, p_value
+from benchmarks.real.verdicts import Verdict, t_interval, word_of
 from fedvisage.base.files import read_json, write_json
 from fedvisage.metrics.recorded import read_metrics
 from fedvisage.studies.conduct import run_study
@@ -229,9 +228,9 @@ def domain_means(gap: Mapping[Target, float]) -> list[float]:
 
 def over_domains(gap: Mapping[Target, float]) -> tuple[float, float]:
     """Return the t interval over the domains' mean gains, which counts three renderings of a domain as one target."""
-    means = domain_means(gap)
-    half = float(stdtrit(len(DOMAINS) - 1, 1 - LEVEL / 2)) * stdev(means) / len(DOMAINS) ** 0.5
-    return fmean(means) - half, fmean(means) + half
+    bounds = t_interval(domain_means(gap))
+    assert bounds is not None
+    return bounds
 
 
 def word_for_domains(pair: tuple[str, str, str], gap: Mapping[Target, float], adjusted: float) -> str:

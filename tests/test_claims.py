@@ -14,7 +14,7 @@ from benchmarks.real.__main__ import RECORDS
 from benchmarks.real.cells import Records
 from benchmarks.real.protocol import EXTENDED, FURTHER
 from benchmarks.real.sign_flip import detectable, holm, interval, p_value
-from benchmarks.real.verdicts import Table, word_of
+from benchmarks.real.verdicts import Table, word_at_sites
 from scipy.stats import t
 from tests.documented import ROOT, read_page
 
@@ -117,17 +117,18 @@ def test_verdicts_follow_from_the_records() -> None:
     table = Table(EXTENDED, Records(RECORDS, FURTHER))
     real = {pair: verdict for pair in EXTENDED.primary if (verdict := table.verdict(pair))}
     corrected = holm({verdict.name: verdict.p for verdict in real.values()})
-    on_real = {pair: word_of(verdict, corrected[verdict.name], len(real)) for pair, verdict in real.items()}
+    on_real = {pair: word_at_sites(verdict, corrected[verdict.name], len(real)) for pair, verdict in real.items()}
 
-    assert words["FedPAD", "Single", "auc"] == on_real["FedPAD", "Single (mean)"] == "holds"
-    assert on_real["FedPAD", "Single (best at home)"] == "holds"
-    assert read_cell("FedPAD beats what", VERDICT).strip() == "holds on both"
+    assert words["FedPAD", "Single", "auc"] == "holds"
+    assert on_real["FedPAD", "Single (mean)"] == on_real["FedPAD", "Single (best at home)"] == "holds at these sites"
+    assert read_cell("FedPAD beats what", VERDICT).strip() == "holds at these sites and on rendered targets"
+    least = corrected[real["FedPAD", "Single (best at home)"].name]
+    assert f"(corrected p {least:.3f})" in read_cell("FedPAD beats what", REAL)
     assert words[fused].startswith("undecided")
     assert on_real["FedPAD", "Fused"].startswith("undecided")
-    assert f"{needed:.1f} of AUC could be shown" in read_cell("FedPAD beats the fused", RENDERED)
-    assert f"{detectable(real['FedPAD', 'Fused'].differences, len(real)):.3f} could be shown" in read_cell(
-        "FedPAD beats the fused", REAL
-    )
+    assert f"80 % power needs {needed:.1f} of AUC" in read_cell("FedPAD beats the fused", RENDERED)
+    needed = detectable(real["FedPAD", "Fused"].differences, len(real))
+    assert f"80 % power needs {needed:.3f}" in read_cell("FedPAD beats the fused", REAL)
     assert words["FedPAD, paper", "FedPAD", "hter"] == "holds"
     assert on_real["FedPAD, paper", "FedPAD"].startswith("undecided")
     assert read_cell("Test-time", VERDICT).strip() == "holds on rendered faces; undecided on real sites"

@@ -27,6 +27,8 @@ class Verdict:
     name: str
     differences: Sequence[float]
     p: float
+    by_family: Sequence[float] = ()
+    """The mean difference of each family, if the targets are sites."""
 
     @property
     def mean(self) -> float:
@@ -36,12 +38,12 @@ class Verdict:
     def line(self, ending: str) -> str:
         """Return mean, intervals and p-value."""
         low, high = interval(self.differences)
-        t = difference([(str(number), 0, gap) for number, gap in enumerate(self.differences)])
-        student = f", t [{t.low:+.3f}, {t.high:+.3f}]" if t and t.low is not None and t.high is not None else ""
+        student = f", t {bracket(t)}" if (t := t_interval(self.differences)) else ""
         positive = sum(gap > 0 for gap in self.differences)
         return (
-            f"{self.name}: {self.mean:+.3f} [{low:+.3f}, {high:+.3f}]{student}, positive at {positive} of "
-            f"{len(self.differences)}, p = {self.p:.4f}{ending}"
+            f"{self.name}: {self.mean:+.3f} {bracket((low, high))}{student}, positive at {positive} of "
+            f"{len(self.differences)} ({min(self.differences):+.3f} to {max(self.differences):+.3f}), "
+            f"p = {self.p:.4f}{ending}"
         )
 
 
@@ -110,11 +112,13 @@ class Table:
         if first is None or second is None:
             return None
         gaps = {target: first[target] - second[target] for target in self.plan.sites}
+        by_family = [*family_means(gaps, self.plan.sites).values()]
         if self.plan.trainings[self.plan.rows[pair[0]].training].without_family:
-            gaps = family_means(gaps, self.plan.sites)
-        differences = [*gaps.values()]
+            differences, by_family = by_family, []
+        else:
+            differences = [*gaps.values()]
         name = f"{pair[0]} - {pair[1]}{'' if figure == 'auc' else f' ({figure.upper()})'}"
-        return Verdict(name, differences, p_value(differences))
+        return Verdict(name, differences, p_value(differences), by_family)
 
     # Lines.
 
@@ -190,8 +194,9 @@ class Table:
         yield f"primary differences of AUC over {len(self.plan.sites)} sites (Holm over {len(verdicts)}):"
         for pair, verdict in verdicts.items():
             corrected = adjusted[verdict.name]
-            word = word_of(verdict, corrected, len(verdicts))
-            remark = self.about_resolution(pair, verdict, word)
+            word, t = word_at_sites(verdict, corrected, len(verdicts)), t_interval(verdict.by_family)
+            remark = f"; over {len(verdict.by_family)} families t {bracket(t)}" if t else ""
+            remark += self.about_resolution(pair, verdict, word)
             yield "- " + verdict.line(f", Holm {corrected:.4f}: {word}{remark}")
 
     def about_resolution(self, pair: tuple[str, str], verdict: Verdict, word: str) -> str:
@@ -245,3 +250,20 @@ def word_of(verdict: Verdict, adjusted: float, comparisons: int) -> str:
         return "holds" if verdict.mean > 0 else "holds the other way"
     needed = detectable(verdict.differences, comparisons)
     return f"undecided (80 % power at 5 % / {comparisons} needs {needed:.3f})"
+
+
+def word_at_sites(verdict: Verdict, adjusted: float, comparisons: int) -> str:
+    """Return the verdict; it is limited to these sites if the interval over families contains zero."""
+    word, t = word_of(verdict, adjusted, comparisons), t_interval(verdict.by_family)
+    return f"{word} at these sites" if word.startswith("holds") and t and t[0] <= 0 <= t[1] else word
+
+
+def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return Student's 95 % interval of the mean, None of a single value."""
+    t = difference([(str(number), 0, value) for number, value in enumerate(values)])
+    return (t.low, t.high) if t and t.low is not None and t.high is not None else None
+
+
+def bracket(bounds: tuple[float, float]) -> str:
+    """Return an interval as text."""
+    return f"[{bounds[0]:+.3f}, {bounds[1]:+.3f}]"

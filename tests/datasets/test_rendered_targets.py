@@ -69,7 +69,7 @@ def test_verdicts_are_corrected_for_all_primary_differences(tmp_path: Path) -> N
     write_records(tmp_path / "records.json")
     # Twelve gains of one sign have p = 2/4096; three of the seven primary differences are of this kind.
     single = verdict_of(tmp_path / "records.json", "FedPAD - Single (auc)")
-    assert "positive at 12 of 12, p = 0.0005, Holm 0.0034: holds" in single
+    assert "positive at 12 of 12 (+0.100 to +0.100), p = 0.0005, Holm 0.0034: holds" in single
     assert "undecided" in verdict_of(tmp_path / "records.json", "FedPAD - Fused (auc)")
     text = [*lines(read_table(tmp_path / "records.json"))]
     fresh = text[text.index("\non the eight targets of fresh renderings:") + 1 :]

@@ -467,7 +467,7 @@ def test_verdicts_follow_from_the_records(tmp_path: Path) -> None:
     # Six positive differences: p = 2 / 64, doubled by Holm; the interval is the range of the differences.
     (line,) = [line for line in lines if line.startswith("- FedPAD - Fused")]
     assert "+0.350 [+0.100, +0.600]" in line
-    assert "positive at 6 of 6, p = 0.0312, Holm 0.0625: undecided" in line
+    assert "positive at 6 of 6 (+0.100 to +0.600), p = 0.0312, Holm 0.0625: undecided" in line
     alone = replace(SIX, primary=(("FedPAD", "Fused"),))
     (line,) = [
         line
@@ -475,6 +475,16 @@ def test_verdicts_follow_from_the_records(tmp_path: Path) -> None:
         if "Holm 0.0312" in line
     ]
     assert line.endswith(": holds")
+
+
+@pytest.mark.parametrize(("families", "word"), [("xxyyzz", "holds at these sites"), ("xyzzyx", "holds")])
+def test_claim_without_an_interval_over_families_holds_at_these_sites(tmp_path: Path, families: str, word: str) -> None:
+    plan = replace(SIX, sites=dict(zip("ABCDEF", families, strict=True)), primary=(("FedPAD", "Fused"),))
+    lines = [*Table(plan, write_records(tmp_path, plan, auc_of_cell)).verdicts()]
+    (line,) = [line for line in lines if ", Holm 0.0312: " in line]
+    # The families' means are 0.15, 0.35 and 0.55, or 0.35 each; Student's quantile of two degrees is 4.303.
+    half = 0 if word == "holds" else 4.303 * 0.2 / 3**0.5
+    assert line.endswith(f": {word}; over 3 families t [{0.35 - half:+.3f}, {0.35 + half:+.3f}]")
 
 
 def test_verdicts_of_the_earlier_plan_stand_until_the_later_one_has_ended(tmp_path: Path) -> None:
