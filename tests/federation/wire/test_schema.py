@@ -15,7 +15,9 @@ from fedvisage.federation.method import Call, Upload
 from fedvisage.federation.wire.message import MalformedMessage, decode, encode
 from fedvisage.federation.wire.schema import RefusedMessage, Schema, check, schema_of
 from fedvisage.methods import METHODS
+from fedvisage.metrics.threshold import BINS
 from fedvisage.recipe import Recipe
+from fedvisage.tasks.pad import heldout
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +68,19 @@ def test_an_open_dimension_is_limited_by_the_number_of_elements(schema: Schema) 
         check(message | {"tokens": torch.zeros(11, 4)}, schema)
     with failed(RefusedMessage, "tokens", "(4, 10)", "(-1, 4)"):
         check(message | {"tokens": torch.zeros(4, 10)}, schema)
+
+
+def test_counts_whose_sum_is_not_exact_are_refused(recipe: Recipe) -> None:
+    """In int64, 2,048 bins of 2^53 add up to 0."""
+    schema = schema_of((heldout.UPLOADS[heldout.SCORES],), recipe, NET)
+    counts = torch.zeros(2, BINS, dtype=torch.int64)
+    counts[0, 0] = counts[1, -1] = 2**52
+    check({"histogram": counts.clone()}, schema)
+    for row, bins, count in [(1, 1, 2), (1, 2048, 2**53), (0, 2048, 2**53)]:
+        wrong = counts.clone()
+        wrong[row, 1 : 1 + bins] = count
+        with failed(RefusedMessage, "histogram", "add up", str(2**53)):
+            check({"histogram": wrong}, schema)
 
 
 def test_truncated_bytes_are_no_message() -> None:

@@ -87,7 +87,8 @@ VARIANCE = "running_var"
 """BatchNorm's name of its running variance: a network cannot use a negative one."""
 
 EXACT = 2**53
-"""Larger integers are not exact in the float64 of a mean."""
+"""Larger integers are not exact in the float64 of a mean. The counts of a tensor add up to no more, so that int64 holds
+their sum over as many as 1,023 sites."""
 
 
 @dataclass(frozen=True)
@@ -222,6 +223,8 @@ def _check_tensor(name: str, tensor: Tensor, expected: ExpectedTensor) -> None:
             raise RefusedMessage(name, "is a negative count")
         if int(most) > EXACT:
             raise RefusedMessage(name, f"is a count above {EXACT}")
+        if float(tensor.sum(dtype=torch.float64)) > EXACT:  # in int64 the sum could overflow
+            raise RefusedMessage(name, f"has counts that add up to more than {EXACT}")
 
 
 def _check_values(name: str, tensor: Tensor) -> None:
