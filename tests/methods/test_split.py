@@ -1,5 +1,6 @@
 """Split learning with joining, absent and failing sites: adopted averages, counted work, and traffic."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -171,6 +172,23 @@ def test_impossible_reply_fails_its_site_only(sets: Sets, tmp_path: Path, field:
     assert row["failed"].keys() == {"B"}
     assert row["failed"]["B"].startswith("refused: ")
     assert reason in row["failed"]["B"]
+
+
+@pytest.mark.parametrize("claimed", [12_500_000, 2**40])
+def test_site_that_claims_too_many_batches_fails_alone(sets: Sets, tmp_path: Path, claimed: int) -> None:
+    """An epoch of 100 million images has 12.5 million batches of 8; after the first, one fewer is left."""
+    whole, batches = fedsis.METHOD.calls["tokens"], Counter[str]()
+
+    def lying(site: Site, message: Message) -> Message:
+        batches[site.name] += 1
+        return whole.run(site, message) | ({"left": torch.tensor(claimed)} if site.name == "B" else {})
+
+    content = recipe(sets, 1)
+    content["training"]["local"] = {"epochs": 1}
+    run_toy(content, tmp_path / "run", method=with_call("tokens", lying))
+    (row,) = read_lines(tmp_path / "run" / "rounds.jsonl")
+    assert row["failed"] == {"B": f"refused: left: is {claimed}, must be at most 12499999"}
+    assert batches == {"A": 3, "B": 1, "C": 3}
 
 
 @pytest.mark.long

@@ -37,12 +37,14 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedvisage.base.progress import format_count
+from fedvisage.federation.batch import round_length
 from fedvisage.federation.method import EXAMPLES, LOSS, Call, Upload
 from fedvisage.federation.protections.combine import Mean
 from fedvisage.federation.server import Conversation, Server, SiteLost
 from fedvisage.federation.site import Site, TrainingFailed
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.precision import Form, pack, unpack
+from fedvisage.federation.wire.schema import MOST_EXAMPLES
 from fedvisage.methods.models import vit
 from fedvisage.methods.pad import leakage
 from fedvisage.nn.optimizers import max_distance
@@ -311,11 +313,14 @@ def ask_tokens(s: Server, site: Conversation, message: Message) -> Message:
 
 
 def check_batches_left(s: Server, site: Conversation, before: int | None, left: int) -> int:
-    """Return the number of batches that a site has left; reject a wrong count, which could block the server forever."""
-    batches = s.recipe.training.local.batches
-    expected = before - 1 if before is not None else batches - 1 if batches is not None else max(left, 0)
-    if left != expected:
-        site.refuse("left", f"is {left}, must be {expected}")
+    """Return the number of batches that a site has left; reject a wrong count, which could block the server forever.
+
+    The server does not know how many batches an epoch has, but no site has more than ``MOST_EXAMPLES`` images.
+    """
+    is_claim = before is None and s.recipe.training.local.batches is None
+    most = before if before is not None else round_length(s.recipe, site.name, MOST_EXAMPLES)
+    if not (left < most if is_claim else left == most - 1):
+        site.refuse("left", f"is {left}, must be {'at most ' if is_claim else ''}{most - 1}")
     return left
 
 
