@@ -275,6 +275,17 @@ def test_a_resumed_run_with_a_changed_recipe_is_refused_under_the_same_name(tmp_
         open_memory(tmp_path, secure=None).check_use()
 
 
+def test_run_whose_uploads_sites_refuse_binds_their_data(kits: Path, sets: Sets, tmp_path: Path) -> None:
+    """Each such run shows that some weight of a site is too large; runs with other settings would show how large."""
+    wire, sgd = partial(KitTransport, kits=kits, memory=tmp_path / "memory"), {"name": "sgd", "lr": 1e7}
+    with failed(RunFailed, "A", "B", "C", "log"):
+        train_round(content_of(sets, training__optimizer=sgd), tmp_path / "first", wire)
+    with failed(RunFailed, "A", "B", "C", "run 'first'", "training.optimizer.lr", "--allow-roster A,B,C"):
+        train_round(
+            content_of(sets, training__optimizer=sgd | {"lr": 3e7}), tmp_path / "second", partial(wire, run="second")
+        )
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("subjects", [9, 4], ids=["renamed copy", "subset"])
 def test_copies_and_subsets_are_the_same_data(subjects: int, kits: Path, sets: Sets, tmp_path: Path) -> None:

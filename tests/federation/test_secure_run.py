@@ -16,7 +16,7 @@ from tests.toy import NewRun, Sets, deterministic_files, recipe_of, run_toy, tre
 from fedvisage.base.errors import RunFailed
 from fedvisage.federation.protections.compatible import check_protection
 from fedvisage.federation.record.ledger import read_lines
-from fedvisage.federation.secure.calls import CONSISTENCY, KEYS, SHARES, UNMASK
+from fedvisage.federation.secure.calls import CONSISTENCY, KEYS, NO_UPLOAD, SHARES, UNMASK
 from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.message import Message, Order, Reply
 from fedvisage.methods import METHODS
@@ -216,6 +216,23 @@ def test_site_refuses_malformed_steps_of_a_sum(
 ) -> None:
     actual = refusal_of_b(sets, tmp_path, call, lambda message: {field: value})
     assert actual.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("rate", "batches", "logged"), [(1e7, 1, "above the limit of 1e+06"), (1e30, 2, "training loss is not finite")]
+)
+def test_reason_for_a_missing_upload_quotes_nothing_of_it(
+    rate: float, batches: int, logged: str, sets: Sets, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The site's own log has the full text."""
+    optimizer, federation = {"name": "sgd", "lr": rate}, {"secure": DERIVED, "give_up_after": 1}
+    content = secure_recipe(
+        sets, training__optimizer=optimizer, training__local={"batches": batches}, federation=federation
+    )
+    with failed(RunFailed, *(f"{name}: {NO_UPLOAD}" for name in "ABC")) as caught:
+        run_toy(content, tmp_path / "run")
+    assert "model." not in str(caught.value)
+    assert [logged in record.message for record in caplog.records if record.name == "fedvisage.site"] == [True] * 3
 
 
 def test_key_of_low_order_is_refused(sets: Sets, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ site executes each call once per sum, in this order. Its secrets stay in memory 
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,11 +26,13 @@ from fedvisage.federation.record.attendance import select_sites
 from fedvisage.federation.secure import protocol
 from fedvisage.federation.secure.protocol import KEY, Public, Secrets
 from fedvisage.federation.secure.trust import CREDENTIAL, keys_statement, survivors_statement
-from fedvisage.federation.site import Site
+from fedvisage.federation.site import Site, TrainingFailed
 from fedvisage.federation.wire.message import Message, digest_of
 from fedvisage.federation.wire.schema import SUMMED, RefusedMessage, Schema, Upload, check
 from fedvisage.metrics.operating_point import LEAST_SITES
 from fedvisage.recipe import Recipe, Secure
+
+logger = logging.getLogger("fedvisage.site")
 
 KEYS, SHARES, CONSISTENCY, UNMASK = "secure-keys", "secure-shares", "secure-consistency", "secure-unmask"
 WITHOUT_NETWORK = (KEYS, SHARES, CONSISTENCY, UNMASK)
@@ -40,6 +43,12 @@ PLACE = "secure"
 
 DONE = "summed"
 """Value under that key after the sum of a round, because a round has one sum."""
+
+NO_UPLOAD = (
+    "training failed, or its result exceeds the limits of a secure sum; a lower learning rate or clip_norm may help; "
+    "the site's log has the details"
+)
+"""A site's reason for a missing upload, whatever the cause: a name or number would describe this single upload."""
 
 
 @dataclass
@@ -194,17 +203,23 @@ def _mask_upload(site: Site, message: Message, plain: Call, schema: Schema) -> M
     if len(set(present)) < len(present) or not set(present) <= set(range(len(state.roster))):
         raise RefusedMessage("present", "names a site twice, or one that is not in the roster")
     state.lent = digest_of(message)
-    reply = plain.run(site, message)
-    check({name: value.detach().cpu() for name, value in reply.items()}, schema)
-    tensors = {name: reply[name].detach().cpu() for name in layout_of(schema)}
-    # The site's weight: 1, or its number of images relative to the largest number that counts.
-    most = settings_of(site.recipe).most_examples
-    by_examples = "examples" in reply and weighs_by_examples(site.recipe)
-    weight = min(int(reply["examples"]), most) / most if by_examples else 1.0
-    numbers = protocol.encode_all(tensors, weight, reply.get("loss", torch.zeros(())).cpu())
+    site.trust.remember_use()  # before training, because a missing upload reveals something of the data, too
+    try:
+        reply = plain.run(site, message)
+        check({name: value.detach().cpu() for name, value in reply.items()}, schema)
+        tensors = {name: reply[name].detach().cpu() for name in layout_of(schema)}
+        # The site's weight: 1, or its number of images relative to the largest number that counts.
+        most = settings_of(site.recipe).most_examples
+        by_examples = "examples" in reply and weighs_by_examples(site.recipe)
+        weight = min(int(reply["examples"]), most) / most if by_examples else 1.0
+        numbers = protocol.encode_all(tensors, weight, reply.get("loss", torch.zeros(())).cpu())
+    except (RefusedMessage, TrainingFailed) as error:
+        if site.round == BEFORE_TRAINING:
+            raise  # the only reason for a missing answer is a fixed one
+        logger.error("round %d, no upload: %s", site.round, error)
+        raise TrainingFailed(NO_UPLOAD) from error
     state.envelopes = dict(zip(present, envelopes, strict=True))
     protocol.mask_numbers(numbers, state.secrets, state.roster, state.own, present)
-    site.trust.remember_use()  # before masked numbers leave
     return {"masked": torch.from_numpy(numbers.view(np.int64))}
 
 

@@ -1,10 +1,11 @@
 """A site's memory of the runs that used its data: their members, their settings, and the survivors of each round.
 
 Training is deterministic, so two runs over the same data can be solved for the upload of one site, unless both reveal
-the same numbers. So a data set that took part in a secure sum belongs to one roster and one set of settings, and its
-uploads leave the site in no other way. The site refuses any later run with other sites, with other settings, or without
-secure sums, and any round that was already summed with other survivors. Data are the same if they share an image, by
-content; a repeated run must have exactly the same images. Only the site's administrator can allow an exception.
+the same numbers. So a data set that a run with secure sums trained on, even without an upload, belongs to one roster
+and one set of settings, and its uploads leave the site in no other way. The site refuses any later run with other
+sites, with other settings, or without secure sums, and any round that was already summed with other survivors. Data are
+the same if they share an image, by content; a repeated run must have exactly the same images. Only the site's
+administrator can allow an exception.
 ``docs/decisions/0043-differing-sums.md`` has the attacks.
 
 Each record has two files: the images' digests, which never change, and what the run did with them. Records are written
