@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 from tests.distributed.site_owners import owners_file, prepare_owner, provision_owners
 from tests.prometheus_text import read_metrics, values_of
-from tests.refusals import check_output, refused
+from tests.refusals import check_output, failed, refused
 from tests.toy import Sets
 
 from fedvisage.base.prometheus import text_of
@@ -30,6 +30,7 @@ from fedvisage.nvflare.metrics import KINDS, RUNS, SiteMetrics, kind_of, serve_m
 from fedvisage.nvflare.node import end
 from fedvisage.nvflare.owner.record import FOLDER, SiteRecord
 from fedvisage.nvflare.owner.requests import Request, Requests
+from fedvisage.nvflare.owner.submission import NotReady
 from fedvisage.nvflare.rehearsal import free_port
 from fedvisage.nvflare.watching import LOST, ProcessContext
 
@@ -215,11 +216,9 @@ def test_state_that_does_not_exist_yet_has_no_free_bytes(site: Kit, tmp_path: Pa
 
 def test_site_counts_runs_that_wait_for_approval(site: Kit, tmp_path: Path) -> None:
     requests = Requests(tmp_path / "state")
-    requests.directory.mkdir()
     for number in range(3):
-        request = {"run": f"run-{number}", "bound": {}, "recipe": {}, "added": (), "asked": "2026-11-28"}
-        (requests.directory / f"run-{number}.json").write_text(json.dumps(request))
-    assert isinstance(requests.get("run-0"), Request)
+        with failed(NotReady, "administrator"):
+            requests.require_approval(Request(f"run-{number}", {}, {}, (), "2026-11-28"))
     requests.decide("run-0", "approved")
     text = text_of(SiteMetrics(site, tmp_path / "state").families())
     assert values_of(text, "fedvisage_runs_waiting") == {"": 2}

@@ -39,6 +39,10 @@ app = App()
 
 Kit = Annotated[Path, typer.Argument(help="This site's kit.")]
 Run = Annotated[str, typer.Argument(help="The run's name; `site pending` and `site log` list them.")]
+Asked = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="The run's name, or RUN@DIGEST as `site pending` prints it, of one request."),
+]
 
 
 @app.command()
@@ -117,7 +121,9 @@ def pending(kit: Kit, as_json: AsJson = False) -> None:
     from fedvisage.nvflare.owner.commands import SiteFiles
 
     waiting = SiteFiles(kit).requests.waiting()
-    rows = [{"run": request.run, "asked": request.asked, **request.bound} for request in waiting]
+    rows = [
+        {"request": request.name, "run": request.run, "asked": request.asked, **request.bound} for request in waiting
+    ]
     if as_json:
         print_json(rows)
         return
@@ -130,7 +136,7 @@ def pending(kit: Kit, as_json: AsJson = False) -> None:
 @app.command()
 def review(
     kit: Kit,
-    run: Run,
+    run: Asked,
     out: Annotated[Path | None, typer.Option(help="The page; default: RUN.html.", show_default=False)] = None,
     audit: Annotated[
         Path | None,
@@ -146,23 +152,23 @@ def review(
 
 
 @app.command()
-def approve(kit: Kit, run: Run) -> None:
-    """Approve a run with its present recipe, operator, set and version."""
+def approve(kit: Kit, run: Asked) -> None:
+    """Approve a run with the recipe, operator, set and version of its request."""
     from fedvisage.nvflare.owner.commands import SiteFiles
 
-    request = SiteFiles(kit).decide(run, "approved")
-    say(f"approved {run} with the recipe {request.bound['recipe'][:16]}; the operator continues it with --resume")
+    (request,) = SiteFiles(kit).decide(run, "approved")
+    recipe = request.bound["recipe"][:16]
+    say(f"approved {request.name} with the recipe {recipe}; the operator continues it with --resume")
 
 
 @app.command()
 def refuse(
-    kit: Kit, run: Run, because: Annotated[str, typer.Option(help="The reason, which the operator reads.")]
+    kit: Kit, run: Asked, because: Annotated[str, typer.Option(help="The reason, which the operator reads.")]
 ) -> None:
-    """Refuse a run, or withdraw an approval: the site takes no further part in it."""
+    """Refuse all requests of a run, or one: the site takes no further part, also after an approval."""
     from fedvisage.nvflare.owner.commands import SiteFiles
 
-    SiteFiles(kit).decide(run, "refused", because)
-    say(f"refused {run}")
+    say(*(f"refused {request.name}" for request in SiteFiles(kit).decide(run, "refused", because)))
 
 
 @app.command()

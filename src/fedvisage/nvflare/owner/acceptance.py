@@ -36,6 +36,8 @@ class AcceptedRun:
 
     job: Job
     requests: Requests
+    request: Request | None = None
+    """The approved request; None if the rules sufficed."""
     policy: Policy = NO_RULES
     began: datetime | None = None
     """When the site first accepted the run."""
@@ -43,10 +45,13 @@ class AcceptedRun:
     """Seconds of processor time of the run's earlier jobs at this site."""
 
     def check_withdrawn(self) -> None:
-        """Raise ``NotReady`` if the administrator refused the run after it began."""
-        request = self.requests.find(self.job.run)
-        if request is not None and request.decision == "refused":
-            raise NotReady(f"refused the run (rule approve): {request.because}")
+        """Raise ``NotReady`` unless the run's request is still approved; without one, if any of its name is refused."""
+        if self.request is not None:
+            self.requests.require_approval(self.request)
+            return
+        for request in self.requests.find(self.job.run):
+            if request.decision == "refused":
+                raise NotReady(f"refused the run (rule approve): {request.because}")
 
     def processor_seconds(self) -> float:
         """Return the run's processor time at this site, without orders of jobs that were killed."""
@@ -76,7 +81,8 @@ def accept_run(kit: Path, site: str, settings: Mapping[str, str], submission: Su
     check_real(job.recipe)  # also if the operator's command did not
     policy = read_policy(kit, site)
     sets = [read_manifest(path) for path in sets_at_site(job.recipe, settings)]
-    added, approval = [] if policy is None else new_members(policy, job.recipe, site), ""
+    added = [] if policy is None else new_members(policy, job.recipe, site)
+    request: Request | None = None
     if policy is not None:
         refusal = refuse_signatures(policy, signer, second)
         broken = [refusal] if refusal else []
@@ -87,7 +93,7 @@ def accept_run(kit: Path, site: str, settings: Mapping[str, str], submission: Su
         if policy.approve == "ask" or added:
             assert signer is not None  # the rule operators requires one
             request = _request(submission, [signer, second] if second else [signer], sets, added)
-            approval = requests.require_approval(request).decided
+            request = requests.require_approval(request)
 
     earlier: list[Row] = []
 
@@ -111,14 +117,14 @@ def accept_run(kit: Path, site: str, settings: Mapping[str, str], submission: Su
         new_members=added,
         sets=[{"name": manifest.name, "digest": manifest.digest} for manifest in sets],
         versions=VERSIONS,
-        approved=approval,
+        approved="" if request is None else request.decided,
         recipe=submission.tree,
         signed=submission.signature,  # evidence that the operator asked for this
     )
     times = [row["time"] for row in earlier if row["event"] == "accepted"]
     began = datetime.fromisoformat(times[0]) if times else datetime.now(UTC)
     used = max((row["processor"] for row in earlier if "processor" in row), default=0.0)
-    accepted = AcceptedRun(job, requests, policy or NO_RULES, began, used)
+    accepted = AcceptedRun(job, requests, request, policy or NO_RULES, began, used)
     accepted.check_time()
     return accepted
 

@@ -62,11 +62,13 @@ class SiteFiles:
         results = results_of(policy, recipe, self.name, names)
         return [row | {"result": results.get(row["rule"], "met")} for row in rows]
 
-    def decide(self, run: str, decision: Literal["approved", "refused"], because: str = "") -> Request:
-        """Decide about a run, and record the decision."""
-        request = self.requests.decide(run, decision, because)
-        self.record.append("decided", run=run, decision=decision, because=because, bound=dict(request.bound))
-        return request
+    def decide(self, name: str, decision: Literal["approved", "refused"], because: str = "") -> list[Request]:
+        """Decide about a request, or refuse all requests of a run, and record each decision."""
+        decided = self.requests.decide(name, decision, because)
+        for request in decided:
+            bound = dict(request.bound)
+            self.record.append("decided", run=request.run, decision=decision, because=because, bound=bound)
+        return decided
 
     def differences(self, run: str, ledger: Path) -> list[str]:
         """Return the differences between the record and the server's ledger of a run."""
@@ -90,9 +92,9 @@ def detail_of(row: Row) -> str:
     return _short(row.get("reason") or f"{row.get('decision')}{because}")
 
 
-def review_page(site: SiteFiles, run: str, audit: Path | None = None) -> str:
+def review_page(site: SiteFiles, name: str, audit: Path | None = None) -> str:
     """Return the page about a run that asks for approval, with the findings of an audit."""
-    request = site.requests.get(run)
+    request = site.requests.get(name)
     recipe = recipes.validate(request.recipe, read_method)
     method, local = describe(find(recipe.method)), recipe.training.local
     facts = {

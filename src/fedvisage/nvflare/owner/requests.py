@@ -1,12 +1,14 @@
 """Runs that wait for the approval of a site's administrator, and the decisions.
 
-One file per run has the request and the decision. A decision holds for this request only: the recipe (with roster
-and method), operator, sets and versions. A request that waits is never replaced, so that nobody can exchange it between
-the review and the approval.
+A decision binds the run and these values: the recipe (with roster and method), operator, sets and versions. Each run
+with other values is another request, with its own file ``RUN@DIGEST.json``. No request replaces another one. So nobody
+can exchange a request between review and approval, or undo a refusal.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -14,11 +16,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.files import lock_directory, read_json, write_json
+from fedvisage.base.files import json_key, lock_directory, read_json, write_json
 from fedvisage.nvflare.owner.submission import RUN_NAME, NotReady
 
 FOLDER = ".requests"
 """The folder beside the private state of the runs."""
+
+NAME = re.compile(rf"{RUN_NAME.pattern}(@[0-9a-f]{{12}})?")
+"""A run's name, or the name of one of its requests."""
 
 MOST = 200
 """Requests that can wait."""
@@ -43,6 +48,11 @@ class Request:
     because: str = ""
     decided: str = ""
 
+    @property
+    def name(self) -> str:
+        """The name of the request: the run's name and a digest of the bound values, ``RUN@DIGEST``."""
+        return f"{self.run}@{hashlib.sha256(json_key(self.bound).encode()).hexdigest()[:12]}"
+
 
 class Requests:
     """The requests of a site."""
@@ -55,56 +65,73 @@ class Requests:
         """Return the approved request; store a new one, and raise ``NotReady`` without an approval."""
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         with lock_directory(self.directory, PATIENCE):
-            earlier = self.find(request.run)
-            if earlier is None or (earlier.bound != request.bound and earlier.decision != "waiting"):
+            stored = next(iter(self.find(request.name)), None)
+            if stored is None:
                 if len(self.waiting()) >= MOST:
                     raise NotReady(f"has {MOST} runs that wait for its administrator (rule approve)")
-                write_json(self.directory / f"{request.run}.json", asdict(request))
-            if earlier is not None and earlier.bound != request.bound:
-                changed = ", ".join(sorted({key for key, _ in earlier.bound.items() ^ request.bound.items()}))
-                if earlier.decision == "waiting":
-                    raise NotReady(f"has an earlier request of this run with another {changed} waiting (rule approve)")
-                raise NotReady(f"{earlier.decision} this run with another {changed}, and {WAITS}")
-            if earlier is not None and earlier.decision == "refused":
-                raise NotReady(f"refused the run (rule approve): {earlier.because}")
-            if earlier is None or earlier.decision == "waiting":
+                others = self.find(request.run)
+                write_json(self._path(request), asdict(request))
+                if others:
+                    changed = ", ".join(sorted({key for key, _ in others[-1].bound.items() ^ request.bound.items()}))
+                    raise NotReady(f"has an earlier request of this run with another {changed}; this one {WAITS}")
                 raise NotReady(WAITS)
-            return earlier
+            if stored.bound != request.bound:  # the digests are short enough for a collision on purpose
+                raise NotReady("has another request with the same digest (rule approve); change the recipe's title")
+            if stored.decision == "refused":
+                raise NotReady(f"refused the run (rule approve): {stored.because}")
+            if stored.decision == "waiting":
+                raise NotReady(WAITS)
+            return stored
 
-    def decide(self, run: str, decision: Literal["approved", "refused"], because: str = "") -> Request:
-        """Store the decision about a run, and return the request."""
-        self.get(run)
+    def decide(self, name: str, decision: Literal["approved", "refused"], because: str = "") -> list[Request]:
+        """Store the decision about a request, or the refusal of all requests of a run, and return the requests."""
+        self.named(name)
         with lock_directory(self.directory, PATIENCE):
             now = datetime.now(UTC).isoformat(timespec="seconds")
-            request = replace(self.get(run), decision=decision, because=because, decided=now)
-            write_json(self.directory / f"{run}.json", asdict(request))
-            return request
+            chosen = self.named(name) if decision == "refused" else [self.get(name)]
+            decided = [replace(request, decision=decision, because=because, decided=now) for request in chosen]
+            for request in decided:
+                write_json(self._path(request), asdict(request))
+            return decided
 
     def waiting(self) -> list[Request]:
         """Return the requests without a decision, the oldest first."""
-        paths = self.directory.glob("*.json") if self.directory.is_dir() else ()
-        waiting = [request for request in map(_read, paths) if request.decision == "waiting"]
-        return sorted(waiting, key=lambda request: (request.asked, request.run))
+        return [request for request in self._read("*") if request.decision == "waiting"]
 
-    def get(self, run: str) -> Request:
-        """Return the request of a run, which must exist."""
-        request = self.find(run)
-        if request is None:
-            raise UserError(run, "is not a run that asked for this site's approval; list them with `site pending KIT`")
+    def get(self, name: str) -> Request:
+        """Return the request of a name, which must be the only one."""
+        request, *others = self.named(name)
+        if others:
+            names = ", ".join(each.name for each in (request, *others))
+            raise UserError(name, f"has {len(others) + 1} requests; give the name of one: {names}")
         return request
 
-    def find(self, run: str) -> Request | None:
-        """Return the request of a run, or None."""
-        path = self.directory / f"{run}.json"
-        return _read(path) if RUN_NAME.fullmatch(run) and path.exists() else None
+    def named(self, name: str) -> list[Request]:
+        """Return the requests of a name, at least one."""
+        requests = self.find(name)
+        if not requests:
+            raise UserError(name, "is not a run that asked for this site's approval; list them with `site pending KIT`")
+        return requests
+
+    def find(self, name: str) -> list[Request]:
+        """Return the requests of a run, ``RUN``, or the one of a request's name, ``RUN@DIGEST``, the oldest first."""
+        return self._read(name if "@" in name else f"{name}@*") if NAME.fullmatch(name) else []
+
+    def _path(self, request: Request) -> Path:
+        return self.directory / f"{request.name}.json"
+
+    def _read(self, pattern: str) -> list[Request]:
+        """Return the requests whose names match a pattern, the oldest first."""
+        paths = self.directory.glob(f"{pattern}.json") if self.directory.is_dir() else ()
+        return sorted(map(_read, paths), key=lambda request: (request.asked, request.name))
 
 
 def _read(path: Path) -> Request:
     content = read_json(path, REPAIR)
     try:
         request = Request(**{**content, "added": tuple(content["added"])})
-        if request.run != path.stem or request.decision not in ("waiting", "approved", "refused"):
+        if request.name != path.stem or request.decision not in ("waiting", "approved", "refused"):
             raise TypeError
     except (KeyError, TypeError) as error:
-        raise UserError(str(path), f"is damaged; {REPAIR}") from error
+        raise UserError(str(path), f"is damaged, or of an earlier version; {REPAIR}") from error
     return request
