@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting.pld import PLDAccountant
 from tests.commands import output_of
 from tests.distributed.site_owners import FIRST, SECOND, key_of, prepare_owner, provision_owners, submit
 from tests.federation.kit_sites import open_trust
@@ -36,7 +38,7 @@ def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return provision_owners(tmp_path_factory.mktemp("owners") / "kits")
 
 
-RULES = ("require", "methods", "sets", "rounds", "epochs", "hours", "processor_hours", "epsilon")
+RULES = ("require", "methods", "sets", "rounds", "epochs", "hours", "processor_hours", "epsilon", "delta")
 PRIVACY = {"clip": 1.0, "delta": 1e-3}
 
 Owner = Callable[[str | None], Kit]
@@ -71,10 +73,11 @@ def test_commented_rules_are_valid_with_and_without_the_comments(tmp_path: Path)
         line.removeprefix("# ") for line in policy_text().splitlines() if line.startswith("# ") and ": " in line
     ]
     rules = [line for line in commented if line.split(":")[0] in RULES]
-    assert len(rules) == 8
+    assert len(rules) == 9
     policy_path(tmp_path).write_text(policy_text() + "\n".join(rules))
     policy = read_policy(tmp_path, "A")
     assert policy is not None
+    assert (policy.epsilon, policy.delta) == (16, 1e-5)
     assert (policy.require, policy.rounds, policy.hours) == (("secure", "noise"), 100, 48)
 
 
@@ -152,6 +155,10 @@ def test_permission_for_plain_runs_contradicts_the_rule_for_secure_sums(
         ("require", "[noise]", {"training__privacy": {**PRIVACY, "noise": 0.0}}, "training.privacy"),
         ("epsilon", "3.9", {"training__privacy": {**PRIVACY, "epsilon": 4.0}}, "4"),
         ("epsilon", "3.9", {"privacy": {"epsilon": 4.0, "delta": 1e-3}}, "4"),
+        ("epsilon", "1", {"training__privacy": {**PRIVACY, "noise": 0.5}}, "training.privacy"),
+        ("delta", "1.0e-5", {"training__privacy": {**PRIVACY, "epsilon": 4.0, "delta": 0.9}}, "0.9"),
+        ("delta", "1.0e-5", {"privacy": {"epsilon": 4.0, "delta": 1e-3}}, "0.001"),
+        ("require", "noise", {"training__privacy": {**PRIVACY, "noise": 1e-9}}, "1000"),
         ("least_sites", "4", {}, "3"),
         ("least_sites", "3", {"federation__participation": 0.5}, "2"),
         ("operators", f"{{{SECOND}: any}}", {}, FIRST),
@@ -165,6 +172,32 @@ def test_each_rule_refuses_a_run_that_breaks_it_before_data_is_opened(
     assert accept(owner("format: 1"), submission).job.run == "run-1"
     with failed(NotReady, "rule", rule, keyword):
         accept(owner(f"format: 1\n{rule}: {value}"), submission)
+
+
+@pytest.mark.parametrize("rules", [{"epsilon": 8.0}, {"require": "noise"}])
+def test_rules_for_noise_bound_delta_and_the_epsilon_of_a_noise_multiplier(rules: dict[str, Any], sets: Sets) -> None:
+    def broken(privacy: dict[str, Any], **more: Any) -> list[str]:
+        recipe = recipe_of(tree(sets, "fedavg", training__privacy={"clip": 1.0, **privacy}))
+        return [rule for rule, _ in broken_rules(Policy(format=1, **rules, **more), recipe, [])]
+
+    assert broken({"epsilon": 1.0, "delta": 1e-5}) == []
+    assert broken({"epsilon": 1.0, "delta": 2e-5}) == ["delta"]
+    assert broken({"epsilon": 1.0, "delta": 2e-5}, delta=2e-5) == []
+    assert broken({"noise": 1.0, "delta": 1e-5}) == []
+    for noise in (1e-3, 1e-9, 1e-200):
+        assert broken({"noise": noise, "delta": 1e-5}) == list(rules)
+
+
+def test_epsilon_of_a_noise_multiplier_counts_at_the_delta_of_the_rules(sets: Sets) -> None:
+    """Six steps with the rate 0.1; at the lower δ of the recipe their ε is higher."""
+    privacy = {"clip": 1.0, "noise": 1.0, "delta": 1e-9}
+    recipe = recipe_of(tree(sets, "fedavg", training__privacy=privacy))
+    accountant = PLDAccountant()
+    accountant.compose(PoissonSampledDpEvent(0.1, GaussianDpEvent(1.0)), 6)
+    epsilon = accountant.get_epsilon(1e-7)
+    limits = (1.01 * epsilon, 0.99 * epsilon)
+    broken = [dict(broken_rules(Policy(format=1, epsilon=limit, delta=1e-7), recipe, [])) for limit in limits]
+    assert [list(rules) for rules in broken] == [[], ["epsilon"]]
 
 
 def test_secure_sums_that_close_with_fewer_sites_break_the_rule(sets: Sets) -> None:

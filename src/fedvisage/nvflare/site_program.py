@@ -201,7 +201,7 @@ class SiteProgram:
                 strangers=people.strangers[name] if people else None,
                 unseen=site.unseen,
                 trust=trust,
-                account=SiteAccount(state, accepted.policy.epsilon),
+                account=SiteAccount(state, accepted.policy.epsilon, accepted.policy.delta),
             )
             worker.workspace.on_batch = lambda *_: accepted.check_time()
             orders = (tensors.extent for tensors in worker.workspace.accepted.values())

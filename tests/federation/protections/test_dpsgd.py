@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
 from dp_accounting.rdp import RdpAccountant
 from safetensors.torch import load_file
 from scipy.stats import norm
@@ -27,6 +28,7 @@ from fedvisage.federation.batch import Batch
 from fedvisage.federation.privacy.accountant import (
     BudgetSpent,
     Charge,
+    Relation,
     costs_from_table,
     joint_cost,
     table_of,
@@ -295,7 +297,7 @@ def test_the_runs_of_a_site_share_one_account(tmp_path: Path) -> None:
     allowance = Allowance(Budget(1.01 * epsilon, 1e-3), "tight")
 
     def release(run: str, limit: float | None = None) -> None:
-        log = Releases(tmp_path / run / "releases", account=SiteAccount(tmp_path, limit))
+        log = Releases(tmp_path / run / "releases", account=SiteAccount(tmp_path, limit, 1e-3))
         log.release("r", lambda draws: {"value": draws.normal((2,))}, [charge], allowance, SystemDraws())
 
     release("first")
@@ -312,7 +314,7 @@ def test_the_runs_of_a_site_share_one_account(tmp_path: Path) -> None:
 
 def test_releases_of_other_kinds_count_across_runs_by_the_rule_of_the_site_alone(tmp_path: Path) -> None:
     charge = Charge("r", "gaussian", 1.0, 1e-5, "add-remove", 1.0, 4.0)
-    (sampled,) = steps_of(2.0, 0.5, 5)  # about another unit, so it never adds to the others
+    (sampled,) = steps_of(2.0, 0.5, 5)  # about another unit
 
     def release(run: str, limit: float | None) -> None:
         log = Releases(tmp_path / run / "releases", account=SiteAccount(tmp_path, limit))
@@ -322,9 +324,32 @@ def test_releases_of_other_kinds_count_across_runs_by_the_rule_of_the_site_alone
     people.release("r", lambda draws: {}, [sampled], Allowance(Budget(99.0, 1e-3), "tight"), SystemDraws())
     release("first", None)
     release("second", None)
-    with failed(BudgetSpent, "rule epsilon", "ε 3"):
-        release("third", 2.9)
-    release("third", 3.0)
+    # By basic composition each unit has half of δ. Three releases with σ 4 equal one with 4/√3.
+    total = get_epsilon_gaussian(4 / math.sqrt(3), 0.5e-5) + tight_epsilon([sampled], 0.5e-5)
+    with failed(BudgetSpent, "rule epsilon", f"ε {total:.4g} at δ 1e-05"):
+        release("third", 0.999 * total)
+    release("third", 1.001 * total)
+
+
+@pytest.mark.parametrize("second", [("add-remove", 1.0, 0.99), ("image", 8.0, 1e-5), ("paper", 8.0, 1e-5)])
+def test_delta_and_relation_that_an_operator_chooses_do_not_evade_the_rule_of_the_site(
+    second: tuple[Relation, float, float], tmp_path: Path
+) -> None:
+    first: tuple[Relation, float, float] = ("add-remove", 8.0, 1e-5)
+    logs = []
+    for relation, epsilon, delta in (first, second):
+        sigma = standard_deviation(Budget(epsilon, delta), 1.0)
+        charge = Charge("r", "gaussian", epsilon, delta, relation, 1.0, sigma)
+        log = Releases(tmp_path / f"{relation}-{delta}" / "releases", account=SiteAccount(tmp_path, 8.0))
+        logs.append(partial(log.release, "r", lambda draws: {}, [charge], Allowance(Budget(epsilon, delta), "tight")))
+    logs[0](SystemDraws())
+    with failed(BudgetSpent, "rule epsilon"):
+        logs[1](SystemDraws())
+
+
+@pytest.mark.parametrize("multiplier", [1e-9, 1e-200])
+def test_too_little_noise_for_a_finite_figure_costs_infinity(multiplier: float) -> None:
+    assert tight_epsilon(steps_of(multiplier, 0.5, 5), 1e-5) == math.inf
 
 
 def test_a_run_ends_before_the_round_that_a_site_cannot_pay(sets: Sets, tmp_path: Path, private_run: Path) -> None:
@@ -334,7 +359,7 @@ def test_a_run_ends_before_the_round_that_a_site_cannot_pay(sets: Sets, tmp_path
 
     def with_limit(workers: Sequence[SiteWorker]) -> LocalTransport:
         for worker in workers:
-            account = SiteAccount(tmp_path, limit)
+            account = SiteAccount(tmp_path, limit, PRIVACY["delta"])
             worker.releases = Releases(worker.releases.directory, worker.store.owner, account)
         return LocalTransport(workers)
 

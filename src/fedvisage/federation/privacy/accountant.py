@@ -135,16 +135,22 @@ def _sampled_epsilon(charges: Sequence[Charge], delta: float) -> float:
 
 @functools.cache
 def _epsilon_of_steps(steps: tuple[tuple[tuple[float, float], int], ...], delta: float) -> float:
-    """Return an upper bound of ε for numbers of steps, each with a noise multiplier and a rate of sampling."""
+    """Return an upper bound of ε for numbers of steps, each with a noise multiplier and a rate of sampling.
+
+    It is infinite for noise so low that losses exceed the largest number.
+    """
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
     from dp_accounting.pld import PLDAccountant
 
-    losses = [times / multiplier**2 for (multiplier, _), times in steps]
-    reach = math.fsum(losses) / 2 + TAILS * math.sqrt(math.fsum(losses))
-    accountant = PLDAccountant(value_discretization_interval=max(SAMPLED_STEP, reach / MOST_STEPS))
-    for (multiplier, rate), times in steps:
-        accountant.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(multiplier)), times)
-    return float(accountant.get_epsilon(delta))
+    try:
+        losses = [times / multiplier**2 for (multiplier, _), times in steps]
+        reach = math.fsum(losses) / 2 + TAILS * math.sqrt(math.fsum(losses))
+        accountant = PLDAccountant(value_discretization_interval=max(SAMPLED_STEP, reach / MOST_STEPS))
+        for (multiplier, rate), times in steps:
+            accountant.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(multiplier)), times)
+        return float(accountant.get_epsilon(delta))
+    except ArithmeticError:
+        return math.inf
 
 
 def sampled_noise_multiplier(epsilon: float, delta: float, rate: float, steps: int) -> float:

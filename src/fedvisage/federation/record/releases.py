@@ -12,8 +12,10 @@ parallel.
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -33,6 +35,7 @@ from fedvisage.federation.privacy.accountant import (
     joint_cost,
     new_charges,
     table_of,
+    tight_epsilon,
 )
 from fedvisage.federation.privacy.mechanisms import Budget, Draws
 from fedvisage.federation.record import store
@@ -79,7 +82,9 @@ class Allowance:
 class SiteAccount:
     """The account of a site over all runs between organisations; simulations have one per run.
 
-    All releases about the same unit in the logs of the site's runs count together, whatever data they used.
+    Releases in the logs of the site's runs count together, whatever data they used. Under the site's own limit, the
+    costs of releases about different units add up, each unit's at an equal share of δ. This is conservative: it is the
+    basic composition for an image or person that all these units contain. Without a limit, the same unit alone counts.
     """
 
     runs: Path
@@ -87,9 +92,11 @@ class SiteAccount:
     limit: float | None = None
     """The ε over all runs that the site's administrator allows; None: that of the present run, for releases about
     people."""
+    delta: float = 1e-5
+    """The δ at which this limit holds, whatever the recipes state."""
 
     @contextmanager
-    def open(self, own: Path, relation: Relation) -> Iterator[list[Charge]]:
+    def open(self, own: Path) -> Iterator[list[Charge]]:
         """Return the charges of the other runs, and keep these from charging until the end of the context."""
         with (self.runs / ".people.lock").open("a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -98,8 +105,7 @@ class SiteAccount:
                 if path.parent != own:
                     run = path.parent.parent.name
                     rows = _parse(path.read_bytes().rpartition(b"\n")[0], path)
-                    same = (charge for charge in rows if charge.relation == relation)
-                    charges += [replace(charge, release=f"{run}, {charge.release}") for charge in same]
+                    charges += [replace(charge, release=f"{run}, {charge.release}") for charge in rows]
             yield charges
 
 
@@ -194,14 +200,21 @@ class Releases:
         if account is None or not fresh or not (account.limit or fresh[0].rate):
             yield
             return
-        limit = account.limit or allowance.total.epsilon
-        with account.open(self.directory, fresh[0].relation) as others:
-            cost = joint_cost([*others, *own, *fresh], allowance.total.delta)
-            epsilon = cost.tight_epsilon if allowance.count == "tight" else cost.epsilon
+        limit, delta = allowance.total.epsilon, allowance.total.delta
+        if account.limit:
+            limit, delta = account.limit, account.delta
+        with account.open(self.directory) as others:
+            by_relation = defaultdict[Relation, list[Charge]](list)
+            for charge in (*others, *own, *fresh):
+                if account.limit or charge.relation == fresh[0].relation:
+                    by_relation[charge.relation].append(charge)
+            share = delta / len(by_relation)
+            epsilon = math.fsum(tight_epsilon(charges, share) for charges in by_relation.values())
             if epsilon > limit * (1 + 1e-9):
                 raise BudgetSpent(
-                    f"{fresh[0].release}: would raise the cost of all runs of this site to ε {epsilon:.4g}, and the "
-                    f"limit is {limit:g}; nothing was released; its administrator can allow more by the rule epsilon"
+                    f"{fresh[0].release}: would raise the cost of all runs of this site to ε {epsilon:.4g} at δ "
+                    f"{delta:g}, and the limit is {limit:g}; nothing was released; its administrator can allow more by "
+                    "the rule epsilon"
                 )
             yield
 

@@ -84,11 +84,10 @@ def accept_run(kit: Path, site: str, settings: Mapping[str, str], submission: Su
     added = [] if policy is None else new_members(policy, job.recipe, site)
     request: Request | None = None
     if policy is not None:
-        refusal = refuse_signatures(policy, signer, second)
-        broken = [refusal] if refusal else []
-        broken += broken_rules(policy, job.recipe, [each.name for each in sets])
-        if broken:
-            rule, reason = broken[0]
+        names = [each.name for each in sets]
+        broken = refuse_signatures(policy, signer, second) or next(broken_rules(policy, job.recipe, names), None)
+        if broken is not None:
+            rule, reason = broken
             raise NotReady(f"refuses the run by its rule {rule}: {reason}")
         if policy.approve == "ask" or added:
             assert signer is not None  # the rule operators requires one

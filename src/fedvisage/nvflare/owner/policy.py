@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -22,6 +23,9 @@ POLICY = "policy.yaml"
 FORMAT = 1
 ANY = "any"
 """In place of a fingerprint: any key that the federation's authority certifies under this name."""
+
+LARGEST_EPSILON = 1000.0
+"""Most ε of a recipe with ``require: noise``, without the rule ``epsilon``; more is hardly noise."""
 
 Keys = dict[str, Annotated[str, Field(pattern=r"^(sha256:[0-9a-f]{64}|any)$")]]
 """Fingerprints of keys, or ``any``, by the names of their owners."""
@@ -58,6 +62,9 @@ class Policy(Section):
     (``training.privacy``)."""
     epsilon: float | None = Field(None, gt=0)
     """Most ε that the releases of all runs together may cost; default: the ε of each run's recipe."""
+    delta: float = Field(1e-5, gt=0, lt=1)
+    """The δ at which ``epsilon`` counts, and most δ of a recipe; applies with ``epsilon``, ``require: noise``, or if
+    given."""
     least_sites: int = Field(2, ge=1)
     """Least number of sites of a run, this one included. Without ``require: secure`` and ``members`` the server could
     invent the others."""
@@ -65,6 +72,11 @@ class Policy(Section):
     """Most runs in seven days; a run that continues counts once."""
     approve: Literal["ask", "always"] = "always"
     """``ask``: each run waits for ``fedvisage site approve``."""
+
+    @property
+    def bounds_noise(self) -> bool:
+        """Whether the rules bound ε and δ of a recipe."""
+        return self.epsilon is not None or "noise" in self.require or "delta" in self.model_fields_set
 
     @property
     def pins(self) -> Keys:
@@ -168,13 +180,31 @@ def broken_rules(policy: Policy, recipe: Recipe, sets: Sequence[str]) -> Iterato
         yield "require", "only secure sums are accepted; set federation.secure"
     if "noise" in policy.require and (training.privacy is None or training.privacy.noise == 0):
         yield "require", "only updates with this site's noise are accepted; set training.privacy"
-    for privacy in (training.privacy, recipe.privacy):
-        if policy.epsilon is not None and privacy is not None and (privacy.epsilon or 0) > policy.epsilon:
-            yield "epsilon", f"at most {policy.epsilon:g} is accepted, the recipe has {privacy.epsilon:g}"
+    for place, epsilon, delta in _budgets(recipe, policy.delta) if policy.bounds_noise else ():
+        if policy.epsilon is not None and epsilon > policy.epsilon:
+            yield "epsilon", f"at most {policy.epsilon:g} is accepted, {place} of the recipe costs {epsilon:.4g}"
+        elif "noise" in policy.require and epsilon > LARGEST_EPSILON:
+            yield "require", f"noise of at most ε {LARGEST_EPSILON:g} is accepted, {place} costs {epsilon:.4g}"
+        if delta > policy.delta:
+            yield "delta", f"at most {policy.delta:g} is accepted, {place} of the recipe has {delta:g}"
     sites = federation.asks(len(recipe.data.sites))
     sites = sites if federation.secure is None else federation.secure.sites_needed(sites)
     if sites < policy.least_sites:
         yield "least_sites", f"{policy.least_sites} sites are required, and a round of the recipe can have {sites}"
+
+
+def _budgets(recipe: Recipe, at_delta: float) -> Iterator[tuple[str, float, float]]:
+    """Yield place, ε and δ of a recipe's noise at the sites; if it states no ε, the ε of its noise at a given δ."""
+    from fedvisage.federation.protections.dpsgd import step_noise  # with torch
+
+    people = recipe.training.privacy
+    if people is not None and people.delta is not None and people.noise != 0:
+        epsilon = people.epsilon
+        if epsilon is None and (noised := step_noise(recipe)) is not None:
+            epsilon = replace(noised, delta=at_delta).charge("all visits", noised.visits).epsilon
+        yield "training.privacy", epsilon or 0.0, people.delta
+    if recipe.privacy.epsilon is not None and recipe.privacy.delta is not None:
+        yield "privacy", recipe.privacy.epsilon, recipe.privacy.delta
 
 
 def results_of(policy: Policy, recipe: Recipe, site: str, sets: Sequence[str]) -> dict[str, str]:
@@ -218,6 +248,7 @@ approve: always
 
 # require: [secure, noise] # only runs whose uploads the server sees as a sum, and that add noise here
 # epsilon: 16              # most ε of the releases of all runs
+# delta: 1.0e-5            # the δ at which this ε counts, and most δ of a recipe
 # methods: [fedpad]        # names, as in `fedvisage methods`
 # sets: [bank 2026]        # names of this site's prepared sets, as in their set.json
 # rounds: 100              # most rounds of a run
