@@ -200,6 +200,25 @@ def test_epsilon_of_a_noise_multiplier_counts_at_the_delta_of_the_rules(sets: Se
     assert [list(rules) for rules in broken] == [[], ["epsilon"]]
 
 
+@pytest.mark.parametrize(
+    ("rule", "key", "changes"),
+    [
+        ("noise", "training.privacy", {"method__name": "fedgpad"}),
+        ("noise", "evaluation.threshold", {"evaluation__threshold": "source-train-eer", "evaluation__every": 0}),
+        ("secure", "federation.secure", {"method__name": "scaffold", "federation__secure": True}),
+        ("secure", "training.statistics", {"training__statistics": "exact", "federation__secure": True}),
+    ],
+)
+def test_protection_that_the_method_or_another_setting_defeats_is_refused(
+    rule: str, key: str, changes: dict[str, Any], kits: Path, owner: Owner, sets: Sets, tmp_path: Path
+) -> None:
+    """The operator left out the check of its command."""
+    if rule == "noise":
+        changes = {**changes, "training__privacy": {**PRIVACY, "epsilon": 4.0}}
+    with refused(f"recipe.{key}"):
+        accept(owner(f"format: 1\nrequire: {rule}\ndelta: 1.0e-3"), submit(kits, sets, tmp_path, **changes))
+
+
 def test_secure_sums_that_close_with_fewer_sites_break_the_rule(sets: Sets) -> None:
     """Of five sites two thirds must finish: four."""
     content = tree(sets, federation={"secure": True})
@@ -422,6 +441,12 @@ def test_command_writes_rules_and_checks_a_recipe_against_them(
     (rounds,) = [line for line in output.splitlines() if "rounds" in line and "2" in line]
     assert "3" in rounds
     assert "C" in next(line for line in output.splitlines() if "members" in line)
+    recipe.write_text(
+        yaml.safe_dump(tree(sets, training__local={"epochs": 1}, training__privacy=PRIVACY | {"noise": 1.0}))
+    )
+    code, _, error = command("site", "policy", str(site.path), str(recipe))
+    assert code == 2
+    check_output(error, "recipe.training.local", "batches")
     prepare_owner(site.path, tmp_path / "data", tmp_path / "state", "format: 1\nround: 2")
     code, _, error = command("site", "policy", str(site.path))
     assert code == 2

@@ -16,7 +16,7 @@ from cryptography import x509
 
 from fedvisage.base.errors import plain_line
 from fedvisage.data.prepared import Manifest, read_manifest
-from fedvisage.federation.protections.compatible import check_real
+from fedvisage.federation.protections.compatible import check_protection, check_real
 from fedvisage.methods import find
 from fedvisage.nvflare.certificates import certificates_in, credentials_in, fingerprint_of, name_of
 from fedvisage.nvflare.greeting import VERSIONS
@@ -79,6 +79,7 @@ def accept_run(kit: Path, site: str, settings: Mapping[str, str], submission: Su
     if REHEARSAL in settings:  # all members are processes of one user
         return AcceptedRun(job, requests)
     check_real(job.recipe)  # also if the operator's command did not
+    check_protection(job.recipe, find(job.recipe.method))
     policy = read_policy(kit, site)
     sets = [read_manifest(path) for path in sets_at_site(job.recipe, settings)]
     added = [] if policy is None else new_members(policy, job.recipe, site)

@@ -14,6 +14,7 @@ from fedvisage.base.errors import UserError, plain_line
 from fedvisage.base.files import flatten, read_json, write_atomically
 from fedvisage.data.prepared import read_manifest
 from fedvisage.datasets.sources import without_part
+from fedvisage.federation.protections.compatible import check_protection
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.methods import find, read_method
 from fedvisage.nvflare.certificates import certificates_in, credentials_in, fingerprint_of
@@ -58,6 +59,7 @@ class SiteFiles:
         rows = [{"rule": rule, "value": _short(value)} for rule, value in policy if value is not None]
         if recipe is None:
             return rows
+        check_protection(recipe, find(recipe.method))
         names = [] if self.data is None else [read_manifest(Path(without_part(self.data)[0].strip())).name]
         results = results_of(policy, recipe, self.name, names)
         return [row | {"result": results.get(row["rule"], "met")} for row in rows]
