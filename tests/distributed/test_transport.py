@@ -3,10 +3,11 @@
 from typing import Any, Self
 
 import pytest
+import torch
 from nvflare.apis.signal import Signal
 from nvflare.collab.api.exceptions import CollabCallError, RunAborted
 
-from fedvisage.federation.wire.message import Order
+from fedvisage.federation.wire.message import Message, Order
 from fedvisage.nvflare import transport
 from fedvisage.nvflare.transport import CollabTransport
 from fedvisage.recipe import Federation
@@ -91,6 +92,50 @@ def test_site_without_a_commit_returns_to_the_checkpoints_generation() -> None:
     transport_to_site.close()
     assert proxy.calls == [("restore", 3), ("train", 4), ("commit", 4), ("restore", 3), ("train", 6)]
     assert lines[0] == "A did not commit round 4: OSError at the site"
+
+
+class Committing(Proxy):
+    """A site that answers every commit with the same values."""
+
+    def __init__(self, values: Message) -> None:
+        super().__init__(99)
+        self.values = values
+
+    def commit(self, generation: int) -> Any:
+        return transport.pack_reply(self.values, "")
+
+
+@pytest.mark.parametrize(
+    "generation",
+    [
+        torch.tensor(float("nan")),
+        torch.tensor(float("inf")),
+        torch.tensor(1 + 1j),
+        torch.tensor(1.0),
+        torch.tensor([1]),
+        torch.tensor(-1),
+        torch.tensor(2),
+        torch.tensor(2**62),
+    ],
+    ids=str,
+)
+def test_site_with_an_impossible_generation_did_not_commit(generation: torch.Tensor) -> None:
+    proxy = Committing({"generation": generation})
+    transport_to_site = CollabTransport(("A",), [proxy], Federation(deadline=5.0), lambda: False)
+    transport_to_site.restore({"A": 0})
+    assert transport_to_site.commit(1) == {"A": 0}
+    assert transport_to_site.uncommitted == {"A": "refused: generation: must be one int64 from 0 to 1"}
+    transport_to_site.close()
+
+
+def test_earlier_generation_of_a_site_is_accepted() -> None:
+    transport_to_site = CollabTransport(
+        ("A",), [Committing({"generation": torch.tensor(3)})], Federation(deadline=5.0), lambda: False
+    )
+    transport_to_site.restore({"A": 3})
+    assert transport_to_site.commit(4) == {"A": 3}
+    assert transport_to_site.uncommitted == {}
+    transport_to_site.close()
 
 
 class Pending(Proxy):

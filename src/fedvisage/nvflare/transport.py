@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import torch
 from nvflare.apis.signal import Signal
 from nvflare.collab.api.exceptions import CollabCallError, RunAborted
 
@@ -82,6 +83,14 @@ def unpack_reply(site: str, parcel: object) -> Reply:
     if failure:
         return Reply(site, None, failure[:LONGEST], ticket, spent=words.get("spent") is True)
     return Reply(site, tensors, ticket=ticket)
+
+
+def _generation_of(reply: Reply, newest: int) -> int:
+    """Return the generation that a site has committed; refuse a reply without a possible one."""
+    value = (reply.message or {}).get("generation")
+    if value is None or value.dtype != torch.int64 or value.ndim or not 0 <= int(value) <= newest:
+        raise RefusedMessage("generation", f"must be one int64 from 0 to {newest}")
+    return int(value)
 
 
 def _open_parcel(parcel: object, allowed: frozenset[str]) -> tuple[dict[str, Any], Message]:
@@ -171,14 +180,14 @@ class CollabTransport:
         """
         uncommitted, taking_part = dict[str, str](), self._here.keys() - self._behind - self.absent
         for name, reply in self._side_by_side(self.names, lambda name: self._commit(name, generation)):
-            committed = None if reply.message is None else reply.message.get("generation")
-            if committed is not None and committed.numel() == 1:
-                self._generations[name] = int(committed)
-            else:
+            try:
+                self._generations[name] = _generation_of(reply, generation)
+            except RefusedMessage as error:
+                reason = reply.failure or f"refused: {error}"
                 self._behind.add(name)
                 if name in taking_part:
-                    uncommitted[name] = reply.failure or "sent no generation"
-                self._say(f"{name} did not commit round {generation}: {reply.failure}")
+                    uncommitted[name] = reason
+                self._say(f"{name} did not commit round {generation}: {reason}")
         self.uncommitted = uncommitted
         return dict(self._generations)
 
