@@ -31,16 +31,19 @@ from fedvisage.nn import optimizers
 from fedvisage.nn.losses.spreadout import positive_hinge, spreadout
 from fedvisage.recipe import Recipe, Section
 
+MOST_CENTRES = 8192
+"""Default number of centres per site in the regulariser: it compares all pairs, and a site can send any number."""
+
 
 class Spreadout(Section):
-    """The weight λ and the margin v of the regulariser, and the number of centres per site in it (default: all)."""
+    """The weight λ and the margin v of the regulariser, and the number of centres per site in it."""
 
     weight: float = Field(10.0, ge=0)
     """Weight λ of the regulariser."""
     margin: float = Field(0.9, gt=0, le=2)
     """Margin v of the regulariser."""
     sampled: int | None = Field(None, ge=1)
-    """Number of centres per site in the regulariser; all by default."""
+    """Number of centres per site in the regulariser; by default all, but at most 8,192."""
 
 
 class Options(face.CosFaceOptions):
@@ -93,8 +96,8 @@ def program(settings: Callable[[Recipe], Spreadout]) -> Callable[[Server], Itera
 
 def spread_centres(s: Server, centres: Mapping[str, Tensor], options: Spreadout) -> dict[str, Tensor]:
     """Take one step down the regulariser, over the sampled number of centres per site."""
-    training = s.recipe.training
-    sampled_rows = {name: _sample_centres(s, name, len(value), options.sampled) for name, value in centres.items()}
+    training, wanted = s.recipe.training, options.sampled or MOST_CENTRES
+    sampled_rows = {name: _sample_centres(s, name, len(value), wanted) for name, value in centres.items()}
     stacked = torch.cat([centres[name][rows] for name, rows in sampled_rows.items()]).requires_grad_()
     counts = torch.tensor([len(rows) for rows in sampled_rows.values()])
     owners = torch.repeat_interleave(torch.arange(len(sampled_rows)), counts)
@@ -108,8 +111,8 @@ def spread_centres(s: Server, centres: Mapping[str, Tensor], options: Spreadout)
     }
 
 
-def _sample_centres(s: Server, name: str, count: int, wanted: int | None) -> Tensor:
-    if wanted is None or wanted >= count:
+def _sample_centres(s: Server, name: str, count: int, wanted: int) -> Tensor:
+    if wanted >= count:
         return torch.arange(count)
     return torch.randperm(count, generator=s.rng("spreadout", name))[:wanted].sort().values
 
