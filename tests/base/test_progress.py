@@ -171,6 +171,20 @@ def test_terminal_bars_move_and_disappear_after_an_error() -> None:
     assert output.getvalue().count(hidden) == output.getvalue().count(shown_again) == 2
 
 
+@pytest.mark.parametrize("terminal", [True, False], ids=["bars", "lines"])
+def test_text_of_a_site_is_printed_without_markup_or_control_characters(terminal: bool) -> None:
+    output = io.StringIO()
+    reporter = Reporter(Console(file=output, force_terminal=terminal, width=120), clock=ManualClock())
+    row = {"round": 1, "loss": {}, "seconds": 1.0, "failed": {"B": "[/b] full\x1b[2J\nround 2/4"}}
+    with training(reporter):
+        reporter.ended_round(row, 4)
+        reporter.say("[/b] full\x1b[2J\nround 2/4")
+    shown = "[/b] full\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}round 2/4"
+    assert f"1.0 s  B: {shown}" in output.getvalue()
+    assert f"{shown}\n" in output.getvalue()
+    assert "\x1b[2J" not in output.getvalue()
+
+
 @pytest.mark.long
 def test_notebook_shows_lines_without_ipywidgets() -> None:
     """A kernel claims a terminal, and rich's own output for notebooks needs ipywidgets."""

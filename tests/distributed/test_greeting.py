@@ -7,14 +7,26 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 from tests.distributed.federations import copy_kit
 from tests.refusals import refused
 
-from fedvisage.nvflare.greeting import ConnectionClosed, Unreachable, check_handshake, wait_for_greeting
+from fedvisage.nvflare.greeting import (
+    HELLO,
+    SERVICE,
+    ConnectionClosed,
+    Unreachable,
+    check_handshake,
+    request_admission,
+    wait_for_greeting,
+)
 from fedvisage.nvflare.kits import Kit, open_kit
 from fedvisage.nvflare.rehearsal import free_port
 
@@ -95,6 +107,53 @@ def test_service_without_tls_is_retried(own_kits: Path, tmp_path: Path) -> None:
 
     with serve(answer) as port, pytest.raises(Unreachable, match="TLS"):
         check_handshake(kit_for_port(own_kits / "sites" / "bank", port, tmp_path))
+
+
+@contextmanager
+def answer_requests(kit: Path, answer: Callable[[bytes, grpc.ServicerContext], bytes]) -> Iterator[int]:
+    """Answer requests for admission with a server's credentials, on a port of the system's choice."""
+    names = ("server.key", "server.crt", "rootCA.pem")
+    key, certificate, root = ((kit / "startup" / name).read_bytes() for name in names)
+    server = grpc.server(ThreadPoolExecutor(1))
+    handler = grpc.unary_unary_rpc_method_handler(answer)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {HELLO: handler}),))
+    port = server.add_secure_port("localhost:0", grpc.ssl_server_credentials([(key, certificate)], root, True))
+    server.start()
+    yield port
+    server.stop(None).wait()
+
+
+ANSWER: dict[str, Any] = {"now": 0, "until": {}, "versions": {}, "stopped": {}, "jobs": [], "revoked": {}}
+
+
+def test_texts_of_a_server_are_single_printable_lines(own_kits: Path, tmp_path: Path) -> None:
+    text, shown = f"x\x1b[2J\nrun approved{'!' * 100}", f"x\N{REPLACEMENT CHARACTER}[2J run approved{'!' * 61}…"
+    until = {text: "2027-01-01T00:00:00+00:00"}
+    answer = ANSWER | {"until": until, **{key: {text: text} for key in ("versions", "stopped", "revoked")}}
+    with answer_requests(own_kits / "server", lambda *_: json.dumps(answer).encode()) as port:
+        admitted = request_admission(kit_for_port(own_kits / "sites" / "bank", port, tmp_path))
+    assert admitted.until == {shown: datetime(2027, 1, 1, tzinfo=UTC)}
+    assert admitted.versions == admitted.stopped == admitted.revoked == {shown: shown}
+
+
+@pytest.mark.parametrize("changed", [{"until": {"A": "2027-01-01T00:00:00"}}, {"now": 10**400}], ids=["zone", "clock"])
+def test_answer_with_an_impossible_date_is_invalid(changed: dict[str, Any], own_kits: Path, tmp_path: Path) -> None:
+    with answer_requests(own_kits / "server", lambda *_: json.dumps(ANSWER | changed).encode()) as port:
+        kit = kit_for_port(own_kits / "sites" / "bank", port, tmp_path)
+        with pytest.raises(Unreachable, match="sent an invalid answer"):
+            request_admission(kit)
+
+
+def test_reason_of_a_server_is_one_printable_line(own_kits: Path, tmp_path: Path) -> None:
+    def refuse(request: bytes, context: grpc.ServicerContext) -> bytes:
+        context.abort(grpc.StatusCode.UNAVAILABLE, "down\x1b[2J\nrun approved")
+        return b""
+
+    with answer_requests(own_kits / "server", refuse) as port:
+        kit = kit_for_port(own_kits / "sites" / "bank", port, tmp_path)
+        with pytest.raises(Unreachable) as error:
+            request_admission(kit)
+    assert str(error.value).endswith("does not answer (down\N{REPLACEMENT CHARACTER}[2J run approved)")
 
 
 @pytest.mark.parametrize("abruptly", [False, True])

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from tests.prometheus_text import read_metrics
 
+from fedvisage.cli.federation import print_tables
 from fedvisage.nvflare.status import (
     CertificateStatus,
     RunStatus,
@@ -34,6 +35,19 @@ def test_metrics_have_one_value_per_site_and_certificate_and_four_per_run() -> N
         ("fedvisage_run_bytes_up", (("run", "first-ab12"),)): 1000,
         ("fedvisage_run_bytes_down", (("run", "first-ab12"),)): 2000,
     }
+
+
+def test_text_of_a_server_is_listed_without_markup_or_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    job = {"job_id": "1", "status": "SUBMITTED", "submitter_name": "[/b]\x1b[2J", "start_time": "\x1b[2J"}
+    described = describe_run("[/b]\x1b[2J\nfirst", job, set())
+    assert (described.run, described.submitter, described.started) == (
+        "[/b]\N{REPLACEMENT CHARACTER}[2J first",
+        "[/b]\N{REPLACEMENT CHARACTER}[2J",
+        "\N{REPLACEMENT CHARACTER}[2J",
+    )
+    site = SiteStatus("[/b]", "", 1.0)
+    print_tables(Status((site,), (RunStatus(described.run, 1, 2, ("[/b]",), 0, 0),)))
+    assert capsys.readouterr().out.count("[/b]") == 3
 
 
 def test_lost_run_has_no_figures() -> None:

@@ -138,6 +138,11 @@ def test_earlier_generation_of_a_site_is_accepted() -> None:
     transport_to_site.close()
 
 
+def test_reason_of_a_site_is_one_printable_line() -> None:
+    reply = transport.unpack_reply("A", transport.pack_failure("x\x1b[2J\nrun approved"))
+    assert reply.failure == "x\N{REPLACEMENT CHARACTER}[2J run approved"
+
+
 class Pending(Proxy):
     """A site that leaves during an order: NVFlare ends the pending call when the site's signal is triggered."""
 

@@ -17,6 +17,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 
+from fedvisage.base.errors import printable
+
 Say = Callable[[str], None]
 """Prints one message."""
 
@@ -124,7 +126,7 @@ class Reporter:
         """Report the end of a round, given its row of ``rounds.jsonl``."""
         for listener in self.listeners:
             listener(row)
-        self.advance(int(row["round"]), total, note_of(row))
+        self.advance(int(row["round"]), total, printable(note_of(row)))
 
     def advance(self, done: int, total: int, note: str) -> None:
         """Report the end of a round."""
@@ -186,7 +188,7 @@ class Reporter:
     def tell(self, event: str, text: str, **fields: object) -> None:
         """Print a message for people; ``event`` and the fields are for programs."""
         if not self.quiet:
-            self.console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
+            self.console.print(printable(text), highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def part(self, name: str) -> Reporter:
         """Return a reporter for one of many runs; it reports progress only, once per minute for all runs together."""
@@ -203,10 +205,10 @@ class Reporter:
             return
         unfolded = partial(Column, no_wrap=True)  # on a narrow terminal, only the note is folded
         columns = (
-            TextColumn("{task.description}", table_column=unfolded()),
+            TextColumn("{task.description}", markup=False, table_column=unfolded()),
             BarColumn(20, table_column=unfolded()),
             MofNCompleteColumn(table_column=unfolded()),
-            TextColumn("{task.fields[note]}", table_column=Column()),
+            TextColumn("{task.fields[note]}", markup=False, table_column=Column()),
         )
         try:
             with Progress(*columns, console=self.console) as self._progress:

@@ -193,6 +193,7 @@ def status(
 def runs(kit: OperatorKit, as_json: AsJson = False, wait: Wait = 20.0) -> None:
     """List the runs on a federation's server: name, state, submitter and start."""
     from rich.table import Table
+    from rich.text import Text
 
     from fedvisage.nvflare.status import list_runs
 
@@ -202,7 +203,7 @@ def runs(kit: OperatorKit, as_json: AsJson = False, wait: Wait = 20.0) -> None:
         return
     table = Table("run", "state", "submitter", "started")
     for run in listed:
-        table.add_row(run.run, run.state, run.submitter, run.started)
+        table.add_row(*map(Text, (run.run, run.state, run.submitter, run.started)))
     console().print(table)
 
 
@@ -223,15 +224,16 @@ def stop(
 def print_tables(status: Status) -> None:
     """Print a federation's status as tables."""
     from rich.table import Table
+    from rich.text import Text
 
     sites = Table("site", "state", "last seen", "seconds ago", title="sites")
     for site in status.sites:
         state = "stale" if site.stale else "connected"
-        sites.add_row(site.name, state, site.last_seen, f"{site.seconds_ago:.0f}")
+        sites.add_row(Text(site.name), state, site.last_seen, f"{site.seconds_ago:.0f}")
     runs = Table("run", "state", "round", "did not reply", "MB up", "MB down", title="runs")
     for run in status.runs:
         sizes = (f"{count / 1e6:.1f}" for count in (run.bytes_up, run.bytes_down))
-        runs.add_row(run.run, run.state, f"{run.round}/{run.rounds}", ", ".join(run.without), *sizes)
+        runs.add_row(Text(run.run), run.state, f"{run.round}/{run.rounds}", Text(", ".join(run.without)), *sizes)
     console().print(sites)
     console().print(runs)
     say(*status.differences)

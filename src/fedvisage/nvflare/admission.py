@@ -43,7 +43,7 @@ from fedvisage.nvflare.certificates import (
     read_revocations,
     role_of,
 )
-from fedvisage.nvflare.greeting import HELLO, LEAVE, SERVICE, STOP, VERSIONS
+from fedvisage.nvflare.greeting import HELLO, LEAVE, LETTERS, SERVICE, STOP, VERSIONS
 from fedvisage.nvflare.kits import STREAMS, STREAMS_EACH, own_settings
 
 logger = logging.getLogger("fedvisage.admission")
@@ -251,8 +251,6 @@ def move_memory(kit: Path, *states: Path) -> None:
 guard_logger = logging.getLogger("fedvisage.guard")
 
 SERVER, EARLIER = "server", "an earlier version"
-LETTERS = 80
-"""Characters of a member's versions, or of a job's id, at most."""
 
 LOOK = 1.0
 """Seconds between two checks of the list."""

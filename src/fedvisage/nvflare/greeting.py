@@ -19,7 +19,7 @@ from pathlib import Path
 
 import grpc
 
-from fedvisage.base.errors import UserError
+from fedvisage.base.errors import UserError, plain_line
 from fedvisage.base.files import parse_json, read_json
 from fedvisage.base.progress import Say
 from fedvisage.base.version import VERSION
@@ -55,6 +55,10 @@ UNVERIFIED = {
 
 class Unreachable(Exception):
     """The server does not answer, or not in its protocol; another try may succeed."""
+
+    def __str__(self) -> str:
+        """Return one printable line, because the reason may quote the server."""
+        return plain_line(super().__str__())
 
 
 class ConnectionClosed(Unreachable):
@@ -175,6 +179,9 @@ def refusal_error(where: Address, certificate: Path, why: str) -> UserError:
 SERVICE, HELLO, STOP, LEAVE = "fedvisage", "hello", "stop", "leave"
 
 
+LETTERS = 80
+"""Characters of a name or a text from another machine, at most."""
+
 VERSIONS = f"fedvisage {VERSION}, NVFlare {version('nvflare')}"
 """The versions of this process, which the two ends of a request for admission exchange."""
 
@@ -211,15 +218,18 @@ def request_admission(kit: Kit) -> Admitted:
     reply = _call(kit, HELLO, VERSIONS)
     try:
         answer = parse_json(reply)
-        until = {str(name): datetime.fromisoformat(end) for name, end in answer["until"].items()}
+        until = {plain_line(name, LETTERS): datetime.fromisoformat(end) for name, end in answer["until"].items()}
+        if any(end.tzinfo is None for end in until.values()):
+            raise ValueError("the end of a certificate has no time zone")
         versions, stopped, revoked = (
-            {str(name): str(text) for name, text in answer[key].items()} for key in ("versions", "stopped", "revoked")
+            {plain_line(name, LETTERS): plain_line(str(text), LETTERS) for name, text in answer[key].items()}
+            for key in ("versions", "stopped", "revoked")
         )
         jobs = frozenset(map(str, answer["jobs"]))
         return Admitted(float(answer["now"]) - time.time(), until, versions, stopped, jobs, revoked)
     except KeyError as error:
         raise _other_version_error(kit, address_in(kit)) from error
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise Unreachable(f"the server at {address_in(kit)} sent an invalid answer") from error
 
 

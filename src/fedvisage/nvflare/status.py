@@ -13,12 +13,12 @@ from typing import Any, Literal
 from nvflare.fuel.flare_api.api_spec import SessionClosed
 from nvflare.fuel.flare_api.flare_api import Session
 
-from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.base.errors import RunFailed, UserError, plain_line
 from fedvisage.base.files import read_json, write_atomically
 from fedvisage.base.progress import Say
 from fedvisage.base.prometheus import text_of
 from fedvisage.nvflare.certificates import SOON, credentials_in, expiry_of
-from fedvisage.nvflare.greeting import Admitted, address_in, request_stop
+from fedvisage.nvflare.greeting import LETTERS, Admitted, address_in, request_stop
 from fedvisage.nvflare.http_page import serve_page
 from fedvisage.nvflare.kits import Kit, open_kit
 from fedvisage.nvflare.metrics import CERTIFICATES, CONTACTS, family
@@ -108,8 +108,8 @@ def describe_run(name: str, job: Mapping[str, Any], alive: Container[str]) -> Se
         state = ends.get(status.partition(":")[2], "failed")
     elif status == "RUNNING":
         state = "running" if number in alive else "lost"
-    submitter, started = (str(job.get(key) or "") for key in ("submitter_name", "start_time"))
-    return ServerRun(name, state, submitter, started[:19].replace(" ", "T"), number)
+    submitter, started = (plain_line(str(job.get(key) or ""), LETTERS) for key in ("submitter_name", "start_time"))
+    return ServerRun(plain_line(name, LETTERS), state, submitter, started[:19].replace(" ", "T"), number)
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def _run(session: Session, described: ServerRun, ask: Ask) -> RunStatus:
         return RunStatus(name, 0, 0, (), 0, 0, "starting", number)
     rows = progress["rounds"]
     last: dict[str, Any] = rows[-1] if rows else {"round": 0, "asked": [], "replied": []}
-    without = tuple(site for site in last["asked"] if site not in last["replied"])
+    without = tuple(plain_line(str(site), LETTERS) for site in last["asked"] if site not in last["replied"])
     up, down = (sum(int(row[key]) for row in rows) for key in ("bytes_up", "bytes_down"))
     return RunStatus(name, int(last["round"]), int(progress["of"]), without, up, down, job=number)
 
@@ -196,7 +196,7 @@ def _run(session: Session, described: ServerRun, ask: Ask) -> RunStatus:
 def _site(name: str, seen: float, now: float) -> SiteStatus:
     """Describe a site by the time of its last contact, on the server's clock."""
     when, ago = datetime.fromtimestamp(seen, UTC).isoformat(timespec="seconds"), max(0.0, now - seen)
-    return SiteStatus(name, when, round(ago, 1), ago >= RECENT)
+    return SiteStatus(plain_line(name, LETTERS), when, round(ago, 1), ago >= RECENT)
 
 
 def metrics_of(status: Status) -> str:

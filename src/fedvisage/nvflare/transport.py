@@ -18,6 +18,7 @@ import torch
 from nvflare.apis.signal import Signal
 from nvflare.collab.api.exceptions import CollabCallError, RunAborted
 
+from fedvisage.base.errors import plain_line
 from fedvisage.base.progress import Say
 from fedvisage.federation.wire.message import Message, Order, Reply, is_plain
 from fedvisage.federation.wire.schema import RefusedMessage
@@ -81,7 +82,7 @@ def unpack_reply(site: str, parcel: object) -> Reply:
     if not (isinstance(ticket, str) and isinstance(failure, str)):
         return Reply(site, None, "refused: is not a reply")
     if failure:
-        return Reply(site, None, failure[:LONGEST], ticket, spent=words.get("spent") is True)
+        return Reply(site, None, plain_line(failure, LONGEST), ticket, spent=words.get("spent") is True)
     return Reply(site, tensors, ticket=ticket)
 
 
