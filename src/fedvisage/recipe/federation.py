@@ -73,10 +73,16 @@ class Secure(Section):
         return max(2, math.ceil(share * asked - 1e-9), (asked + self.colluders) // 2 + 1)
 
 
+LEAST_NOISE = 1e-6
+"""Least noise other than none, in units of clip; its ε of 5·10¹¹ per release protects nobody."""
+
+
 def check_amount(noise: float | None, epsilon: float | None, delta: float | None) -> None:
     """Raise an error unless one of noise and ε is given, and δ with it."""
     if (noise is None) == (epsilon is None):
         raise ValueError("give either epsilon, for the whole run, or noise, in units of clip")
+    if noise is not None and 0 < noise < LEAST_NOISE:
+        raise ValueError(f"noise is {noise:g} and protects nobody; give 0, or {LEAST_NOISE:g} or more")
     if noise != 0 and delta is None:
         raise ValueError("delta is missing: without it, Gaussian noise gives no privacy guarantee")
 

@@ -193,6 +193,7 @@ def test_noise_on_a_secure_sum_is_noise_on_a_sum(sets: Sets, tmp_path: Path) -> 
         ({"clip": 1.0, "noise": 1}, "recipe.federation.dp", "delta"),
         ({"clip": 1.0, "delta": 1e-5}, "recipe.federation.dp", "epsilon"),
         ({"clip": 1.0, "delta": 1e-5, "epsilon": 1, "noise": 1}, "recipe.federation.dp", "epsilon"),
+        ({"clip": 1.0, "delta": 1e-5, "noise": 1e-12}, "recipe.federation.dp", "1e-12"),
         ({"clip": 1.0, "delta": 1e-5, "noise": -1}, "recipe.federation.dp.noise", "-1"),
     ],
 )

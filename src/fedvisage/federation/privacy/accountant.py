@@ -135,22 +135,20 @@ def _sampled_epsilon(charges: Sequence[Charge], delta: float) -> float:
 
 @functools.cache
 def _epsilon_of_steps(steps: tuple[tuple[tuple[float, float], int], ...], delta: float) -> float:
-    """Return an upper bound of ε for numbers of steps, each with a noise multiplier and a rate of sampling.
-
-    It is infinite for noise so low that losses exceed the largest number.
-    """
+    """Return an upper bound of ε for numbers of steps, each with a noise multiplier and a rate of sampling."""
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+    from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
     from dp_accounting.pld import PLDAccountant
 
-    try:
-        losses = [times / multiplier**2 for (multiplier, _), times in steps]
-        reach = math.fsum(losses) / 2 + TAILS * math.sqrt(math.fsum(losses))
-        accountant = PLDAccountant(value_discretization_interval=max(SAMPLED_STEP, reach / MOST_STEPS))
-        for (multiplier, rate), times in steps:
-            accountant.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(multiplier)), times)
-        return float(accountant.get_epsilon(delta))
-    except ArithmeticError:
-        return math.inf
+    losses = [times / multiplier**2 for (multiplier, _), times in steps]
+    if min(multiplier for (multiplier, _), _ in steps) < LEAST_MULTIPLIER:
+        # The loss distribution would take minutes. Without sampling, the same steps cost more.
+        return float(get_epsilon_gaussian(1 / math.sqrt(math.fsum(losses)), delta))
+    reach = math.fsum(losses) / 2 + TAILS * math.sqrt(math.fsum(losses))
+    accountant = PLDAccountant(value_discretization_interval=max(SAMPLED_STEP, reach / MOST_STEPS))
+    for (multiplier, rate), times in steps:
+        accountant.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(multiplier)), times)
+    return float(accountant.get_epsilon(delta))
 
 
 def sampled_noise_multiplier(epsilon: float, delta: float, rate: float, steps: int) -> float:
@@ -173,8 +171,9 @@ def sampled_noise_multiplier(epsilon: float, delta: float, rate: float, steps: i
     return upper
 
 
-SAMPLED_STEP, LARGEST_MULTIPLIER = 1e-3, 2.0**20
-"""Of sampled releases: the smallest step in ε of loss distributions, and the largest noise multiplier."""
+SAMPLED_STEP, LEAST_MULTIPLIER, LARGEST_MULTIPLIER = 1e-3, 0.05, 2.0**20
+"""Of sampled releases: the smallest step in ε of loss distributions, the smallest noise multiplier (an ε of about 280)
+of which the account uses the sampling, and the largest one."""
 
 FINEST_STEP, MOST_STEPS, TAILS = 1e-4, 4e6, 10
 """Of privacy loss distributions: smallest step in ε, largest number of steps, and reach in standard deviations."""
@@ -258,6 +257,8 @@ def _by_loss_distributions(multiplier: float, selections: Selections, delta: flo
     shift = 1 / multiplier
     reach = shift**2 / 2 + TAILS * shift + math.fsum(epsilon * times for epsilon, times in selections)
     step = max(FINEST_STEP, reach / MOST_STEPS)
+    if step > 1:  # rounded up this far, the figure is above the sum of both
+        return math.inf
     composed = losses.identity(step)
     if math.isfinite(multiplier):
         composed = losses.from_gaussian_mechanism(multiplier, value_discretization_interval=step)
