@@ -121,7 +121,7 @@ def test_an_operating_point_states_its_rates_with_intervals_of_the_people() -> N
     estimate = point.estimates["BPCER"]
     assert (estimate.low, estimate.high) == pytest.approx(wilson(estimate.rate, 600))
     assert point.operating_point.startswith("bpcer=5%: BPCER ")
-    assert "95 %" in point.operating_point
+    assert "95%" in point.operating_point
 
 
 @pytest.mark.parametrize(("rate", "people"), [(0.0, 100), (0.05, 100), (0.5, 37), (1.0, 12)])

@@ -55,6 +55,8 @@ OF_PICTURES = "BPCER of these pictures"
 OF_FURTHER = "BPCER expected of further pictures"
 """The estimates of a threshold that was calibrated to one camera, in place of the sites' rates."""
 
+_OF_CAMERA = {OF_PICTURES: ("these pictures", "rejected"), OF_FURTHER: ("further pictures", "expected")}
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -66,7 +68,7 @@ class Estimate:
 
     def __str__(self) -> str:
         """Return rate and interval as text."""
-        return f"{_percent(self.rate)} (95 %: {_percent(self.low)} to {_percent(self.high)})"
+        return f"{_percent(self.rate)} (95%: {_percent(self.low)} to {_percent(self.high)})"
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class Threshold:
     @property
     def operating_point(self) -> str:
         """The rule, and the estimates if there are any, as text."""
-        rates = ", ".join(f"{name} {estimate}" for name, estimate in self.estimates.items())
+        rates = ", ".join(_describe_estimate(name, estimate) for name, estimate in self.estimates.items())
         return f"{self.rule}: {rates}" if rates else self.rule
 
 
@@ -178,6 +180,16 @@ def _crossing(difference: FloatArray) -> float:
 def _percent(rate: float) -> str:
     digits = 4 if rate < 0.001 else 2 if rate < 0.1 else 1
     return f"{float(f'{100 * rate:.{digits}f}'):g}%"
+
+
+def _describe_estimate(name: str, estimate: Estimate) -> str:
+    """Return an estimate with its name; those of few pictures of one camera in whole per cent."""
+    if name not in _OF_CAMERA:
+        return f"{name} {estimate}"
+    pictures, verb = _OF_CAMERA[name]
+    # Half a per cent is rounded up, as on the web page.
+    rate, low, high = (f"{int(100 * share + 0.5)}%" for share in (estimate.rate, estimate.low, estimate.high))
+    return f"{pictures}: {rate} {verb} (95%: {low} to {high})"
 
 
 def _rate_at(rate: FloatArray | None, value: float) -> float | None:

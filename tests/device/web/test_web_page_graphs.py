@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from fedvisage.device.exported import CONFIG, GRAPH, OperatingPoint
 from fedvisage.device.fused import FusedConfig
 from fedvisage.faces.detection import DIGESTS, read_installed
+from fedvisage.metrics.threshold import OF_FURTHER, OF_PICTURES, Estimate, Threshold
 from fedvisage.runs.export.fuse import fuse
 
 CHECK = """
@@ -122,6 +124,19 @@ FUSIONS: list[dict[str, object]] = [
     WHOLE | {"threshold": {"value": 1000, "rule": "fixed"}},
     WHOLE | {"fused": 2},
 ]
+
+
+POINT = """
+import { operatingPoint } from "./models.js";
+console.log(operatingPoint(JSON.parse(process.argv[2])));
+"""
+
+
+@pytest.mark.parametrize("names", [(OF_PICTURES, OF_FURTHER), ("BPCER", "APCER print")])
+def test_page_and_python_print_the_same_operating_point(script: Path, names: tuple[str, str]) -> None:
+    estimates = {names[0]: Estimate(0.125, 0.02, 0.47), names[1]: Estimate(0.3, 0, 1)}
+    point = Threshold(0.5, "rule", None, None, estimates)
+    assert run_node(script, POINT, json.dumps(asdict(point))) == point.operating_point
 
 
 VERDICTS = """

@@ -146,12 +146,25 @@ export function checkThreshold(place, { value, rule, far = null, frr = null, est
   }
 }
 
+/** The estimates of a threshold that was calibrated to one camera, as in fedvisage.metrics.threshold. */
+const OF_CAMERA = {
+  "BPCER of these pictures": ["these pictures", "rejected"],
+  "BPCER expected of further pictures": ["further pictures", "expected"],
+};
+
 /** Return a threshold's rule, and its error rates with intervals if there are any, as Python writes them. */
 export function operatingPoint({ rule, estimates }) {
-  const rates = Object.entries(estimates ?? {}).map(
-    ([name, { rate, low, high }]) => `${name} ${percent(rate)} (95 %: ${percent(low)} to ${percent(high)})`,
-  );
+  const rates = Object.entries(estimates ?? {}).map(([name, { rate, low, high }]) => {
+    const [pictures, verb] = OF_CAMERA[name] ?? [];
+    return pictures
+      ? `${pictures}: ${whole(rate)} ${verb} (95%: ${whole(low)} to ${whole(high)})`
+      : `${name} ${percent(rate)} (95%: ${percent(low)} to ${percent(high)})`;
+  });
   return rates.length ? `${rule}: ${rates.join(", ")}` : rule;
+}
+
+function whole(rate) {
+  return `${Math.floor(100 * rate + 0.5)}%`;
 }
 
 function percent(rate) {
