@@ -17,6 +17,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from PIL import Image
+from tests.commands import refusal_of
 from tests.refusals import failed, refused
 
 from fedvisage.base.errors import RunFailed, UserError
@@ -350,3 +351,8 @@ def test_crops_of_another_shape_raise_value_error(pad: Path) -> None:
     with pytest.raises(ValueError, match="crops must be"):
         model.run(np.zeros((1, 3, 32, 32), np.uint8))
     assert len(model.run(np.zeros((0, 32, 32, 3), np.uint8))) == 0
+
+
+def test_export_of_an_export_is_refused(pad: Path, tmp_path: Path) -> None:
+    error = refusal_of("export", pad, tmp_path / "again")
+    assert str(error) == f"{pad}: is already an export; give a run"

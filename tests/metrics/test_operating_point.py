@@ -145,8 +145,8 @@ def test_rates_move_in_one_direction_and_survive_a_file() -> None:
         ("bpcer=0", "pad", ("between",)),
         ("bpcer=100%", "pad", ("between",)),
         ("bpcer=nan", "pad", ("nan",)),
-        ("fmr=1e-3", "pad", ("fmr", "bpcer")),
-        ("apcer=5%", "recognition", ("apcer", "fmr")),
+        ("fmr=1e-3", "pad", ("fmr is for recognition", "apcer=… or eer")),
+        ("apcer=5%", "recognition", ("apcer is for attack detection", "give fmr=… or eer")),
     ],
 )
 def test_operating_points_of_another_task_are_refused(at: str, task: str, keywords: tuple[str, ...]) -> None:
@@ -164,9 +164,13 @@ def test_a_rate_needs_three_people_over_the_rate_of_every_class_that_it_concerns
         choose_point(curves.model_copy(update={"accepted": fewer}), "apcer=5%", "pad", "model")
 
 
-def test_a_model_without_curves_is_refused_with_its_name() -> None:
-    with refused("runs/old", "federation.rates"):
+def test_a_model_without_curves_is_refused_with_its_name_and_what_its_user_can_do() -> None:
+    with refused("runs/old", "federation.rates", "train it again"):
         choose_point(None, "bpcer=1%", "pad", "runs/old")
+    with refused("exported/pad", "no operating points; calibrate it for your camera: fedvisage calibrate"):
+        choose_point(None, "bpcer=1%", "pad", "exported/pad", exported=True)
+    with refused("exported/faces", "train it again"):
+        choose_point(None, "fmr=1%", "recognition", "exported/faces", exported=True)
 
 
 @pytest.mark.parametrize("text", ["bpcer=1%", "BPCER=0.01", " bpcer=1e-2 "])

@@ -134,7 +134,7 @@ def test_predict_prints_the_point_with_its_interval(run: Path, crops: Path) -> N
     lines = call("predict", run, crops, "--crop", "none", "--quiet", "--at", "eer").stdout.splitlines()
     assert lines[0].startswith("threshold: score")
     assert "eer: BPCER" in lines[0]
-    assert "95 %" in lines[0]
+    assert "95%" in lines[0]
 
 
 @pytest.mark.long
@@ -144,7 +144,7 @@ def test_an_export_at_a_point_carries_it_in_config_card_and_pipeline(run: Path, 
     assert model.threshold == open_model(run, at="apcer=10%").threshold
     card = (tmp_path / "strict" / "README.md").read_text()
     assert "apcer=10%" in card
-    assert "95 %" in card
+    assert "95%" in card
     assert model.at("bpcer=5%").threshold == open_model(run, at="bpcer=5%").threshold
 
 
@@ -197,6 +197,7 @@ def test_threshold_prints_points_and_people_and_draws_the_curves(
         assert "bpcer=5%" in text
         assert "too few for" in text
         assert "bpcer=1%" in text
+        assert f"curves: {tmp_path / name}" in text
     assert "<svg" in (tmp_path / "curve.svg").read_text()
     assert Image.open(tmp_path / "curve.png").size[0] > 400
     values = json.loads(call("threshold", run, "--json").stdout)

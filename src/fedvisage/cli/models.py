@@ -71,9 +71,12 @@ def export_model(
     progress: ProgressOptions,
 ) -> None:
     """Export a finished model as an ONNX graph that needs no torch, with a model card, and compare both models."""
+    from fedvisage.device.exported import is_export
     from fedvisage.runs.export.export import export
     from fedvisage.tasks.finished_model import open_model
 
+    if is_export(run):
+        raise UserError(str(run), "is already an export; give a run")
     if int8 != (calibrate is not None):
         raise UserError("--int8", "and --calibrate SET go together: ranges and threshold come from a set")
     reporter = progress.reporter(aside=True)
@@ -144,7 +147,8 @@ def show_threshold(
     """Print a model's operating points, with the error rates on the sites' held-out people, and draw its curves."""
     from fedvisage.device.exported import is_export
 
-    if is_export(model):
+    is_exported = is_export(model)
+    if is_exported:
         exported = open_noted(model)
         task, curves, own = exported.task, exported.curves, exported.threshold
     else:
@@ -154,13 +158,15 @@ def show_threshold(
         task, curves, own = opened.setup.task.name, opened.saved.curves, opened.thresholds.get("")
     from fedvisage.report import operating_points
 
-    points = operating_points.list_points(curves, task, str(model), own, at)
+    points = operating_points.list_points(curves, task, str(model), own, at, exported=is_exported)
     if out is not None:
         operating_points.draw(out, points)
     if as_json:
         print_json(points.as_values())
     else:
         show(points.table())
+        if out is not None:
+            say(f"curves: {out}")
 
 
 @app.command("watch")

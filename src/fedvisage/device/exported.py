@@ -465,7 +465,7 @@ class Exported:
         The threshold is chosen on the sites' averaged curves, which an int8 graph does not have.
         """
         refuse_int8(self.description.arithmetic)
-        chosen = choose_point(self.curves, point, self.description.task, str(self.directory))
+        chosen = choose_point(self.curves, point, self.description.task, str(self.directory), exported=True)
         description = self.description.model_copy(update={"threshold": point_of(chosen)})
         return replace(self, description=description, moved=True)
 

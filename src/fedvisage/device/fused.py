@@ -192,7 +192,7 @@ class Fused:
     def at(self, point: str) -> Fused:
         """Return the model with the threshold of an operating point, as :meth:`Exported.at` does."""
         refuse_int8(self.arithmetic)
-        chosen = point_of(choose_point(self.curves, point, self.task, str(self.directory)))
+        chosen = point_of(choose_point(self.curves, point, self.task, str(self.directory), exported=True))
         return replace(self, config=self.config.model_copy(update={"threshold": chosen}), moved=True)
 
     @property

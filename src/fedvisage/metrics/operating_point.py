@@ -258,23 +258,29 @@ def parse_point(text: str) -> WishedPoint:
     return WishedPoint(plain, match[1], rate)
 
 
-def choose_point(curves: ErrorCurves | None, text: str, task: Task, model: str) -> Threshold:
+def choose_point(curves: ErrorCurves | None, text: str, task: Task, model: str, *, exported: bool = False) -> Threshold:
     """Choose the threshold of an operating point on a model's curves, with its error rates and their intervals.
 
     ``bpcer`` gives the highest threshold that rejects at most this share of bona fide images. ``apcer`` gives the
-    lowest that accepts at most this share of every attack type, and ``fmr`` of all impostor pairs.
+    lowest that accepts at most this share of every attack type, and ``fmr`` of all impostor pairs. An exported
+    detector without curves can be calibrated; its user cannot train it.
     """
     point = parse_point(text)
     if MEASURES.get(point.measure, task) != task:
-        names = " or ".join(f"{name}=…" for name, owner in MEASURES.items() if owner == task)
-        raise UserError(PLACE, f"{point.measure} does not apply to a model for {task}; give {names} or eer")
-    if curves is None:
-        raise UserError(
-            model,
-            "has no error-rate curves: it is a start, of an earlier version, fused on fewer than three sets, or "
-            f"trained with fewer than three sites or federation.rates: threshold; leave {PLACE} out, train it again, "
-            "or fuse it --on three sets",
+        fault = (
+            "is for recognition; this model detects attacks: give bpcer=…, apcer=… or eer"
+            if task == "pad"
+            else "is for attack detection; this model recognises people: give fmr=… or eer"
         )
+        raise UserError(PLACE, f"{point.measure} {fault}")
+    if curves is None:
+        remedy = (
+            "; calibrate it for your camera: fedvisage calibrate"
+            if exported and task == "pad"
+            else ": it is a start or of an earlier version, or has fewer than three sites or federation.rates: "
+            "threshold; train it again"
+        )
+        raise UserError(model, f"has no error rates of sites, so no operating points{remedy}")
     return threshold_at(curves, position_of(curves, point), point.text, task)
 
 

@@ -69,11 +69,17 @@ class OperatingPoints:
 
 
 def list_points(
-    curves: ErrorCurves | None, task: Task, model: str, own: Threshold | None, at: str | None = None
+    curves: ErrorCurves | None,
+    task: Task,
+    model: str,
+    own: Threshold | None,
+    at: str | None = None,
+    *,
+    exported: bool = False,
 ) -> OperatingPoints:
     """Return a model's usual operating points, or the wished one; a model without curves is refused."""
     if at is not None or curves is None:
-        point = choose_point(curves, at or "eer", task, model)
+        point = choose_point(curves, at or "eer", task, model, exported=exported)
         assert curves is not None
         return OperatingPoints(task, curves, own, (point,), ())
     points, unsupported = [], []
