@@ -151,8 +151,8 @@ def test_command_adapts_an_export_without_torch(pad: Path, photographs: dict[str
         f" {str(pad)!r}, '--data', {str(tmp_path / 'photos')!r}, '--out', {str(tmp_path / 'out')!r}]; main()"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert result.returncode == 1, result.stderr
-    assert "too small" in result.stderr
+    assert result.returncode == 2, result.stderr
+    assert "--data: has 4 usable faces; 16 are needed" in result.stderr
 
 
 def test_adapted_weights_give_the_adapted_scores(sets: Mapping[str, Path], pad_run: Path, open_gate: None) -> None:

@@ -255,7 +255,10 @@ def test_compare_prints_markdown_or_json(grid: list[Path]) -> None:
 
 
 def test_directory_without_metrics_is_refused(tmp_path: Path) -> None:
-    with refused(tmp_path, "finished"):
+    with refused(tmp_path, "contains no run"):
+        compare([tmp_path])
+    (tmp_path / "recipe.yaml").touch()
+    with refused(tmp_path, "not finished", "--resume"):
         compare([tmp_path])
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.base.errors import BadFile, UserError
+from fedvisage.base.progress import format_count
 from fedvisage.device.exported import Exported
 from fedvisage.device.fused import Fused, Model, open_export, required_threshold
 from fedvisage.device.predict import probability
@@ -27,6 +28,7 @@ from fedvisage.faces.cropping import (
 )
 from fedvisage.faces.detection import Face
 from fedvisage.faces.quality import NO_FACE, SMALL, Quality, Settings, measure
+from fedvisage.metrics.gate import SMALLEST_BATCH
 
 if TYPE_CHECKING:
     from fedvisage.device.adaptation import AdaptationResult
@@ -301,8 +303,9 @@ class Pipeline:
                 passed_over += 1
             else:
                 crops.append(cropped.image)
-        if not crops:
-            raise UserError("images", "no image shows a face that this pipeline accepts")
+        if len(crops) < SMALLEST_BATCH:
+            count = format_count(len(crops), "usable face")
+            raise UserError("--data", f"has {count}; {SMALLEST_BATCH} are needed")
         return adaptation.adapt(self.pad, np.stack(crops), out, threads=self.settings.threads, passed_over=passed_over)
 
     def embed(self, image: Image, face: Face) -> Embedding:

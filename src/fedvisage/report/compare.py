@@ -27,7 +27,7 @@ from fedvisage.data.selection import split_entry
 from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.metrics.scores import LARGEST
 from fedvisage.recipe.recipe import rename_in_recipe, rename_places
-from fedvisage.report.run_files import Row, damaged_files_are_errors, read_mapping
+from fedvisage.report.run_files import Row, check_finished, damaged_files_are_errors, read_mapping
 from fedvisage.tasks.seal import check_seal
 
 # Compared figures, by task and by table. Names of recognition figures are those of studies: `generic.tar@1e-3`,
@@ -150,6 +150,7 @@ def read_compared_runs(paths: Sequence[Path]) -> tuple[list[ComparedRun], list[s
         first_paths[place] = path
         if not path.is_dir():
             raise UserError(str(path), "directory not found; give the directories of finished runs")
+        check_finished(path)
         check_seal(path)
         with damaged_files_are_errors(path):
             member = _read_figures(path)
@@ -161,12 +162,12 @@ def read_compared_runs(paths: Sequence[Path]) -> tuple[list[ComparedRun], list[s
 
 def _read_figures(path: Path) -> ComparedRun:
     """Read a run's figures and settings; a run without figures on a target cannot be compared."""
-    metrics = read_metrics(path / "metrics.json") if (path / "metrics.json").exists() else Metrics()
+    metrics = read_metrics(path / "metrics.json")
     recipe = rename_in_recipe(read_mapping(path / "recipe.yaml"))
     digests = rename_places(read_mapping(path / "data.json"))
     figures = figures_of(metrics)
     if not figures:
-        raise UserError(str(path), "has no metrics.json with metrics at a target; give finished runs")
+        raise UserError(str(path), "has no metrics at a target in metrics.json; give runs with a target")
     method = str(metrics.get("method"))
     settings = tuple(
         (key, value)

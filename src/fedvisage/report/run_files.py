@@ -96,14 +96,19 @@ class RunFiles:
         return self.scores.where(mine) if mine.any() else self.scores
 
 
-def read_run(path: Path) -> RunFiles:
-    """Read a finished run; a run without `metrics.json` is not finished and is refused."""
-    if not path.is_dir():
-        raise UserError(str(path), "directory not found; give the directory of a run")
+def check_finished(path: Path) -> None:
+    """Refuse a directory without a run, or with an unfinished one."""
     if not (path / "metrics.json").exists():
         if not (path / "recipe.yaml").exists():
             raise UserError(str(path), "contains no run; give the directory of a run")
         raise UserError(str(path), "has no metrics.json: the run is not finished; continue it with --resume")
+
+
+def read_run(path: Path) -> RunFiles:
+    """Read a finished run; a run without `metrics.json` is not finished and is refused."""
+    if not path.is_dir():
+        raise UserError(str(path), "directory not found; give the directory of a run")
+    check_finished(path)
     lacking = [] if check_seal(path) else [UNSEALED]  # a broken seal raises; a missing one is only reported
     metrics = read_metrics(path / "metrics.json")
     if not isinstance(metrics.get("method"), str):
