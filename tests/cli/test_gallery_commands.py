@@ -36,7 +36,12 @@ def test_gallery_is_created_listed_and_rekeyed(here: Path) -> None:
     assert "staff" in output_of("create", *DOOR, "--collection", "staff", "--renewable")
     listed = json.loads(output_of("list", *DOOR, "--json"))
     assert [(entry["name"], entry["renewable"]) for entry in listed] == [("default", False), ("staff", True)]
-    assert "new.key" in output_of("rotate-key", *DOOR, "--new-key", "new.key")
+    taken = refusal_of("create", *DOOR)
+    assert (taken.place, taken.message) == (
+        "door.gallery",
+        "exists, with the collection default; add another with --collection NAME",
+    )
+    assert "0 people are encrypted with new.key" in output_of("rotate-key", *DOOR, "--new-key", "new.key")
     assert isinstance(refusal_of("list", *DOOR), WrongKey)
     assert isinstance(refusal_of("remove", "door.gallery", "anna", "--key", "new.key"), UnknownName)
     assert refusal_of("list", "door.gallery").place == "--key"

@@ -89,7 +89,7 @@ def create(
 ) -> None:
     """Create a gallery with one empty collection, or add a collection; a new gallery's key is generated if missing."""
     from fedvisage.device.gallery.counter import counters_of
-    from fedvisage.device.gallery.file import make_key_file
+    from fedvisage.device.gallery.file import NameTaken, make_key_file
     from fedvisage.device.gallery.search import Gallery
 
     if key is not None and not key.exists() and not gallery.exists():
@@ -98,7 +98,11 @@ def create(
     if not gallery.exists():
         Gallery.create(gallery, _key(key), counters=counters_of(key, counters)).close()
     with _open_gallery(gallery, key, counters) as opened:
-        opened.add_collection(collection, renewable=renewable)
+        try:
+            opened.add_collection(collection, renewable=renewable)
+        except NameTaken:
+            fault = f"exists, with the collection {collection}; add another with --collection NAME"
+            raise NameTaken(str(gallery), fault) from None
     say(f"{gallery}: collection {collection} is ready")
 
 
@@ -218,6 +222,7 @@ def rotate_key(
     counters: Counters = None,
 ) -> None:
     """Rotate a gallery's key: every person's key is wrapped again, templates stay as they are."""
+    from fedvisage.base.progress import format_count
     from fedvisage.device.gallery.counter import counters_of
     from fedvisage.device.gallery.file import key_from, make_key_file
 
@@ -225,7 +230,8 @@ def rotate_key(
         if not new_key.exists():
             make_key_file(new_key)
         people = opened.turn_key(key_from(new_key), counters_of(new_key, counters))
-    say(f"{gallery}: {people} people are encrypted with {new_key}; the old key still opens earlier copies")
+    encrypted = format_count(people, "person is", "people are")
+    say(f"{gallery}: {encrypted} encrypted with {new_key}; the old key still opens earlier copies")
 
 
 @gallery_app.command("accept-state")

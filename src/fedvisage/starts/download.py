@@ -21,7 +21,7 @@ PATIENCE = 30.0
 """Seconds without a byte after which a connection counts as broken."""
 
 PIECE = 1 << 16
-OFFLINE = "download it elsewhere, and give --from FILE"
+OFFLINE = "download the files above elsewhere, and give their folder with --from"
 _PAGE = f"returned a web page, such as that of a proxy or a login, not a file; {OFFLINE}"
 
 
