@@ -79,6 +79,13 @@ def test_sheet_has_a_heading(tmp_path: Path) -> None:
     assert max(np.ptp(np.flatnonzero(line)) + 1 for line in lines) >= 13
 
 
+def test_heading_counts_the_shown_images(tmp_path: Path) -> None:
+    """One column shows two of the five images, and two columns four: the second line begins with another digit."""
+    prepared = coloured_set(tmp_path / "C")
+    one, two = (np.array(contact_sheet(prepared, columns=columns))[20:40, :80] for columns in (1, 2))
+    assert not np.array_equal(one, two)
+
+
 def test_heading_names_the_split(tmp_path: Path) -> None:
     prepared = make_set(tmp_path / "T")
     tops = [np.array(contact_sheet(prepared, columns=1, split=split))[:20] for split in ("train", "heldout")]

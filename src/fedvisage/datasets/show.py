@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -223,7 +224,7 @@ def contact_sheet(
     if len(indices) == 0:
         raise UserError(str(prepared.path), f"has no images in split {split!r}")
     species, species_by_subject = species_of(prepared), dict[str, set[str]]()
-    pairs = zip(prepared.rows.subject[indices].tolist(), prepared.rows.species[indices].tolist(), strict=True)
+    pairs = Counter(zip(prepared.rows.subject[indices].tolist(), prepared.rows.species[indices].tolist(), strict=True))
     for subject, kind in pairs:
         species_by_subject.setdefault(subject, set()).add(kind)
     names = sorted(species_by_subject)
@@ -232,10 +233,12 @@ def contact_sheet(
     font = ImageFont.load_default(_LETTERS)
     scale = max(1, -(-_CELL_LEAST // prepared.size))
     side = min(prepared.size * scale, _CELL_LIMIT)
+    # Each subject shows at most `per_species` images of a species.
+    shown = sum(min(number, per_species) for (subject, _), number in pairs.items() if subject in subjects)
     parts = [part for part in SPLITS if part in prepared.rows.split[indices]]
     heading = [
         f"{prepared.name}, split{'s' if len(parts) > 1 else ''} {', '.join(parts)}",
-        f"{format_count(len(indices), 'image')} of {format_count(len(names), 'subject')}, "
+        f"{shown:,} of {format_count(len(indices), 'image')} of {format_count(len(names), 'subject')}, "
         f"{prepared.size} x {prepared.size} pixels, "
         f"shown {'at original size' if prepared.size == side else f'at {side} x {side}'}",
     ]
