@@ -158,6 +158,20 @@ def test_exit_code_reports_attacks_only_on_request(run: Path, crops: Path, photo
     assert call(run, photographs / "wall.png", *words).exit_code == 0
 
 
+def test_comparison_of_a_picture_without_a_face_is_rejected(recognition: Path, photographs: Path) -> None:
+    words = (photographs / "wall.png", "--against", photographs / "one.png", "--exit-code")
+    answer = call(recognition, *words, "--json")
+    assert answer.exit_code == 3
+    values = json.loads(answer.stdout)
+    assert values["of_face"]["reason"] == "no face found"
+    (match,) = values["matches"]
+    assert (match["decision"], match["similarity"]) == ("rejected", None)
+    assert match["reason"].endswith("wall.png: no face found")
+    printed = call(recognition, *words)
+    assert printed.exit_code == 3
+    assert re.fullmatch(r"rejected +\S+wall.png  no face found", printed.stdout.splitlines()[1])
+
+
 def test_quiet_json_writes_only_the_result(run: Path, crops: Path) -> None:
     result = call(run, crops, "--crop", "none", "--json", "--quiet")
     assert result.stderr == ""

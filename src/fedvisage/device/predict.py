@@ -450,8 +450,8 @@ class FaceComparisons:
 
     threshold: Threshold
     face: str
-    of_face: AlignedFace
-    """The aligned reference face."""
+    of_face: AlignedFace | BadFile
+    """The aligned reference face, or the reason why there is none; then all matches are rejected for this reason."""
     matches: list[FaceComparison]
     passed_over: Counter[str] = field(default_factory=Counter)
 
@@ -465,16 +465,22 @@ class FaceComparisons:
             "fnmr": threshold.frr,
             **estimates_of(threshold),
         }
+        if isinstance(self.of_face, BadFile):
+            of_face: dict[str, Any] = {"notes": (), "faces": None, "reason": str(self.of_face)}
+        else:
+            of_face = {"notes": self.of_face.notes, "faces": self.of_face.faces, "reason": ""}
         return {
             "threshold": operating,
             "face": self.face,
-            "of_face": {"notes": self.of_face.notes, "faces": self.of_face.faces},
+            "of_face": of_face,
             "passed_over": dict(sorted(self.passed_over.items())),
             "matches": [asdict(match) for match in self.matches],
         }
 
     def lines(self) -> list[str]:
         """Return all results as lines, for people."""
+        if isinstance(self.of_face, BadFile):
+            return [operating_point(self.threshold), f"{REJECTED:13}{printable(self.face)}  {self.of_face}"]
         notes = describe_notes(self.of_face.notes, self.of_face.faces)
         about = [f"face: {printable(self.face)}{notes}"] if notes else []
         lines = [operating_point(self.threshold), *about]
@@ -506,9 +512,11 @@ def compare_crops(
     """Compare a face with one or many others, whose crops are embedded in batches."""
     try:
         reference = find_face(picture.read())
-        face = embed([reference.crop])
     except BadFile as bad:
-        raise UserError(printable(picture.name), str(bad)) from None
+        reason = f"{printable(picture.name)}: {bad}"
+        rejected = [FaceComparison(other.name, reason=reason) for other in against.pictures]
+        return FaceComparisons(threshold, picture.name, bad, rejected, against.passed_over)
+    face = embed([reference.crop])
     results = list[FaceComparison]()
     for batch in read_in_batches(against.pictures, find_face, steps):
         crops = [aligned.crop for _, aligned in batch if not isinstance(aligned, BadFile)]

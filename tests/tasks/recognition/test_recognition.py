@@ -223,8 +223,9 @@ def test_faces_are_compared_at_the_sites_threshold(finished_run: Path, tmp_path:
         assert (match["decision"] == "same person") == (match["similarity"] >= answer["threshold"]["similarity"])
     assert answer["threshold"]["fmr"] <= 0.05
     assert "same person" in compare_faces(recogniser, face, alone).lines()[-1]
-    with refused("gallery/wall.png", "face"):
-        compare_faces(recogniser, wall, alone)
+    rejected = compare_faces(recogniser, wall, alone)
+    assert [(match.decision, match.similarity) for match in rejected.matches] == [("rejected", None)]
+    assert rejected.exit_code == 3
     with refused("--against", "image"):
         predict(recogniser, alone)
     with refused("--member", "--member"):
@@ -250,7 +251,7 @@ def test_several_faces_and_upside_down_faces_are_noted_and_compared_upright(fini
         "turned": (1, ("upside down",)),
     }
     assert matches["turned"].similarity == pytest.approx(matches["one"].similarity, abs=1e-4)
-    assert result.as_values()["of_face"] == {"notes": ("several faces",), "faces": 2}
+    assert result.as_values()["of_face"] == {"notes": ("several faces",), "faces": 2, "reason": ""}
     assert "2 faces" in result.lines()[1]
 
 
