@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from tests.commands import output_of
+from tests.commands import call, output_of
 from tests.refusals import refused
 
 from fedvisage.base.errors import BadFile, RunFailed, UserError
@@ -75,6 +75,24 @@ def test_watch_states_the_reason_for_each_unreadable_picture(pad: Path, face: np
     for number, start in (reasons | {5: "6.jpg: is not a regular file"}).items():
         assert lines[number]["decision"] == "no_decision"
         assert lines[number]["this_frame"]["reasons"][0].startswith(start)
+
+
+def test_watch_names_the_picture_of_each_line_and_counts_skipped_files(
+    pad: Path, face: np.ndarray, tmp_path: Path
+) -> None:
+    for name in ("a", "b", "c"):
+        Image.fromarray(face).resize((192, 192)).save(tmp_path / f"{name}.png")
+    (tmp_path / "clip.mov").write_text("no picture")
+    result = call("watch", tmp_path, "--pad", pad, "--every", 2)
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(line["frame"], line["path"]) for line in lines] == [(0, f"{tmp_path}/a.png"), (2, f"{tmp_path}/c.png")]
+    assert ".mov 1" in result.stderr
+
+
+def test_watch_numbers_the_frames_of_a_video_as_in_the_file(pad: Path, tmp_path: Path) -> None:
+    write_video(tmp_path / "door.avi", tuple(map(grey, BRIGHTNESS)))
+    lines = watch(tmp_path / "door.avi", pad, "--every", "2")
+    assert [(line["frame"], line["path"]) for line in lines] == [(n, str(tmp_path / "door.avi")) for n in (0, 2, 4)]
 
 
 @pytest.mark.parametrize(("options", "frames"), [((), [1, 1, 1]), (("--window", "2"), [1, 2, 2])])

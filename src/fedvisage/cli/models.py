@@ -175,7 +175,9 @@ def watch_source(
     source: Annotated[
         str, typer.Argument(help="A camera's number, an rtsp:// address, a video, a picture, or a folder of pictures.")
     ],
-    pad: Annotated[Path | None, typer.Option(help="Exported model of attack detection.")] = None,
+    pad: Annotated[
+        Path | None, typer.Option(help="Attack detection: a published detector (minifasnet) or an export.")
+    ] = None,
     recognition: Annotated[Path | None, typer.Option(help="Exported recognition model.")] = None,
     window: Annotated[
         int | None,
@@ -192,13 +194,12 @@ def watch_source(
     """Check frames one after another: print one JSON object per line, with a decision over a face's last frames."""
     from fedvisage.base.files import json_line
     from fedvisage.device import Pipeline, Settings
-    from fedvisage.device.frames import frames_of
-    from fedvisage.device.frames import keep_every as each
+    from fedvisage.device.frames import keep_every, open_source
     from fedvisage.device.fused import at_points
 
     if pad is None and recognition is None:
         raise UserError("--pad", "no model was given; give --pad DIR, --recognition DIR, or both")
-    frames = frames_of(source)
+    opened = open_source(source)
     pad_model, recognition_model = (
         None if directory is None else open_noted(directory, threads=threads, int8=int8, provider=provider)
         for directory in (pad, recognition)
@@ -207,9 +208,11 @@ def watch_source(
     # The pictures of a folder may show different people.
     window = window or (1 if Path(source).is_dir() else Settings.window)
     pipeline = Pipeline(*models, settings=Settings(threads=threads, window=window, **asdict(quality)))
-    note(*pipeline.notices)
-    for result in pipeline.watch(each(frames, every)):
-        typer.echo(json_line(result.as_values()), nl=False)
+    note(*pipeline.notices, *opened.notices)
+    # A frame has its number in the source, of which the pipeline gets every Nth frame only.
+    places = keep_every(enumerate(opened.paths), every)
+    for (number, path), result in zip(places, pipeline.watch(keep_every(opened.frames, every)), strict=False):
+        typer.echo(json_line({**result.as_values(), "frame": number, "path": path}), nl=False)
 
 
 @app.command("predict")

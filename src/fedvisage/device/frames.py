@@ -3,53 +3,73 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice, repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import cv2
 import numpy as np
 
 from fedvisage.base.errors import BadFile, RunFailed, UserError, printable
+from fedvisage.device.predict import InputPicture, list_input_pictures, picture_at
 from fedvisage.faces.align import Image
 from fedvisage.faces.pictures import ENDINGS, open_picture, video_frames
 
 Frame = Image | BadFile
 """A frame in RGB, or the reason why a picture of a folder is unusable."""
 
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Frames in order, the path of each one's file (None: a camera or stream), and notices about a folder."""
+
+    frames: Iterator[Frame]
+    paths: Iterable[str | None]
+    notices: list[str]
+
 
 def frames_of(source: str) -> Iterator[Frame]:
-    """Return the frames of a source; a number is the system's number of a camera."""
+    """Return the frames of a source."""
+    return open_source(source).frames
+
+
+def open_source(source: str) -> Source:
+    """Open a source; a number is the system's number of a camera."""
     if source.isascii() and source.isdigit():
-        return _captured(f"camera {source}", "is it connected, and may this user read it?", int(source))
+        frames = _captured(f"camera {source}", "is it connected, and may this user read it?", int(source))
+        return Source(frames, repeat(None), [])
     if source.lower().startswith(_STREAMS):
         # Errors must not show the credentials in an address.
         place = printable(f"{source.partition('://')[0]}://{source.partition('://')[2].rpartition('@')[2]}")
-        return _captured(place, "does it send a stream there?", source, cv2.CAP_FFMPEG, _STREAM_PATIENCE)
+        frames = _captured(place, "does it send a stream there?", source, cv2.CAP_FFMPEG, _STREAM_PATIENCE)
+        return Source(frames, repeat(None), [])
     path = Path(source)
     if path.is_dir():
-        pictures = sorted(child for child in path.rglob("*") if child.suffix.lower() in ENDINGS and not child.is_dir())
-        if not pictures:
-            raise UserError(printable(str(path)), f"has no images ({', '.join(ENDINGS)})")
-        return map(_picture_or_fault, pictures)
+        inputs = list_input_pictures([path])
+        paths = [picture.name for picture in inputs.pictures]
+        return Source(map(_picture_or_fault, inputs.pictures), paths, inputs.notices)
     if not path.is_file():
         raise UserError(printable(source), "is not an image, folder, video, camera's number or rtsp:// address")
-    return _read_file(path)
+    return Source(_read_file(path), repeat(picture_at(path).name), [])
 
 
-def keep_every(frames: Iterator[Frame], step: int) -> Iterator[Frame]:
-    """Return the first of each ``step`` frames."""
+def keep_every(items: Iterable[Item], step: int) -> Iterator[Item]:
+    """Return the first of each ``step`` items."""
     if step < 1:
         raise UserError("--every", f"must be at least 1, got {step}")
-    return (frame for number, frame in enumerate(frames) if number % step == 0)
+    return islice(items, 0, None, step)
 
 
-def _picture_or_fault(picture: Path) -> Frame:
+def _picture_or_fault(picture: InputPicture) -> Frame:
     """Return a picture of a folder; an unreadable one does not end the source."""
     try:
-        return open_picture(picture)
+        return picture.read()
     except BadFile as bad:
-        return BadFile(f"{printable(picture.name)}: {bad}")
+        return BadFile(f"{printable(Path(picture.name).name)}: {bad}")
 
 
 def _read_file(path: Path) -> Iterator[Image]:
