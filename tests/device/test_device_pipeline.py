@@ -99,9 +99,9 @@ def test_results_are_plain_values_without_template(pad: Path, recognition: Path,
 
 
 def test_models_of_the_wrong_task_are_refused(pad: Path, recognition: Path) -> None:
-    with refused("recognition", "pad"):
+    with refused("recognition", "recognition model", "--pad", "attack detector"):
         Pipeline(recognition)
-    with refused("pad", "recognition"):
+    with refused("pad", "attack detector", "--recognition", "recognition model"):
         Pipeline(recognition=pad)
 
 

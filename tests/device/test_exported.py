@@ -342,7 +342,7 @@ def test_provider_has_a_short_name(pad: Path, provider: str) -> None:
 
 @pytest.mark.parametrize("provider", ["Azure", "nothing", ""])
 def test_unavailable_provider_is_refused(pad: Path, provider: str) -> None:
-    with refused("--provider", "CPU"):
+    with refused("--provider", "CPU", "onnxruntime-gpu"):
         Exported.open(pad, provider=provider)
 
 

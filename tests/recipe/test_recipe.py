@@ -100,7 +100,7 @@ def test_a_bad_override_is_quoted(content: dict[str, Any], override: str, keywor
         ("rounds=3", "recipe.rounds", "training.rounds"),
         ("epochs=3", "recipe.epochs", "training.local.epochs"),
         ("method.network.widht=3", "recipe.method.network.widht", "width"),
-        ("method=fedpaad", "recipe.method.name", "fedpad"),
+        ("method=fedpaad", "recipe.method.name", "did you mean fedpad? A method of your own"),
         ("method={name: fedprox, model: vith}", "recipe.method.model", "vit-h"),
     ],
 )

@@ -195,7 +195,8 @@ def find_provider(name: str) -> str:
     key = name.lower().removesuffix(_PROVIDER.lower())
     if key not in choice:
         names = ", ".join(each.removesuffix(_PROVIDER) for each in available)
-        raise UserError("--provider", f"{name} is not available here; give one of {names}, or install its onnxruntime")
+        others = "Others need another onnxruntime package, such as onnxruntime-gpu"
+        raise UserError("--provider", f"{name} is not available; available: {names}. {others}")
     return choice[key]
 
 

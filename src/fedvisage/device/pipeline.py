@@ -353,5 +353,6 @@ def _open_model(model: Path | str | Model | None, task: str, threads: int) -> Mo
         return None
     exported = open_export(Path(model), threads=threads) if isinstance(model, Path | str) else model
     if exported.task != task:
-        raise UserError(str(exported.directory), f"is a model for {exported.task}, but {task} is required")
+        kinds = {"pad": "an attack detector", "recognition": "a recognition model"}
+        raise UserError(str(exported.directory), f"is {kinds[exported.task]}; --{task} needs {kinds[task]}")
     return exported

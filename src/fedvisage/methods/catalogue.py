@@ -236,8 +236,9 @@ def find(section: Mapping[str, Any] | MethodOptions) -> Method:
         problem = "is missing" if name is None else f"must be the name of a method, got {name!r}"
         raise UserError("recipe.method.name", f"{problem}{choice_hint('', names)}")
     if (method := method_named(name)) is None:
-        hint = f"{choice_hint(name, names)}; a method of your own needs an entry point (docs/extending.md#registration)"
-        raise UserError("recipe.method.name", f"unknown method {name!r}{hint}")
+        hint = choice_hint(name, names)
+        own = "A method of your own needs an entry point (docs/extending.md#registration)"
+        raise UserError("recipe.method.name", f"unknown method {name!r}{hint}{'' if hint[-1] == '?' else '.'} {own}")
     if model is None:
         return method
     if name not in ALGORITHMS:
