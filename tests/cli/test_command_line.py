@@ -125,7 +125,8 @@ def test_missing_argument_is_named_as_in_usage(command: Command, words: list[str
 def test_errors_keep_urls_and_name_exports(command: Command, tmp_path: Path) -> None:
     assert "https://example.org/a.jpg: does not exist" in command("predict", tmp_path, "https://example.org/a.jpg")[2]
     Image.new("RGB", (32, 32)).save(tmp_path / "a.png")
-    check_refused(command("predict", tmp_path, tmp_path / "a.png"), "model.json", "run", "export")
+    (tmp_path / "empty").mkdir()
+    check_refused(command("predict", tmp_path / "empty", tmp_path / "a.png"), "model.json", "run", "export")
 
 
 @pytest.mark.parametrize(("verb", "default"), [("run", "runs/RECIPE-seedSEED"), ("study", "runs/STUDY")])

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import os
 import re
 import shlex
 import shutil
@@ -17,9 +18,10 @@ import pytest
 import torch
 from PIL import Image
 from tests import commands
-from tests.commands import refusal_of
+from tests.commands import output_of, refusal_of
 from tests.device.photographs import draw_face, draw_photographs
 from tests.documented import ROOT
+from tests.refusals import refused
 from tests.toy import SIZE, run_toy, tree
 from typer.testing import Result
 
@@ -170,6 +172,25 @@ def test_comparison_of_a_picture_without_a_face_is_rejected(recognition: Path, p
     printed = call(recognition, *words)
     assert printed.exit_code == 3
     assert re.fullmatch(r"rejected +\S+wall.png  no face found", printed.stdout.splitlines()[1])
+
+
+@pytest.mark.parametrize(("model", "kind"), [("one.png", "picture"), ("", "folder")])
+def test_pictures_in_place_of_the_model_are_named(photographs: Path, model: str, kind: str) -> None:
+    with refused(photographs / model, kind, "--pad minifasnet"):
+        output_of("predict", photographs / model)
+    with refused(photographs / model, kind):
+        output_of("predict", photographs / model, photographs / "two.png")
+
+
+def test_misspelt_crop_suggests_the_nearest(run: Path, crops: Path) -> None:
+    with refused("--crop", "did you mean centre"):
+        output_of("predict", run, crops, "--crop", "center")
+
+
+def test_list_from_a_named_pipe_is_refused_with_the_remedy(run: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "list")
+    with refused("list", "regular file", "--paths-from -"):
+        output_of("predict", run, "--paths-from", tmp_path / "list")
 
 
 def test_quiet_json_writes_only_the_result(run: Path, crops: Path) -> None:

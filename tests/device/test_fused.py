@@ -399,6 +399,8 @@ def test_unsupported_commands_of_a_fused_model_are_refused_in_one_line(fused_exp
         Exported.open(fused_export)
     with refused("--crop", "none", "2.7"):
         face_cropper("none", open_export(fused_export).shapes)
+    with refused("--crop", "did you mean centre"):
+        face_cropper("center", open_export(fused_export).shapes)
     with refused(fused_export, "int8"):
         Fused.open(fused_export, int8=True)
     with refused(fused_export, "recognition"):

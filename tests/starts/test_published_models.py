@@ -158,6 +158,17 @@ def test_names_are_found_unless_a_path_has_the_same_name(tmp_path: Path, monkeyp
     assert locate_detector("minifasnet", tmp_path) == Path("minifasnet")
 
 
+def test_misspelt_detector_suggests_the_nearest(tmp_path: Path) -> None:
+    with refused("--pad", "did you mean minifasnet"):
+        output_of("predict", "photo.png", "--pad", "minifasnt")
+    with refused("minifasnt", "did you mean minifasnet"):
+        output_of("calibrate", "minifasnt", "--live", tmp_path, "--out", tmp_path / "door")
+    with refused("--pad", "choose one of minifasnet"):  # no model for recognition or face detection
+        output_of("predict", "photo.png", "--pad", "sfac")
+    with refused(tmp_path, "fedvisage export"):
+        output_of("calibrate", tmp_path, "--live", tmp_path, "--out", tmp_path / "door")
+
+
 def test_export_and_run_answer_alike(pad: Path, pad_run: Path) -> None:
     crops = np.random.default_rng(0).integers(0, 256, (1, 32, 32, 3), np.uint8)
     exported, run = fv.open(pad), fv.open(pad_run)

@@ -39,7 +39,7 @@ def test_other_files_of_folders_are_counted_by_ending(folder: Path) -> None:
     inputs = list_input_pictures([folder])
     assert inputs.passed_over == {".txt": 2, ".mov": 1, "": 1}
     (text,) = inputs.notices
-    for words in ("4 files", ".txt 2", ".mov 1", "no ending 1"):
+    for words in ("4 files", ".txt 2", ".mov 1", "by their ending", "none 1"):
         assert words in text
     assert list_input_pictures([folder / "a.png"]).notices == []
 

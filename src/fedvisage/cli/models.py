@@ -272,9 +272,9 @@ def predict_images(
     """
     from fedvisage.base.progress import in_steps
     from fedvisage.device.exported import is_export
-    from fedvisage.device.predict import list_input_pictures
+    from fedvisage.device.predict import list_input_pictures, refuse_pictures
     from fedvisage.faces.pictures import BYTES_LIMIT
-    from fedvisage.starts.published import locate_detector
+    from fedvisage.starts.published import detector_hint, locate_detector
 
     def read_stdin() -> bytes:
         return sys.stdin.buffer.read(BYTES_LIMIT + 1)  # one byte more than the largest picture
@@ -284,9 +284,10 @@ def predict_images(
         paths = paths if model is None else [model, *paths]  # the first argument is an image, too
         model = locate_detector(pad)
         if not is_export(model):
-            raise UserError("--pad", f"{pad} is neither an export nor a published detector, such as minifasnet")
+            raise UserError("--pad", f"{pad} is neither an export nor a published detector{detector_hint(pad)}")
     if model is None:
         raise UserError("MODEL", "is missing; give a model, or --pad NAME with a published one, such as minifasnet")
+    refuse_pictures(model)
     images = list_input_pictures(paths, _read_list(paths_from, paths), read_stdin)
     references = None if against is None else list_input_pictures([against])
     if references is not None and len(images.pictures) > 1:
@@ -352,6 +353,8 @@ def _read_list(paths_from: Path | None, paths: list[Path]) -> bytes | None:
     if paths_from is None:
         return None
     if paths_from != Path("-"):
+        if paths_from.exists() and not paths_from.is_file():  # such as a shell's <(…)
+            raise UserError(str(paths_from), "is not a regular file; give one, or pipe the list in: --paths-from -")
         return read_plain(paths_from)
     if paths_from in paths:
         raise UserError("--paths-from", "standard input is named twice: as an image and as a list of paths")
@@ -388,9 +391,11 @@ def calibrate_model(
     from fedvisage.device.exported import is_export
     from fedvisage.device.predict import list_input_pictures
     from fedvisage.faces.cropping import other_detector
-    from fedvisage.starts.published import locate_detector
+    from fedvisage.starts.published import detector_hint, locate_detector
 
     model = locate_detector(model)
+    if not model.exists():
+        raise UserError(str(model), f"is neither an export nor a published detector{detector_hint(model)}")
     if not is_export(model):
         raise UserError(str(model), "is not an export; write one with `fedvisage export` first")
     pictures, opened = list_input_pictures([live]), open_noted(model)

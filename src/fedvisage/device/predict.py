@@ -25,6 +25,7 @@ from fedvisage.faces.cropping import (
     MTCNN,
     CroppedPicture,
     DetectorName,
+    check_crop,
     choose_detector,
     crop_face,
     make_cropper,
@@ -77,9 +78,10 @@ class InputPictures:
         """Notices about folders, one per line; empty if all their files are pictures."""
         if not self.passed_over:
             return []
-        endings = sorted(self.passed_over.items())
-        counts = ", ".join(f"{printable(ending) or 'no ending'} {count}" for ending, count in endings)
-        return [f"{format_count(self.passed_over.total(), 'file')} skipped by file extension: {counts}"]
+        endings = sorted(self.passed_over.items(), key=lambda item: (not item[0], item[0]))  # files without one last
+        counts = ", ".join(f"{printable(ending) or 'none'} {count}" for ending, count in endings)
+        total = self.passed_over.total()
+        return [f"{format_count(total, 'file')} skipped by {'its' if total == 1 else 'their'} ending: {counts}"]
 
     def as_burst(self) -> InputPictures:
         """Return the same pictures as one burst: all show one face, and get one decision."""
@@ -119,6 +121,16 @@ def list_input_pictures(
     if not inputs.pictures:
         raise UserError("PATH", "no image is given; give files, folders, - or --paths-from")
     return inputs
+
+
+def refuse_pictures(model: Path) -> None:
+    """Refuse a picture, or a folder of pictures only, in the place of a model."""
+    is_folder = model.is_dir()
+    files = [path for path in (model.rglob("*") if is_folder else [model]) if path.is_file()]
+    if files and all(path.suffix.lower() in ENDINGS for path in files):
+        kind = "a folder of pictures" if is_folder else "a picture"
+        remedy = "give a run or an export first, or --pad minifasnet"
+        raise UserError(printable(str(model)), f"is {kind}, not a model; {remedy}")
 
 
 def picture_at(path: Path) -> InputPicture:
@@ -379,11 +391,12 @@ def face_cropper(
 
     ``threads`` are for the detector. A face with little context gets a note, or with ``strict`` no decision.
     """
+    check_crop(crop)
     if crop != "face":
         if len({shape.margin for shape in shapes}) > 1:
             margins = ", ".join(f"{shape.margin:g}" for shape in shapes)
             raise UserError("--crop", f"{crop} has no face box, and this model takes crops of {margins} times it")
-        cuts = [make_cropper(crop, shape.size, threads) for shape in shapes]  # type: ignore[arg-type]  # it refuses other words itself
+        cuts = [make_cropper(crop, shape.size, threads) for shape in shapes]  # type: ignore[arg-type]  # checked above
         return lambda picture: _cropped_face_from([cut(picture) for cut in cuts], None, strict)
     detect = make_upright_detector(threads, detector)
 
@@ -538,7 +551,7 @@ def face_aligner(
 ) -> Callable[[Image], AlignedFace]:
     """Return the function that aligns the face of a picture, or raises BadFile; ``threads`` are for the detector."""
     if crop == "centre":
-        raise UserError("crop", "recognition needs aligned faces: use face, or none if they are already aligned")
+        raise UserError("--crop", "recognition needs aligned faces: use face, or none if they are already aligned")
     if crop != "face":
         cut = make_cropper(crop, size, threads)  # type: ignore[arg-type]  # it refuses other words itself
         return lambda picture: AlignedFace(cut(picture).image)

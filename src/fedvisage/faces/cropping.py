@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
-from fedvisage.base.errors import BadFile, UserError
+from fedvisage.base.errors import BadFile, UserError, suggestion
 from fedvisage.data.crops import CropRecord, DetectorRecord
 from fedvisage.faces import detection, yunet
 from fedvisage.faces.align import SURE, SURE_TURNED, DetectedFaces, detect_upright
@@ -69,6 +69,12 @@ class CroppedPicture:
 Cropper = Callable[[Image], CroppedPicture]
 
 
+def check_crop(crop: str) -> None:
+    """Refuse an unknown method of cropping."""
+    if crop not in (known := get_args(Crop)):
+        raise UserError("--crop", f"must be centre, face or none, got {crop!r}{suggestion(crop, known)}")
+
+
 def make_cropper(
     crop: Crop,
     size: int,
@@ -83,11 +89,10 @@ def make_cropper(
 
     `threads` are for the detector.
     """
+    check_crop(crop)
     if crop == "face":
         find = make_finder(threads, detector)
         return lambda image: crop_at_margins(image, find(image), size, (margin, *further), padding)
-    if crop not in ("centre", "none"):
-        raise UserError("crop", f"must be centre, face or none, got {crop!r}")
 
     def cut_centre(image: Image) -> CroppedPicture:
         height, width = image.shape[:2]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, TypeAdapter
 
-from fedvisage.base.errors import UserError
+from fedvisage.base.errors import UserError, choice_hint
 from fedvisage.base.files import CACHE
 
 
@@ -75,6 +75,11 @@ def read_catalogue() -> Mapping[str, PublishedModel]:
     """Return the entries by name."""
     content = files("fedvisage.starts").joinpath("published.json").read_bytes()
     return {model.name: model for model in TypeAdapter(list[PublishedModel]).validate_json(content)}
+
+
+def detector_hint(name: str | Path) -> str:
+    """Return a hint with the published detector nearest to this name, else the list of them."""
+    return choice_hint(str(name), [model.name for model in read_catalogue().values() if model.margins])
 
 
 def locate_detector(model: str | Path, cache: Path = CACHE) -> Path:
