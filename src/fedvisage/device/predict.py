@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -126,8 +126,10 @@ def list_input_pictures(
 def refuse_pictures(model: Path) -> None:
     """Refuse a picture, or a folder of pictures only, in the place of a model."""
     is_folder = model.is_dir()
-    files = [path for path in (model.rglob("*") if is_folder else [model]) if path.is_file()]
-    if files and all(path.suffix.lower() in ENDINGS for path in files):
+    files = (path for path in (model.rglob("*") if is_folder else [model]) if path.is_file())
+    first = next(files, None)
+    # The first other file ends the search, because the folder may be large.
+    if first is not None and all(path.suffix.lower() in ENDINGS for path in chain([first], files)):
         kind = "a folder of pictures" if is_folder else "a picture"
         remedy = "give a run or an export first, or --pad minifasnet"
         raise UserError(printable(str(model)), f"is {kind}, not a model; {remedy}")
