@@ -74,7 +74,8 @@ def parent(create: Create, tmp_path: Path) -> tuple[Machine, psutil.Process]:
     file = tmp_path / "child"
     machine = create(PARENT, str(file))
     process = machine.start()
-    while not file.exists() or not file.read_text():
+    # A process that has just started may not have its environment yet, by which the machine finds it.
+    while not file.exists() or not file.read_text() or len(machine.processes()) < 2:
         assert process.poll() is None
     return machine, psutil.Process(int(file.read_text()))
 

@@ -232,9 +232,9 @@ def test_unreadable_labels_are_refused(root: Path, text: str, keyword: str) -> N
     check_stopped(root, root / "labels.csv", keyword)
 
 
-@pytest.mark.parametrize(("place", "value"), [("frames", 0), ("heldout", 1.0), ("max_bad", -0.1), ("crop", "oval")])
+@pytest.mark.parametrize(("place", "value"), [("frames", 0), ("heldout", 1.0), ("max_bad", -0.1), ("--crop", "oval")])
 def test_impossible_option_is_refused(root: Path, place: str, value: Any) -> None:
-    check_stopped(root, place, str(value), **{place: value})
+    check_stopped(root, place, str(value), **{place.lstrip("-"): value})
 
 
 def test_progress_counts_the_files(root: Path) -> None:
