@@ -246,7 +246,7 @@ def add_picture(
     depth: NDArray[np.uint8] | None = None,
     **further: str,
 ) -> None:
-    """Add one picture to a set, as its own subject: nobody knows whose face it shows."""
+    """Add one picture to a set, as its own subject, because the person is unknown."""
     writer.add(
         crop[np.newaxis],
         label=[label],

@@ -164,7 +164,7 @@ def test_a_rate_needs_three_people_over_the_rate_of_every_class_that_it_concerns
         choose_point(curves.model_copy(update={"accepted": fewer}), "apcer=5%", "pad", "model")
 
 
-def test_a_model_without_curves_is_refused_with_its_name_and_what_its_user_can_do() -> None:
+def test_refusal_of_a_model_without_curves_has_a_remedy_for_its_user() -> None:
     with refused("runs/old", "federation.rates", "train it again"):
         choose_point(None, "bpcer=1%", "pad", "runs/old")
     with refused("exported/pad", "no operating points; calibrate it for your camera: fedvisage calibrate"):

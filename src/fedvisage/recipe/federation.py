@@ -74,7 +74,7 @@ class Secure(Section):
 
 
 LEAST_NOISE = 1e-6
-"""Least noise other than none, in units of clip; its ε of 5·10¹¹ per release protects nobody."""
+"""Least noise other than none, in units of clip; its ε of 5·10¹¹ per release is no protection."""
 
 
 def check_amount(noise: float | None, epsilon: float | None, delta: float | None) -> None:

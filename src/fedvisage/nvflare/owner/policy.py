@@ -75,7 +75,7 @@ class Policy(Section):
 
     @property
     def bounds_noise(self) -> bool:
-        """Whether the rules bound ε and δ of a recipe."""
+        """True if the rules bound ε and δ of a recipe."""
         return self.epsilon is not None or "noise" in self.require or "delta" in self.model_fields_set
 
     @property

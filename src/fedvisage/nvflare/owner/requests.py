@@ -85,10 +85,10 @@ class Requests:
 
     def decide(self, name: str, decision: Literal["approved", "refused"], because: str = "") -> list[Request]:
         """Store the decision about a request, or the refusal of all requests of a run, and return the requests."""
-        self.named(name)
+        self.get_all(name)
         with lock_directory(self.directory, PATIENCE):
             now = datetime.now(UTC).isoformat(timespec="seconds")
-            chosen = self.named(name) if decision == "refused" else [self.get(name)]
+            chosen = self.get_all(name) if decision == "refused" else [self.get(name)]
             decided = [replace(request, decision=decision, because=because, decided=now) for request in chosen]
             for request in decided:
                 write_json(self._path(request), asdict(request))
@@ -100,13 +100,13 @@ class Requests:
 
     def get(self, name: str) -> Request:
         """Return the request of a name, which must be the only one."""
-        request, *others = self.named(name)
+        request, *others = self.get_all(name)
         if others:
             names = ", ".join(each.name for each in (request, *others))
             raise UserError(name, f"has {len(others) + 1} requests; give the name of one: {names}")
         return request
 
-    def named(self, name: str) -> list[Request]:
+    def get_all(self, name: str) -> list[Request]:
         """Return the requests of a name, at least one."""
         requests = self.find(name)
         if not requests:
