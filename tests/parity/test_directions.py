@@ -153,7 +153,8 @@ def test_server_compares_a_bounded_number_of_centres() -> None:
     """A site may send 2^24 numbers: all pairs of these rows would need terabytes."""
     rng = np.random.default_rng(0)
     common = rng.normal(size=8).astype(np.float32)
-    centres = {name: common + 0.1 * rng.random((rows, 8), np.float32) for name, rows in (("A", 1), ("B", 2**20), ("C", 2**20))}
+    rows = {"A": 1, "B": 2**20, "C": 2**20}
+    centres = {name: common + 0.1 * rng.random((count, 8), np.float32) for name, count in rows.items()}
     actual, _ = spread_out(centres, None)
     moved = {name: int((actual[name] != centres[name]).any(axis=1).sum()) for name in centres}
     assert moved == {"A": 1, "B": fedface.MOST_CENTRES // 3, "C": fedface.MOST_CENTRES // 3}
