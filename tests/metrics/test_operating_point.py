@@ -74,6 +74,15 @@ def test_type_held_out_by_two_sites_has_no_curve() -> None:
     assert average_curves(live, {ALL: [*attacks[:2], empty]}, pooled=False) is None
 
 
+def test_sites_that_claim_scores_without_presentations_do_not_count() -> None:
+    """Three of them would otherwise end the run: a curve needs a presentation."""
+    live = [draw(seed, 3)[1] for seed in range(SITES)]
+    attacks = [draw(seed, -3)[1] for seed in range(10, 10 + SITES)]
+    hostile = [ClassCounts(site.bins, site.people, 0) for site in attacks]
+    kept = average_curves(live, {ALL: attacks, "print": hostile}, pooled=False)
+    assert kept == average_curves(live, {ALL: attacks}, pooled=False)
+
+
 def test_bpcer_is_the_highest_threshold_that_rejects_at_most_the_wished_share() -> None:
     curves = curves_of()
     point = choose_point(curves, "bpcer=5%", "pad", "model")

@@ -161,7 +161,10 @@ def average_curves(
     ``pooled`` adds the counts instead of averaging the rates. ``scale`` divides the bins' edges.
     """
     classes = {"": list(rejected), **{name: list(counts) for name, counts in accepted.items()}}
-    present = {name: [site for site in sites if site.bins.sum() and site.people] for name, sites in classes.items()}
+    present = {
+        name: [site for site in sites if site.bins.sum() and site.people and site.presentations]
+        for name, sites in classes.items()
+    }
     curves = {name: _mean(sites, pooled) for name, sites in present.items() if len(sites) >= LEAST_SITES}
     if "" not in curves or ALL not in curves:
         return None
