@@ -296,6 +296,10 @@ class Start(Section):
     """Raise an error for weights that do not fit; with ``false``, take the fitting ones and list the others."""
 
 
+MOST_NOISED_STEPS = 100_000
+"""Most steps with noise per site; the account of ten times as many takes minutes, at the sites, too."""
+
+
 class PersonPrivacy(Section):
     """DP-SGD per person: each step draws people at random, clips the gradient of each, and adds noise to their sum.
 
@@ -336,7 +340,7 @@ class Training(Section):
         {"micro_batch", "server_optimizer", "pretrain", "l2sp", "statistics", "keep", "privacy"}
     )
 
-    rounds: int = Field(ge=1)
+    rounds: int = Field(ge=1, le=1_000_000)
     """Number of aggregations."""
     local: Local = Local(epochs=3)
     """Local work between two aggregations."""
@@ -392,6 +396,13 @@ class Training(Section):
     def _a_pull_has_a_start(self) -> Training:
         if self.l2sp is not None and self.start is None:
             raise ValueError("l2sp keeps sites close to the weights in start; set start to a file")
+        return self
+
+    @model_validator(mode="after")
+    def _an_account_takes_seconds(self) -> Training:
+        steps = self.rounds * (self.local.batches or 0)
+        if self.privacy is not None and self.privacy.noise != 0 and steps > MOST_NOISED_STEPS:
+            raise ValueError(f"privacy accounts for at most {MOST_NOISED_STEPS:,} steps (rounds × local.batches)")
         return self
 
     @property

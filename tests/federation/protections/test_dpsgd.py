@@ -293,6 +293,12 @@ def test_a_budget_that_no_noise_meets_is_refused(sets: Sets) -> None:
         step_noise(recipe_of(content(sets, training__privacy=privacy)))
 
 
+@pytest.mark.parametrize("rounds", [50_001, 10**15])
+def test_a_site_refuses_a_recipe_whose_account_would_take_minutes(rounds: int, sets: Sets) -> None:
+    with refused("recipe.training", "at most 1"):
+        recipe_of(content(sets, training__rounds=rounds))
+
+
 def test_costs_of_sampled_releases_cross_the_wire_with_their_rate() -> None:
     charges = steps_of(1.5, 0.25, 10)
     total = joint_cost(charges, 1e-5)
