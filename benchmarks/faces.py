@@ -42,7 +42,7 @@ def new_detector() -> Find:
     detector = Detector()
 
     def find(picture: Picture) -> Points:
-        faces = detector.detect([picture])[0]
+        faces = detector.detect(picture)
         return faces[0].points if faces else NOWHERE
 
     return find

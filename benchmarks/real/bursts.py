@@ -35,7 +35,7 @@ def score_picture(path: Path, model: Model, detector: Detector, author: Author |
     picture = located.read()
     if author is not None and author.shows(picture, located.face):
         return "author"
-    crops = [crop_face(picture, [located.face], shape.size, shape.margin) for shape in model.shapes]
+    crops = [crop_face(picture, located.face, shape.size, shape.margin) for shape in model.shapes]
     if any(crop.upscaled for crop in crops):
         return "small"
     return repr(float(model.score([crop.image[np.newaxis] for crop in crops])[0]))

@@ -235,7 +235,7 @@ def write_sets(
                     image, face = located.read(), located.face
                     if kind == MATCHED:
                         image, face = reduce_face(image, face, reduced[label][number])
-                    crop = crop_face(image, [face], writer.size, TIGHT.margin, TIGHT.padding)
+                    crop = crop_face(image, face, writer.size, TIGHT.margin, TIGHT.padding)
                     add_picture(
                         writer,
                         crop.image,

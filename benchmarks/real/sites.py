@@ -91,10 +91,10 @@ class Cut:
     def cut(self, image: Image, face: Face) -> Image:
         """Return the crop; a picture that ends too close to the face shrinks it, whatever its margin."""
         if self.scaling == "area":
-            return crop_face(image, [face], SIZE, self.margin, self.padding).image
+            return crop_face(image, face, SIZE, self.margin, self.padding).image
         side = round(self.margin * face.box[2:].max())
         side = side if self.padding == "replicate" else min(side, *image.shape[:2])
-        whole = crop_face(image, [face], int(side), self.margin, self.padding).image
+        whole = crop_face(image, face, int(side), self.margin, self.padding).image
         return np.asarray(cv2.resize(whole, (SIZE, SIZE), interpolation=cv2.INTER_LINEAR), np.uint8)
 
 

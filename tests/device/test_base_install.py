@@ -58,7 +58,7 @@ def test_photograph_is_scored_by_a_published_pair(python: Path, scene: np.ndarra
     faces = detect_upright(scene, make_detector(1)).faces
     expected = 0.0
     for net, margin, scale in zip(nets.values(), (2.7, 4.0), (2.30, 3.79), strict=True):
-        crop = torch.from_numpy(crop_face(scene, faces, 80, margin).image).permute(2, 0, 1)[None]
+        crop = torch.from_numpy(crop_face(scene, faces[0], 80, margin).image).permute(2, 0, 1)[None]
         expected += float(log_odds(net, crop)) / scale
     assert image["logit"] == pytest.approx(expected, abs=1e-4)
     assert image["decision"] == ("live" if expected >= 0 else "attack")

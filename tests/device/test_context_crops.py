@@ -77,7 +77,7 @@ def test_page_and_python_crop_equal_pixels_at_every_margin(scene: np.ndarray, tm
         ["node", "cut.js"], input=json.dumps(question), capture_output=True, text=True, check=True, cwd=tmp_path
     ).stdout
     faces = [Face(np.array(box), np.zeros((5, 2))) for box in boxes]
-    wanted = [crop_face(scene, [face], 48, margin) for margin in MARGINS for face in faces]
+    wanted = [crop_face(scene, face, 48, margin) for margin in MARGINS for face in faces]
     assert {crop.close for crop in wanted} == {True, False}
     for page_crop, crop in zip(json.loads(output), wanted, strict=True):
         assert page_crop["close"] == crop.close

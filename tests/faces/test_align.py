@@ -156,7 +156,7 @@ def square_face(x: float, y: float, side: float) -> Face:
 
 def test_face_crop_has_a_margin_and_moves_the_points() -> None:
     image = picture(1, 200, 200)
-    cropped = crop_face(image, [square_face(60, 80, 50)], 70)
+    cropped = crop_face(image, square_face(60, 80, 50), 70)
     np.testing.assert_array_equal(cropped.image, image[70:140, 50:120])
     assert cropped.points is not None
     np.testing.assert_allclose(cropped.points[4], [60, 60])
@@ -164,13 +164,7 @@ def test_face_crop_has_a_margin_and_moves_the_points() -> None:
 
 def test_crop_of_a_face_at_the_edge_stays_inside_the_image() -> None:
     image = picture(1, 100, 100)
-    np.testing.assert_array_equal(crop_face(image, [square_face(70, 0, 40)], 56).image, image[:56, 44:])
-
-
-def test_largest_face_is_cropped() -> None:
-    image = picture(1, 200, 200)
-    cropped = crop_face(image, [square_face(0, 0, 20), square_face(60, 80, 50)], 70)
-    np.testing.assert_array_equal(cropped.image, image[70:140, 50:120])
+    np.testing.assert_array_equal(crop_face(image, square_face(70, 0, 40), 56).image, image[:56, 44:])
 
 
 def test_image_without_a_face_is_refused() -> None:

@@ -48,7 +48,7 @@ def errors_of_passed(portraits: Faces, detector: Detector, angle: float) -> list
     errors = []
     for image, points in zip(*portraits, strict=True):
         turned, truth = turn(image, points, angle)
-        faces = [face for face in detector.detect([turned])[0] if face.confidence >= LOWEST_CONFIDENCE]
+        faces = [face for face in detector.detect(turned) if face.confidence >= LOWEST_CONFIDENCE]
         errors += [float(np.abs(face.points - truth).max()) for face in faces if pose(face)[1] <= Settings.tilted]
     return errors
 
@@ -130,11 +130,11 @@ def test_turned_picture_has_the_points_of_its_face_or_none(portraits: Faces, ang
 def test_face_that_fills_the_picture_is_found_on_each_side(portraits: Faces, detector: Detector, turns: int) -> None:
     find, without_border, with_border = make_upright_detector(), 0, 0
     for image in portraits[0]:
-        (face,) = detector.detect([image])[0]
+        (face,) = detector.detect(image)
         x, y, width, height = face.box
         inner = image[int(y + 0.05 * height) : int(y + 0.95 * height), int(x + 0.05 * width) : int(x + 0.95 * width)]
         turned = np.ascontiguousarray(np.rot90(inner, -turns))
-        without_border += len(detector.detect([turned])[0])
+        without_border += len(detector.detect(turned))
         detected = find(turned)
         if detected.faces:
             with_border += 1

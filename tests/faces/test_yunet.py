@@ -104,7 +104,7 @@ def detector() -> YuNet:
 def test_points_are_those_of_the_rendered_face(portraits: Faces, detector: YuNet) -> None:
     errors = []
     for image, points in zip(*portraits, strict=True):
-        (face,) = detector.detect([image])[0]
+        (face,) = detector.detect(image)
         largest = detector.largest(image, 0.7)
         assert largest is not None
         np.testing.assert_array_equal(largest.points, face.points)
@@ -115,7 +115,7 @@ def test_points_are_those_of_the_rendered_face(portraits: Faces, detector: YuNet
 def test_face_on_its_side_is_refused(portraits: Faces, detector: YuNet) -> None:
     for angle in (60, 90, 180, 270, 300):
         for image, points in zip(*portraits, strict=True):
-            faces = detector.detect([turn(image, points, angle)[0]])[0]
+            faces = detector.detect(turn(image, points, angle)[0])
             assert all(pose(face)[1] > Settings.tilted for face in faces), angle
 
 
@@ -128,10 +128,11 @@ def test_picture_upside_down_is_turned(portraits: Faces, detector: YuNet) -> Non
 
 def test_large_pictures_are_reduced_and_small_or_empty_ones_have_no_face(portraits: Faces, detector: YuNet) -> None:
     image, points = portraits[0][0], portraits[1][0]
-    (face,) = detector.detect([image.repeat(8, axis=0).repeat(8, axis=1)])[0]
+    (face,) = detector.detect(image.repeat(8, axis=0).repeat(8, axis=1))
     assert np.abs(face.points / 8 - points).max() < 8
     noise = np.random.default_rng(0).integers(0, 256, (40, 300, 3), dtype=np.uint8)
-    assert detector.detect([noise, np.full((16, 16), 90, np.uint8)]) == [[], []]
+    assert detector.detect(noise) == []
+    assert detector.detect(np.full((16, 16), 90, np.uint8)) == []
 
 
 def test_gallery_of_another_detector_counts_as_one_of_another_model(recognition: Path, detector: YuNet) -> None:

@@ -66,7 +66,7 @@ def widths(videos: Sequence[Video], name: str) -> list[float]:
 
 def detect_points(picture: NDArray[np.uint8], detector: Detector) -> NDArray[np.float64]:
     """Return the five points of the most likely face; NaN without a face."""
-    faces = detector.detect([picture])[0]
+    faces = detector.detect(picture)
     return faces[0].points if faces else np.full((5, 2), np.nan)
 
 

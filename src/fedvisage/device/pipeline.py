@@ -16,7 +16,7 @@ from fedvisage.base.progress import format_count
 from fedvisage.device.exported import Exported
 from fedvisage.device.fused import Fused, Model, open_export, required_threshold
 from fedvisage.device.predict import probability
-from fedvisage.faces.align import SIDE, DetectedFaces, Image, align
+from fedvisage.faces.align import DetectedFaces, Image, align
 from fedvisage.faces.cropping import (
     CLOSE,
     LITTLE_CONTEXT,
@@ -297,7 +297,7 @@ class Pipeline:
             if face is None or not measure(detected.picture, face, alone, self.settings).ok:
                 passed_over += 1
                 continue
-            cropped = crop_face(detected.picture, [face], self.pad.size, self.pad.margin)
+            cropped = crop_face(detected.picture, face, self.pad.size, self.pad.margin)
             refused = (cropped.close and self.settings.strict) or (cropped.upscaled and not self.settings.enlarge)
             if refused:
                 passed_over += 1
@@ -318,10 +318,10 @@ class Pipeline:
 
     def _check_face(self, detected: DetectedFaces, number: int, alone: bool, report: bool) -> CheckedFace:
         face, picture = detected.faces[number], detected.picture
-        quality = measure(picture, face, alone, self.settings, align(picture, face.points, SIDE)[0])
+        quality = measure(picture, face, alone, self.settings)
         verdict = None
         if self.pad is not None and (point := self._threshold) is not None:
-            crops = [crop_face(picture, [face], shape.size, shape.margin) for shape in self.pad.shapes]
+            crops = [crop_face(picture, face, shape.size, shape.margin) for shape in self.pad.shapes]
             close = any(cropped.close for cropped in crops)
             if close and self.settings.strict:
                 quality = replace(quality, reasons=(*quality.reasons, CLOSE))

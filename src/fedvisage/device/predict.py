@@ -406,7 +406,7 @@ def face_cropper(
         detected = detect(picture)
         if not detected.faces:
             return CroppedFace(reason="no face found", detected=detected)
-        crops = [crop_face(detected.picture, detected.faces, shape.size, shape.margin) for shape in shapes]
+        crops = [crop_face(detected.picture, detected.faces[0], shape.size, shape.margin) for shape in shapes]
         if pose(detected.faces[0])[1] > Settings.tilted:
             return CroppedFace(reason=TILTED, notes=notes_of(detected), detected=detected)
         return _cropped_face_from(crops, detected, strict)

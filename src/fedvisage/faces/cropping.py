@@ -168,7 +168,7 @@ def make_detector(threads: int = 1, detector: DetectorName = MTCNN) -> Callable[
     opened, least = _open_detector(threads, detector)
 
     def detect(image: Image) -> list[Face]:
-        return [face for face in opened.detect([image])[0] if face.confidence >= least]
+        return [face for face in opened.detect(image) if face.confidence >= least]
 
     return detect
 
@@ -194,16 +194,11 @@ def make_finder(threads: int = 1, detector: DetectorName = MTCNN) -> Callable[[I
     return find
 
 
-def crop_face(
-    image: Image, faces: list[Face], size: int, margin: float = MARGIN, padding: Padding = "none"
-) -> CroppedPicture:
-    """Cut out the largest face with a margin: inside the image, or padded with copies of its last pixels.
+def crop_face(image: Image, face: Face, size: int, margin: float = MARGIN, padding: Padding = "none") -> CroppedPicture:
+    """Cut out a face with a margin: inside the image, or padded with copies of its last pixels.
 
     Without padding, a crop moves or shrinks until the image holds it. ``close`` marks one that shrank much.
     """
-    if not faces:
-        raise BadFile(NO_FACE)
-    face = max(faces, key=lambda candidate: candidate.area)
     height, width = image.shape[:2]
     x, y, w, h = face.box
     longest, side = max(w, h), round(margin * max(w, h))
@@ -227,7 +222,7 @@ def crop_at_margins(
     image: Image, face: Face, size: int, margins: Sequence[float], padding: Padding = "none"
 ) -> CroppedPicture:
     """Cut out a face at several margins."""
-    crops = [crop_face(image, [face], size, margin, padding) for margin in margins]
+    crops = [crop_face(image, face, size, margin, padding) for margin in margins]
     return replace(
         crops[0],
         upscaled=any(cropped.upscaled for cropped in crops),

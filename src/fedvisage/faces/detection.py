@@ -278,13 +278,10 @@ class Detector:
         self.settings = settings or DetectorSettings()
         self._first, self._second, self._third = load_nets(threads)
 
-    def detect(self, images: Sequence[Image]) -> list[list[Face]]:
-        """Return the faces of each picture, RGB or grey (H×W×3 or H×W), highest confidence first."""
-        searches = (self._looks(as_colour(image)) for image in images)
-        return [
-            self._decide(looks, [self._propose_at(looks.seen, scale) for scale in self._scales(looks.seen)])
-            for looks in searches
-        ]
+    def detect(self, image: Image) -> list[Face]:
+        """Return the faces of a picture, RGB or grey (H×W×3 or H×W), highest confidence first."""
+        looks = self._looks(as_colour(image))
+        return self._decide(looks, [self._propose_at(looks.seen, scale) for scale in self._scales(looks.seen)])
 
     def largest(self, image: Image, sure: float) -> Face | None:
         """Return the largest face of `detect` with at least this confidence, or None; mostly faster than `detect`.
@@ -324,7 +321,7 @@ class Detector:
         return scales
 
     def _decide(self, looks: PictureSearch, levels: Sequence[Proposals]) -> list[Face]:
-        """Run stages 2 and 3 on the proposals."""
+        """Run stages 2 and 3 on the proposals; the second decides, and locates the points."""
         nothing: Proposals = (np.zeros((0, 4)), np.zeros(0), np.zeros((0, 4)))
         boxes, scores, offsets = (np.concatenate(parts) for parts in zip(nothing, *levels, strict=True))
         kept = suppress(boxes, scores, self.settings.alike, "union")
@@ -332,7 +329,22 @@ class Detector:
         squares, (moves, surely) = looks.second(make_square(move_corners(boxes[kept], offsets[kept])))
         sure = np.flatnonzero(surely[:, 1] >= self.settings.sure[1])
         kept = sure[suppress(squares[sure], surely[sure, 1], self.settings.alike, "union")]
-        return self._look_closely(looks, make_square(move_corners(squares[kept], moves[kept])))
+        # Stage 3: O-Net, which outputs all x shares of the points before all y shares.
+        squares, (offsets, shares, scores) = looks.third(make_square(move_corners(squares[kept], moves[kept])))
+        sure = np.flatnonzero(scores[:, 1] >= self.settings.sure[2])
+        final = move_corners(squares[sure], offsets[sure])
+        faces = []
+        for index in suppress(final, scores[sure, 1], self.settings.alike, "smaller"):
+            square, box = squares[sure[index]], final[index]
+            points = square[:2] + shares[sure[index]].reshape(2, 5).T * (square[2:] - square[:2])
+            corner, size = box[:2] * looks.factor, (box[2:] - box[:2]) * looks.factor
+            face = Face(np.concatenate([corner, size]), points * looks.factor, float(scores[sure[index], 1]))
+            around, (no_face, a_face) = make_square(box[None])[0], scores[sure[index]].clip(1e-12)
+            odds = 2 * looks.second.turned_odds(around) + looks.third.turned_odds(around)
+            upright = 2 * np.log(a_face / no_face) + odds[0] - odds[1:].max() >= UPRIGHT
+            if face.plausible and upright:
+                faces.append(face)
+        return faces
 
     def _propose_at(self, image: Image, scale: float) -> Proposals:
         """Stage 1: run P-Net at every place of one image of the pyramid."""
@@ -345,25 +357,6 @@ class Detector:
         surely, moves = scores[0, ..., 1][sure].astype(np.float64), offsets[0][sure].astype(np.float64)
         kept = suppress(boxes, surely, self.settings.alike_in_level, "union")
         return boxes[kept], surely[kept], moves[kept]
-
-    def _look_closely(self, looks: PictureSearch, boxes: Boxes) -> list[Face]:
-        """Stage 3: decide, and locate the points; O-Net outputs all x shares before all y shares."""
-        scale = looks.factor
-        squares, (offsets, shares, scores) = looks.third(boxes)
-        sure = np.flatnonzero(scores[:, 1] >= self.settings.sure[2])
-        final = move_corners(squares[sure], offsets[sure])
-        faces = []
-        for index in suppress(final, scores[sure, 1], self.settings.alike, "smaller"):
-            square, box = squares[sure[index]], final[index]
-            points = square[:2] + shares[sure[index]].reshape(2, 5).T * (square[2:] - square[:2])
-            corner, size = box[:2] * scale, (box[2:] - box[:2]) * scale
-            face = Face(np.concatenate([corner, size]), points * scale, float(scores[sure[index], 1]))
-            around, (no_face, a_face) = make_square(box[None])[0], scores[sure[index]].clip(1e-12)
-            odds = 2 * looks.second.turned_odds(around) + looks.third.turned_odds(around)
-            upright = 2 * np.log(a_face / no_face) + odds[0] - odds[1:].max() >= UPRIGHT
-            if face.plausible and upright:
-                faces.append(face)
-        return faces
 
 
 def as_colour(image: Image) -> Image:

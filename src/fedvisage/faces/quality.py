@@ -71,9 +71,9 @@ class Quality:
         return not self.reasons
 
 
-def measure(picture: Image, face: Face, alone: bool, settings: Settings, aligned: Image | None = None) -> Quality:
-    """Measure a face of a picture; pass ``aligned`` if its aligned crop of 112 pixels already exists."""
-    sharp = sharpness(align(picture, face.points, SIDE)[0] if aligned is None else aligned)
+def measure(picture: Image, face: Face, alone: bool, settings: Settings) -> Quality:
+    """Measure a face of a picture; ``alone`` if the picture has no other."""
+    sharp = sharpness(align(picture, face.points, SIDE)[0])
     size = float(face.box[2:].min())
     turned, tilted = pose(face)
     failed = {

@@ -7,7 +7,6 @@ if these were upright, with hardly less confidence, so it sees each face turned,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from threading import Lock
 
 import cv2
@@ -53,16 +52,9 @@ class YuNet:
         self._net = cv2.FaceDetectorYN.create(str(path), "", size, LOWEST_CONFIDENCE, OVERLAP, MOST_FACES)
         self._lock = Lock()  # the network keeps the size of its input
 
-    def detect(self, images: Sequence[Image]) -> list[list[Face]]:
-        """Return the faces of each picture, RGB or grey (H×W×3 or H×W), highest confidence first."""
-        return [self._detect(np.ascontiguousarray(as_colour(image))) for image in images]
-
-    def largest(self, image: Image, sure: float) -> Face | None:
-        """Return the largest face with at least this confidence, or None."""
-        faces = [face for face in self.detect([image])[0] if face.confidence >= sure]
-        return max(faces, key=lambda face: face.area, default=None)
-
-    def _detect(self, image: Image) -> list[Face]:
+    def detect(self, image: Image) -> list[Face]:
+        """Return the faces of a picture, RGB or grey (H×W×3 or H×W), highest confidence first."""
+        image = np.ascontiguousarray(as_colour(image))
         height, width = image.shape[:2]
         scale = min(1.0, LONGEST_SIDE / max(height, width))
         seen = resize(image, max(1, round(width * scale)), max(1, round(height * scale))) if scale < 1 else image
@@ -74,6 +66,11 @@ class YuNet:
             if face.plausible and self._is_upright(seen, row[:4]):
                 faces.append(face)
         return sorted(faces, key=lambda face: -face.confidence)
+
+    def largest(self, image: Image, sure: float) -> Face | None:
+        """Return the largest face with at least this confidence, or None."""
+        faces = [face for face in self.detect(image) if face.confidence >= sure]
+        return max(faces, key=lambda face: face.area, default=None)
 
     def _is_upright(self, image: Image, box: NDArray[np.float64]) -> bool:
         """Return whether the confidence is highest for the face as it is, and not turned."""

@@ -128,7 +128,8 @@ def test_pictures_on_their_side_and_filled_by_a_face_are_imported_upright(scenes
     for item, image in zip(prepared.rows.item, prepared.images, strict=True):
         if item.startswith("real/side"):
             picture = np.asarray(Image.open(original[f"person{item.removeprefix('real/side')[0]}"]))
-            upright = crop_face(picture, detect(picture), SIZE).image
+            (face,) = detect(picture)
+            upright = crop_face(picture, face, SIZE).image
             assert np.abs(image.astype(int) - upright).mean() < 12
 
 
