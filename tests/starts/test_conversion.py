@@ -130,7 +130,7 @@ def test_class_centres_are_left_out_and_named(tmp_path: Path) -> None:
     state = {f"model.{key}": value for key, value in randomise(NETWORKS["adaface"][0]()).state_dict().items()}
     save_file({**state, "head.kernel": torch.zeros(LENGTH, 5)}, tmp_path / "a.safetensors")
     conversion = convert(tmp_path / "a.safetensors", "iresnet18", tmp_path / "b.safetensors")
-    assert conversion.result.left_out == ["head.kernel"]
+    assert conversion.result.fitted.left_out == ["head.kernel"]
     assert any("head.kernel" in line and "left out" in line for line in conversion.lines())
 
 
@@ -275,7 +275,7 @@ def test_timm_file_is_converted_without_its_last_layer(tmp_path: Path) -> None:
     net, state = timm_state("test_vit")
     save_file(state, tmp_path / "a.safetensors")
     conversion = convert(tmp_path / "a.safetensors", "test_vit", tmp_path / "b.safetensors")
-    assert conversion.result.left_out == ["head.bias", "head.weight"]
+    assert conversion.result.fitted.left_out == ["head.bias", "head.weight"]
     whole = timm_network(
         TimmNetwork(arch="test_vit"), Input(size=conversion.result.size, colour="rgb"), outputs=1
     ).eval()

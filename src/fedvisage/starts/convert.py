@@ -65,7 +65,8 @@ def compare_features(converted: ConvertedNetwork, reference: Path) -> FeatureDis
 
 def _reference_features(converted: ConvertedNetwork, reference: Path, shown: Tensor, length: int) -> Tensor:
     """Return the reference graph's features for the pictures, one row per picture."""
-    mean, std = (torch.tensor(values)[:, None, None] for values in (converted.mean, converted.std))
+    layout = converted.fitted.layout
+    mean, std = (torch.tensor(values)[:, None, None] for values in (layout.mean, layout.std))
     # The reference expects its own order of colours and its own normalisation.
     ordered = shown if converted.colour == "rgb" else shown.flip(1)
     inputs = ((ordered - mean) / std).numpy()
@@ -103,17 +104,17 @@ class Conversion:
 
     def lines(self) -> list[str]:
         """Return a summary, the comparison, and the lines of a recipe that starts from the file."""
-        result = self.result
+        result, fitted, layout = self.result, self.result.fitted, self.result.fitted.layout
         lines = [
             f"{self.destination}: {len(result.weights)} tensors from {self.source.path.name}, "
-            f"as {result.project} writes them"
+            f"as {layout.project} writes them"
         ]
-        lines += [f"left out: {', '.join(result.left_out)}"] if result.left_out else []
-        mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (result.mean, result.std))
+        lines += [f"left out: {', '.join(fitted.left_out)}"] if fitted.left_out else []
+        mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (layout.mean, layout.std))
         pixels = f"less ({mean}), by ({std})"
-        if set(result.mean) == set(result.std) == {0.5}:
+        if set(layout.mean) == set(layout.std) == {0.5}:
             pixels = "from -1 to 1"
-        elif set(result.std) == {1 / 255}:
+        elif set(layout.std) == {1 / 255}:
             pixels = "from 0 to 255"
         lines.append(
             f"the source expects {result.colour.upper()}, {pixels}; "
@@ -142,8 +143,8 @@ class Conversion:
         return {
             **metadata_of(self),
             "file": str(self.destination),
-            "tensors": dict(result.pairs),
-            "left_out": result.left_out,
+            "tensors": dict(result.fitted.pairs),
+            "left_out": result.fitted.left_out,
             "note": result.note,
             "compared": None if self.agreement is None else asdict(self.agreement),
             "recipe": self.use,
@@ -189,6 +190,10 @@ def metadata_of(done: Conversion) -> dict[str, Any]:
         "format": FORMAT,
         "network": dict(result.network),
         "input": {"size": result.size, "colour": "rgb", **({} if result.margin is None else {"margin": result.margin})},
-        "source": {"name": done.source.path.name, "sha256": done.source.sha256, "project": result.project},
+        "source": {
+            "name": done.source.path.name,
+            "sha256": done.source.sha256,
+            "project": result.fitted.layout.project,
+        },
         "licence": done.licence,
     }

@@ -117,24 +117,19 @@ def read_checkpoint(path: Path, key: str | None) -> dict[str, Tensor]:
     # Close our copy of the child's end, so that reading raises EOFError if the child dies.
     sender.close()
     try:
-        return _receive_tensors(receiver, path)
-    finally:
-        child.kill()
-        child.join()
-        receiver.close()
-
-
-def _receive_tensors(ours: Connection, path: Path) -> dict[str, Tensor]:
-    """Return the tensors that the child sends, or raise its reason for sending none."""
-    try:
-        if not ours.poll(PATIENCE):
+        if not receiver.poll(PATIENCE):
             raise UserError(str(path), f"could not be read within {PATIENCE} seconds")
-        reply = ours.recv_bytes()
+        reply = receiver.recv_bytes()
     except EOFError:
         raise UserError(
             str(path),
             "crashed the process that read it; it needs more memory than its size allows, or is not a valid checkpoint",
         ) from None
+    finally:
+        child.kill()
+        child.join()
+        receiver.close()
+    # The tensors, or the reason why there are none.
     if reply[:1] != b"+":
         raise UserError(str(path), reply[1:].decode("utf-8", "replace"))
     try:

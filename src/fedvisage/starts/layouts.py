@@ -60,6 +60,7 @@ class FitResult:
     pairs: list[tuple[str, str]] = field(default_factory=list)
     """Names in the source and in our network."""
     left_out: list[str] = field(default_factory=list)
+    """Tensors of the file that do not belong to the network."""
     unknown: list[str] = field(default_factory=list)
     lacking: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
@@ -244,20 +245,13 @@ class ConvertedNetwork:
     It is not yet compared with a reference or written.
     """
 
-    project: str
-    """The project whose layout the file has."""
+    fitted: FitResult
     net: nn.Module
     """Our network; its input is RGB from 0 to 1."""
     weights: Mapping[str, Tensor]
     """The tensors to write, under the names in the network that starts from them."""
-    pairs: list[tuple[str, str]]
-    """Names in the source and in our network."""
-    left_out: list[str]
-    """Tensors of the file that do not belong to the network."""
     colour: Colour
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    """The source's normalisation of pixels from 0 to 1."""
+    """The source's order of colours."""
     size: int
     """The side of a picture in pixels."""
     network: Mapping[str, Any]
@@ -283,6 +277,13 @@ class ConvertedNetwork:
 
 Pairs = Iterator[tuple[str | None, str]]
 
+
+def numbered(source: str, target: str, names: Sequence[str]) -> Pairs:
+    """Yield the parts of a layer, which have names in the source and numbers in our network."""
+    for index, name in enumerate(names):
+        yield f"{source}.{name}", f"{target}.{index}"
+
+
 RESIDUAL = ("bn1", "conv1", "bn2", "prelu", "conv2", "bn3")
 """The layers of a block of insightface's, in the order of our block's layers."""
 
@@ -294,7 +295,7 @@ def insightface(depth: int) -> WeightsLayout:
         yield from zip(("conv1", "bn1", "prelu"), ("stem.0", "stem.1", "stem.2"), strict=True)
         for stage, number, target in _blocks(depth):
             source = f"layer{stage}.{number}"
-            yield from ((f"{source}.{name}", f"{target}.residual.{index}") for index, name in enumerate(RESIDUAL))
+            yield from numbered(source, f"{target}.residual", RESIDUAL)
             if number == 0:
                 yield from ((f"{source}.downsample.{index}", f"{target}.shortcut.{index}") for index in (0, 1))
         yield from (("bn2", "norm"), ("fc", "linear"), ("features", "features"))
@@ -327,38 +328,29 @@ def _blocks(depth: int) -> Iterator[tuple[int, int, str]]:
             yield stage, number, f"stage{stage}.{number}"
 
 
+MOBILE_LAYERS = ("conv", "bn", "prelu")
+MOBILE_BLOCK = (
+    *("conv.conv", "conv.bn", "conv.prelu"),
+    *("conv_dw.conv", "conv_dw.bn", "conv_dw.prelu"),
+    *("project.conv", "project.bn"),
+)
+"""The layers of a step and of a block of InsightFace_Pytorch's MobileFaceNet, from which MiniFASNet has its names."""
+
+
 def treb1en() -> WeightsLayout:
     """Return the layout of InsightFace_Pytorch's MobileFaceNet."""
-    block = (
-        "conv.conv",
-        "conv.bn",
-        "conv.prelu",
-        "conv_dw.conv",
-        "conv_dw.bn",
-        "conv_dw.prelu",
-        "project.conv",
-        "project.bn",
-    )
-    places = {
-        "stage1": ("conv_23", "conv_3"),
-        "stage2": ("conv_34", ""),
-        "stage3": ("", "conv_4"),
-        "stage4": ("conv_45", ""),
-        "stage5": ("", "conv_5"),
-    }
+    places = (("conv_23", "conv_3"), ("conv_34", ""), ("", "conv_4"), ("conv_45", ""), ("", "conv_5"))
 
     def pairs() -> Pairs:
         for source, target in (("conv1", "convolution"), ("conv2_dw", "depthwise")):
-            yield from ((f"{source}.{name}", f"{target}.{index}") for index, name in enumerate(("conv", "bn", "prelu")))
-        for number, (_, _, repetitions, _) in enumerate(BOTTLENECKS, 1):
-            first, rest = places[f"stage{number}"]
+            yield from numbered(source, target, MOBILE_LAYERS)
+        for number, ((_, _, repetitions, _), (first, rest)) in enumerate(zip(BOTTLENECKS, places, strict=True), 1):
             blocks = [first] if first else []
             blocks += [f"{rest}.model.{index}" for index in range(repetitions - len(blocks))]
             for index, source in enumerate(blocks):
-                target = f"stage{number}.{index}.residual"
-                yield from ((f"{source}.{name}", f"{target}.{layer}") for layer, name in enumerate(block))
-        yield from ((f"conv_6_sep.{name}", f"wide.{index}") for index, name in enumerate(("conv", "bn", "prelu")))
-        yield from ((f"conv_6_dw.{name}", f"global.{index}") for index, name in enumerate(("conv", "bn")))
+                yield from numbered(source, f"stage{number}.{index}.residual", MOBILE_BLOCK)
+        yield from numbered("conv_6_sep", "wide", MOBILE_LAYERS)
+        yield from numbered("conv_6_dw", "global", MOBILE_LAYERS[:2])
         yield from (("linear", "features.0"), ("bn", "features.1"))
 
     return WeightsLayout("InsightFace_Pytorch (MobileFaceNet)", rows_from(pairs()))
@@ -387,23 +379,20 @@ def foamliu() -> WeightsLayout:
 
 def minivision(blocks: Sequence[int], excited: bool) -> WeightsLayout:
     """Return the layout of Minivision's MiniFASNet, given the number of blocks in each stage."""
-    block = {"conv.conv": 0, "conv.bn": 1, "conv.prelu": 2, "conv_dw.conv": 3, "conv_dw.bn": 4, "conv_dw.prelu": 5}
-    block |= {"project.conv": 6, "project.bn": 7}
     gate = {"fc1": 1, "bn1": 2, "fc2": 4, "bn2": 5}
-    layers = ("conv", "bn", "prelu")
 
     def pairs() -> Pairs:
         for source, target in (("conv1", "convolution"), ("conv2_dw", "depthwise")):
-            yield from ((f"{source}.{name}", f"{target}.{index}") for index, name in enumerate(layers))
+            yield from numbered(source, target, MOBILE_LAYERS)
         for stage, (count, narrowing, rest) in enumerate(zip(blocks, ("23", "34", "45"), "345", strict=True), 1):
             sources = [f"conv_{narrowing}", *(f"conv_{rest}.model.{index}" for index in range(count - 1))]
             for index, source in enumerate(sources):
                 target = f"stage{stage}.{index}.residual"
-                yield from ((f"{source}.{name}", f"{target}.{layer}") for name, layer in block.items())
+                yield from numbered(source, target, MOBILE_BLOCK)
                 if excited and index == count - 1:
                     yield from ((f"{source}.se_module.{name}", f"{target}.8.gate.{at}") for name, at in gate.items())
-        yield from ((f"conv_6_sep.{name}", f"wide.{index}") for index, name in enumerate(layers))
-        yield from ((f"conv_6_dw.{name}", f"global.{index}") for index, name in enumerate(layers[:2]))
+        yield from numbered("conv_6_sep", "wide", MOBILE_LAYERS)
+        yield from numbered("conv_6_dw", "global", MOBILE_LAYERS[:2])
         yield from (("linear", "features.0"), ("bn", "features.1"), ("prob", "classes"))
 
     # The training network of the project also has a branch that predicts Fourier spectra.

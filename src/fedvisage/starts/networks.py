@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import get_args
 
 import torch
@@ -88,14 +87,10 @@ def convert_timm(
     model.network.load_state_dict(state)
     name = "timm" if texts is None else f"text-anchored, embedding: {outputs}"
     return ConvertedNetwork(
-        project=project,
+        fitted=fitted,
         net=model.eval(),
         weights=state if texts is None else state | {TEXTS: texts},
-        pairs=fitted.pairs,
-        left_out=fitted.left_out,
         colour=colour or "rgb",
-        mean=values[0],
-        std=values[1],
         size=side,
         network={"arch": arch},
         use=f"method: {{name: fedavg, model: {{name: {name}, arch: {arch}, weights: FILE}}}}\n"
@@ -173,14 +168,10 @@ def _convert_face(source: WeightsFile, name: str, size: int | None, colour: Colo
     network = {"name": name} | {key: value for key, (value, default) in sizes.items() if value != default}
     settings = ", ".join(f"{key}: {value}" for key, value in network.items())
     return ConvertedNetwork(
-        project=fitted.layout.project,
+        fitted=fitted,
         net=net.eval(),
         weights={f"model.{key}": value for key, value in net.state_dict().items()},
-        pairs=fitted.pairs,
-        left_out=fitted.left_out,
         colour=order,
-        mean=fitted.layout.mean,
-        std=fitted.layout.std,
         size=side,
         network=network,
         use=f"method: {{name: fedavg, network: {{{settings}}}}}\ninput: {{size: {side}, colour: rgb}}\n"
@@ -201,7 +192,7 @@ def _fit_layout(source: WeightsFile, layout: WeightsLayout, name: str) -> tuple[
         return options, side, fitted
     options, side = _sizes(named, layout, name)
     ordered = fit_tensors(named, layout, _outline(options, side))
-    return options, side, fitted if ordered.problem else replace(ordered, layout=layout)
+    return options, side, fitted if ordered.problem else ordered
 
 
 def _outline(options: FaceNetwork, side: int) -> nn.Module:
@@ -254,14 +245,10 @@ def _convert_minifasnet(
     order = colour or fitted.colour or "bgr"
     net.load_state_dict(to_rgb(fitted.state, net, order))
     return ConvertedNetwork(
-        project=layout.project,
+        fitted=fitted,
         net=net.eval(),
         weights={f"model.{key}": value for key, value in net.state_dict().items()},
-        pairs=fitted.pairs,
-        left_out=fitted.left_out,
         colour=order,
-        mean=layout.mean,
-        std=layout.std,
         size=size,
         network={"name": "minifasnet", "variant": variant},
         margin=margin,
@@ -313,14 +300,10 @@ def _convert_resnet18(source: WeightsFile, colour: Colour | None) -> ConvertedNe
     six_channel_net.load_state_dict(state, strict=False)
     use = "method: {name: fedpad}\ninput: {size: 224}\ntraining: {start: {file: FILE, strict: false}}"
     return ConvertedNetwork(
-        project=layout.project,
+        fitted=fitted,
         net=_PooledFeatures(six_channel_net.eval()),
         weights={f"model.{key}": value for key, value in state.items()},
-        pairs=fitted.pairs,
-        left_out=fitted.left_out,
         colour=order,
-        mean=layout.mean,
-        std=layout.std,
         size=224,
         network={"width": width},
         use=use,
