@@ -44,7 +44,7 @@ def measure(cache: Path) -> Measurement:
     try:
         for side, count in SIDES.items():
             pictures = [_picture(living, number, side) for number in range(count)]
-            old, new = _seconds(partial(_look, theirs.detect_faces, pictures), partial(ours.detect, pictures))
+            old, new = _seconds(partial(_look, theirs.detect_faces, pictures), partial(_look, ours.detect, pictures))
             said.append(f"{count / new:.0f} / {count / old:.0f} frames/s at {side} px")
             ratios.append(old / new)
     finally:

@@ -17,7 +17,7 @@ from tests.refusals import refused
 from fedvisage.base.errors import BadFile, RunFailed, UserError
 from fedvisage.datasets.small_copies import write_video
 from fedvisage.device import Exported
-from fedvisage.device.frames import frames_of, keep_every
+from fedvisage.device.frames import keep_every, open_source
 from fedvisage.device.fused import required_threshold
 
 BRIGHTNESS = (40, 90, 140, 190, 240)
@@ -26,7 +26,7 @@ BRIGHTNESS = (40, 90, 140, 190, 240)
 
 def images_of(source: Path) -> list[np.ndarray]:
     """Return the frames of a source, all of which are readable."""
-    return [frame for frame in frames_of(str(source)) if not isinstance(frame, BadFile)]
+    return [frame for frame in open_source(str(source)).frames if not isinstance(frame, BadFile)]
 
 
 def watch(source: Path, pad: Path, *options: str) -> list[Any]:
@@ -112,12 +112,12 @@ def test_third_frame_option_takes_the_first_of_three() -> None:
 def test_file_without_a_video_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "door.avi").write_bytes(content)
     with refused("door.avi", "AVI"):
-        list(frames_of(str(tmp_path / "door.avi")))
+        list(open_source(str(tmp_path / "door.avi")).frames)
 
 
 def test_missing_camera_is_named() -> None:
     with pytest.raises((UserError, RunFailed), match="camera 987"):
-        next(frames_of("987"))
+        next(open_source("987").frames)
 
 
 def test_stream_is_requested_by_rtsp() -> None:
@@ -131,7 +131,7 @@ def test_stream_is_requested_by_rtsp() -> None:
         thread = threading.Thread(target=hang_up)
         thread.start()
         with refused(f"rtsp://127.0.0.1:{server.getsockname()[1]}/door", "opened"):
-            next(frames_of(f"rtsp://127.0.0.1:{server.getsockname()[1]}/door"))
+            next(open_source(f"rtsp://127.0.0.1:{server.getsockname()[1]}/door").frames)
         thread.join()
     assert lines.get().startswith(b"OPTIONS rtsp://127.0.0.1:")
 
@@ -141,14 +141,14 @@ def test_missing_stream_is_named_without_its_password(capfd: pytest.CaptureFixtu
         closed.bind(("127.0.0.1", 0))  # without a listener
         address = f"127.0.0.1:{closed.getsockname()[1]}/door"
         with refused(f"RTSP://{address}", "opened"):
-            next(frames_of(f"RTSP://user:secret@{address}"))
+            next(open_source(f"RTSP://user:secret@{address}").frames)
     assert capfd.readouterr().err == ""
 
 
 def test_broken_video_prints_only_its_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "door.mp4").write_bytes(bytes([0, 0, 0, 24]) + b"ftypisom" + bytes(200))
     with refused("door.mp4", "opened"):
-        list(frames_of(str(tmp_path / "door.mp4")))
+        list(open_source(str(tmp_path / "door.mp4")).frames)
     assert capfd.readouterr().err == ""
 
 

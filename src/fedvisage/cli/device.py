@@ -27,6 +27,7 @@ from fedvisage.cli.options import (
     note,
     open_noted,
     print_json,
+    print_result,
     say,
     with_options,
 )
@@ -283,10 +284,7 @@ def evaluate(
     with _open_gallery(gallery, key, counters) as opened:
         labelled = ((folder.name, image) for folder in folders for _, image in _pictures([folder]))
         figures = evaluate_search(opened, _engine(pad, recognition, at), collection, labelled)
-    if as_json:
-        print_json(figures.as_values())
-    else:
-        say(*figures.lines())
+    print_result(figures, as_json)
 
 
 def _key(path: Path | None) -> bytes:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -310,42 +310,36 @@ def _open_scorer(
     from fedvisage.device.exported import is_export
     from fedvisage.faces.cropping import other_detector
 
+    model: Any
+    scoring: Any
+    options = {"crop": crop, "detector": detector}
     if is_export(directory):
-        from fedvisage.device import predict as device
+        from fedvisage.device import predict as scoring
         from fedvisage.device.fused import open_export
 
         if member:
             raise UserError("--member", "an exported directory has one model; leave --member out")
-        exported = open_export(directory, int8=int8, provider=provider)
-        exported = exported if at is None else exported.at(at)
-        return (
-            lambda images, references, steps: (
-                device.predict(exported, images, crop=crop, strict=strict, detector=detector, steps=steps)
-                if references is None
-                else device.compare_faces(
-                    exported, images.pictures[0], references, crop=crop, detector=detector, steps=steps
-                )
-            )
-        ), [*exported.notices, *other_detector(detector, exported.crop_records)]
+        model = open_export(directory, int8=int8, provider=provider)
+        model = model if at is None else model.at(at)
+        records = model.crop_records
+    else:
+        if int8:
+            raise UserError("--int8", "is for an exported directory; this is a run's")
+        if provider != "CPU":
+            raise UserError("--provider", "is for an exported directory; this is a run's")
+        # Only the model of a run needs torch, so this import is here.
+        from fedvisage.runs import predict as scoring
+        from fedvisage.tasks.finished_model import open_model
 
-    if int8:
-        raise UserError("--int8", "is for an exported directory; this is a run's")
-    if provider != "CPU":
-        raise UserError("--provider", "is for an exported directory; this is a run's")
-    # Only the model of a run needs torch, so this import is here.
-    from fedvisage.runs.predict import compare_faces, predict
-    from fedvisage.tasks.finished_model import open_model
+        model = open_model(directory, at=at)
+        records, options["member"] = model.saved.crops, member
 
-    opened = open_model(directory, at=at)
-    return (
-        lambda images, references, steps: (
-            predict(opened, images, member=member, crop=crop, strict=strict, detector=detector, steps=steps)
-            if references is None
-            else compare_faces(
-                opened, images.pictures[0], references, member=member, crop=crop, detector=detector, steps=steps
-            )
-        )
-    ), [*opened.notices, *other_detector(detector, opened.saved.crops)]
+    def score(images: InputPictures, references: InputPictures | None, steps: Steps) -> Any:
+        if references is None:
+            return scoring.predict(model, images, strict=strict, steps=steps, **options)
+        return scoring.compare_faces(model, images.pictures[0], references, steps=steps, **options)
+
+    return score, [*model.notices, *other_detector(detector, records)]
 
 
 def _read_list(paths_from: Path | None, paths: list[Path]) -> bytes | None:
@@ -435,12 +429,12 @@ def adapt_model(
     with interruptible(NOTHING):
         if is_export(model):
             from fedvisage.device import Pipeline, Settings
-            from fedvisage.device.frames import frames_of
+            from fedvisage.device.frames import open_source
 
             if member:
                 raise UserError("--member", "an exported directory has one model; leave --member out")
             pipeline = Pipeline(open_noted(model), settings=Settings(enlarge=enlarge))
-            say(*pipeline.adapt(frames_of(data), out).lines())
+            say(*pipeline.adapt(open_source(data).frames, out).lines())
             return
         if enlarge:
             raise UserError("--enlarge", "is for an exported directory; this is a run's")

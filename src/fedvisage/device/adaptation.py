@@ -79,7 +79,7 @@ class NormLayer:
 
 @dataclass(frozen=True, eq=False)
 class LayerStatistics:
-    """Mean and variance of a layer's input, averaged over batches."""
+    """Mean and variance of a layer's input."""
 
     mean: Values
     variance: Values
@@ -170,21 +170,18 @@ def _normalise(graph: Any, layer: NormLayer, number: int, source: str, out: str,
     return [helper.make_node(kind, list(inputs), [output]) for kind, inputs, output in steps]
 
 
-def with_statistics(model: Any, layers: Sequence[NormLayer], collected: Sequence[LayerStatistics], keep: float) -> Any:
-    """Return a copy of a model with new statistics: ``keep`` of the stored ones, the rest from the collected ones.
-
-    ``collected`` is in units of the stored statistics, as :func:`with_statistics_outputs` gives them.
-    """
+def with_statistics(model: Any, layers: Sequence[NormLayer], statistics: Sequence[LayerStatistics]) -> Any:
+    """Return a copy of a model with new statistics."""
     from onnx import ModelProto, numpy_helper
 
     copy = ModelProto()
     copy.CopyFrom(model)
     initializers = {tensor.name: tensor for tensor in copy.graph.initializer}
     nodes = {node.name: node for node in copy.graph.node}
-    for layer, statistics in zip(layers, collected, strict=True):
-        node, (mean, variance) = nodes[layer.node], mix_statistics(layer, statistics, keep)
-        factor = np.sqrt(layer.spread / (variance + layer.epsilon))
-        offset = layer.scale * (layer.mean - mean) / np.sqrt(variance + layer.epsilon)
+    for layer, new in zip(layers, statistics, strict=True):
+        node = nodes[layer.node]
+        factor = np.sqrt(layer.spread / (new.variance + layer.epsilon))
+        offset = layer.scale * (layer.mean - new.mean) / np.sqrt(new.variance + layer.epsilon)
         weight, bias = (numpy_helper.to_array(initializers[name]).astype(np.float64) for name in node.input[1:3])
         changed = weight * factor.reshape(-1, *([1] * (weight.ndim - 1)))
         moved = layer.shift + (bias - layer.shift) * factor + offset
@@ -198,19 +195,23 @@ def with_statistics(model: Any, layers: Sequence[NormLayer], collected: Sequence
     return copy
 
 
-def mix_statistics(layer: NormLayer, seen: LayerStatistics, keep: float) -> tuple[Values, Values]:
-    """Return a layer's new mean and variance, in its own units; a channel with zero scale keeps the stored ones."""
-    mean = layer.mean + seen.mean * np.sqrt(layer.spread)
-    variance = seen.variance * layer.spread
-    flat = np.abs(layer.scale) < _FLAT
-    return (
-        np.where(flat, layer.mean, keep * layer.mean + (1 - keep) * mean),
-        np.where(flat, layer.variance, keep * layer.variance + (1 - keep) * variance),
-    )
-
-
 KEPT = 0.25
 """The share of the sites' statistics, chosen on the sites' held-out subjects (docs/results/adaptation.md)."""
+
+
+def mix_statistics(layer: NormLayer, collected: LayerStatistics) -> LayerStatistics:
+    """Return a layer's new statistics from its stored ones and those of :func:`measure_statistics`.
+
+    The latter are in units of the stored ones. A channel with zero scale keeps the stored ones.
+    """
+    mean = layer.mean + collected.mean * np.sqrt(layer.spread)
+    variance = collected.variance * layer.spread
+    flat = np.abs(layer.scale) < _FLAT
+    return LayerStatistics(
+        np.where(flat, layer.mean, KEPT * layer.mean + (1 - KEPT) * mean),
+        np.where(flat, layer.variance, KEPT * layer.variance + (1 - KEPT) * variance),
+    )
+
 
 BATCH = 64
 RECORD = "adaptation.json"
@@ -265,16 +266,16 @@ def adapt(model: Exported, crops: Crops, out: Path, *, threads: int = 1, passed_
     weights, _ = read_arrays(model.directory / WEIGHTS)
     layers = layers_of(model, graph.graph, weights)
     collected = measure_statistics(graph, layers, crops, threads)
+    statistics = [mix_statistics(*pair) for pair in zip(layers, collected, strict=True)]
     # The new statistics go into the weights as well, so that both files of the directory hold the same model.
-    for layer, statistics in zip(layers, collected, strict=True):
-        mean, variance = mix_statistics(layer, statistics, KEPT)
-        weights[f"{layer.name}.running_mean"] = mean.astype(np.float32)
-        weights[f"{layer.name}.running_var"] = variance.astype(np.float32)
+    for layer, new in zip(layers, statistics, strict=True):
+        weights[f"{layer.name}.running_mean"] = new.mean.astype(np.float32)
+        weights[f"{layer.name}.running_var"] = new.variance.astype(np.float32)
     with replaced_when_complete(out) as directory:
         adapted = AdaptationOrigin(from_sha256=model.digest, how="statistics", images=len(crops))
         update = {"model_sha256": _digest(weights), "adapted": adapted}
         description = model.description.model_copy(update=update)
-        _write(directory, with_statistics(graph, layers, collected, KEPT), weights, description)
+        _write(directory, with_statistics(graph, layers, statistics), weights, description)
         # Evaluate the model from its files, as a device will load it, before they get their final place.
         after = Exported.open(directory, threads=threads).run(crops).astype(np.float64)
         if reason := collapse_reason(before, after, threshold):
@@ -286,7 +287,7 @@ def adapt(model: Exported, crops: Crops, out: Path, *, threads: int = 1, passed_
     return outcome
 
 
-def measure_statistics(graph: Any, layers: list[NormLayer], crops: Crops, threads: int = 1) -> list[LayerStatistics]:
+def measure_statistics(graph: Any, layers: list[NormLayer], crops: Crops, threads: int) -> list[LayerStatistics]:
     """Run a graph on crops in mixed batches, and return the statistics of its layers, averaged over the batches.
 
     Variances are unbiased, as BatchNorm stores them.

@@ -32,11 +32,6 @@ class Source:
     notices: list[str]
 
 
-def frames_of(source: str) -> Iterator[Frame]:
-    """Return the frames of a source."""
-    return open_source(source).frames
-
-
 def open_source(source: str) -> Source:
     """Open a source; a number is the system's number of a camera."""
     if source.isascii() and source.isdigit():

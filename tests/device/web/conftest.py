@@ -162,9 +162,8 @@ class Difference(nn.Module):
 def difference_export(webcam_frames: dict[str, np.ndarray], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return an export that scores the person 2 and the replay -2, with a threshold of 0.5."""
     detect, out = make_detector(), tmp_path_factory.mktemp("telling") / "pad"
-    crops = [
-        crop_face(webcam_frames[name], *detect(webcam_frames[name]), size=64).image for name in ("bonafide", "replay")
-    ]
+    frames = [webcam_frames[name] for name in ("bonafide", "replay")]
+    crops = [crop_face(frame, detect(frame)[0], 64).image for frame in frames]
     written(out, "pad", Difference(*crops), 64, 0.5)
     return out
 

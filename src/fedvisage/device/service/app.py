@@ -35,9 +35,9 @@ from fedvisage.device.service.requests import Fault, ServiceContext, fault_of
 from fedvisage.device.web.site import HEADERS, START, PageFile
 
 
-def open_engine(pad: Path | Model | None, recognition: Path | Model | None, threads: int = 1) -> Engine:
+def open_engine(pad: Path | Model | None, recognition: Path | Model | None) -> Engine:
     """Open exported directories, or use open models, as one engine."""
-    return Engine(Pipeline(pad, recognition, settings=Settings(threads=threads, several=True)))
+    return Engine(Pipeline(pad, recognition, settings=Settings(several=True)))
 
 
 # The browser page at the root of the service. Its own files need no key; the models' files do, like all model outputs.

@@ -35,18 +35,6 @@ from fedvisage.device.service.requests import (
 Values = dict[str, Any]
 
 
-def describe_checked_face(face: CheckedFace, picture: Picture, *, embedding: bool = False) -> Values:
-    """Return an evaluated face; its embedding only if ``embedding`` is set."""
-    values: Values = {
-        **_describe_box(face.box, picture),
-        "pad": _describe_verdict(face.pad),
-        "quality": {"ok": face.quality.ok, "reasons": list(face.quality.reasons)},
-    }
-    if embedding:
-        values["embedding"] = None if face.embedding is None else face.embedding.tolist()
-    return values
-
-
 def _describe_verdict(pad: PadVerdict | None) -> Values | None:
     return None if pad is None else {name: getattr(pad, name) for name in responses.PadResult.model_fields}
 
@@ -215,7 +203,11 @@ def _add_faces(listed: Routes, work: ServiceContext) -> None:
     def embed(request: Request, report: Report, content: Content) -> Values:
         """Return the embedding of each face; attacks have none, except with ?pad=report."""
         model_of(work.engine)
-        return _evaluate_picture(request, work, content, embedding=True, report=report)
+
+        def embedding(face: CheckedFace) -> Values:
+            return {"embedding": None if face.embedding is None else face.embedding.tolist()}
+
+        return _evaluate_picture(request, work, content, embedding, report=report)
 
     @listed.add("POST /compare", responses.Comparison, CHECK, "image1", "image2")
     def compare(request: Request, report: Report, content: PairContent) -> Values:
@@ -356,7 +348,6 @@ def _evaluate_picture(
     content: RequestContent,
     more: Callable[[CheckedFace], Values] = lambda face: {},
     *,
-    embedding: bool = False,
     report: bool = False,
 ) -> Values:
     """Evaluate the faces of a picture; ``more`` adds values to each face."""
@@ -364,7 +355,7 @@ def _evaluate_picture(
     times.record_step("read")
     checked = check_faces(request, work, picture, report=report)
     times.record_step("check")
-    faces = _describe_checked(checked, picture, more, embedding=embedding)
+    faces = _describe_checked(checked, picture, more)
     times.record_step("search")
     return _reply(request, work, times, **faces)
 
@@ -392,13 +383,17 @@ def check_faces(
 
 
 def _describe_checked(
-    checked: Checked,
-    picture: Picture,
-    more: Callable[[CheckedFace], Values] = lambda face: {},
-    *,
-    embedding: bool = False,
+    checked: Checked, picture: Picture, more: Callable[[CheckedFace], Values] = lambda face: {}
 ) -> Values:
-    faces = [{**describe_checked_face(face, picture, embedding=embedding), **more(face)} for face in checked.faces]
+    faces = [
+        {
+            **_describe_box(face.box, picture),
+            "pad": _describe_verdict(face.pad),
+            "quality": {"ok": face.quality.ok, "reasons": list(face.quality.reasons)},
+            **more(face),
+        }
+        for face in checked.faces
+    ]
     return {"faces": faces, "left_out": checked.left_out}
 
 

@@ -58,9 +58,9 @@ def page_json(
     recognition: Exported | None,
     *,
     offline: Mapping[str, PageFile],
-    settings: Settings | None = None,
-    runtime: Package | None = None,
-    service: Values | None = None,
+    settings: Settings,
+    runtime: Package | None,
+    service: Values | None,
 ) -> Values:
     """Return the content of `page.json`.
 
@@ -88,7 +88,7 @@ def page_json(
         },
         "pad": models["pad"],
         "recognition": models.get("recognition"),
-        "settings": settings_json(settings or Settings()),
+        "settings": settings_json(settings),
     }
 
 
@@ -305,13 +305,13 @@ def page_files(
 
     The same applies at an operating point that the models' files do not have.
     """
-    ort = runtime or RuntimeFiles()
+    ort, settings = runtime or RuntimeFiles(), settings or Settings()
     own = files("fedvisage.device.web").joinpath("page").iterdir()
     entries = [PageFile(file.name, file.read_bytes) for file in sorted(own, key=lambda file: file.name)]
     # The page computes with the models' own files and MTCNN, or not at all.
     models = [model for model in (pad, recognition) if model is not None]
     records = [record for model in models for record in model.crop_records]
-    mtcnn = choose_detector("" if settings is None else settings.detector, records) == MTCNN
+    mtcnn = choose_detector(settings.detector, records) == MTCNN
     in_browser = ort.is_there and mtcnn and not any(model.moved for model in models)
     if in_browser:
         entries += [
@@ -324,8 +324,8 @@ def page_files(
             PageFile(f"{DETECTOR}/{name}", partial(detection.read_installed, name), sha256)
             for name, sha256 in detection.DIGESTS.items()
         ]
-        for model in (pad, recognition):
-            entries += [] if model is None else _model_files(model)
+        for model in models:
+            entries += _model_files(model)
     offline = {entry.path: entry for entry in entries if not (entry.of_model and service and service["keys"])}
     package = ort.package if in_browser else None
     start = page_json(pad, recognition, settings=settings, runtime=package, offline=offline, service=service)
