@@ -23,8 +23,8 @@ Photographs = dict[str, np.ndarray]
 def test_face_gets_the_score_of_its_crop(pad: Path, photographs: Photographs) -> None:
     model, picture = Exported.open(pad), photographs["one"]
     checked = Pipeline(pad).check(picture)
-    (found,) = make_detector()(picture)
-    crop = crop_face(picture, found, model.size)
+    (detected,) = make_detector()(picture)
+    crop = crop_face(picture, detected, model.size)
     logit = float(model.run(crop.image[None])[0])
     (face,) = checked.faces
     assert face.pad is not None

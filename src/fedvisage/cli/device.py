@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 gallery_app = App()
 
-At = Annotated[Path, typer.Argument(metavar="GALLERY", help="The gallery's file.")]
+GalleryPath = Annotated[Path, typer.Argument(metavar="GALLERY", help="The gallery's file.")]
 Key = Annotated[
     Path | None,
     typer.Option(
@@ -64,7 +64,7 @@ Counters = Annotated[
         show_default=False,
     ),
 ]
-In = Annotated[str, typer.Option("--collection", help="The collection of people.")]
+CollectionName = Annotated[str, typer.Option("--collection", help="The collection of people.")]
 Pad = Annotated[Path, typer.Option("--pad", help="An exported model that detects attacks.", show_default=False)]
 Recognition = Annotated[
     Path, typer.Option("--recognition", help="An exported model that recognises people.", show_default=False)
@@ -79,10 +79,10 @@ COLLECTION = "default"
 
 @gallery_app.command()
 def create(
-    gallery: At,
+    gallery: GalleryPath,
     key: Key = None,
     counters: Counters = None,
-    collection: In = COLLECTION,
+    collection: CollectionName = COLLECTION,
     renewable: Annotated[
         bool,
         typer.Option("--renewable", help="Keep revocable signs of a keyed projection instead of embeddings."),
@@ -108,7 +108,7 @@ def create(
 
 
 @gallery_app.command("list")
-def list_people(gallery: At, key: Key = None, counters: Counters = None, as_json: AsJson = False) -> None:
+def list_people(gallery: GalleryPath, key: Key = None, counters: Counters = None, as_json: AsJson = False) -> None:
     """List collections and the people enrolled in them."""
     from fedvisage.base.progress import format_count
 
@@ -127,14 +127,14 @@ def list_people(gallery: At, key: Key = None, counters: Counters = None, as_json
 
 @gallery_app.command()
 def enrol(
-    gallery: At,
+    gallery: GalleryPath,
     person: Annotated[str, typer.Argument(metavar="PERSON", help="The person's name.")],
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="Pictures, or folders of them.")],
     pad: Pad,
     recognition: Recognition,
     key: Key = None,
     counters: Counters = None,
-    collection: In = COLLECTION,
+    collection: CollectionName = COLLECTION,
     at: AtEach = None,
     force: Annotated[
         bool, typer.Option("--force", help="Enrol even if faces or name resemble those of another person.")
@@ -155,13 +155,13 @@ def enrol(
 
 @gallery_app.command()
 def search(
-    gallery: At,
+    gallery: GalleryPath,
     image: PicturePath,
     pad: Pad,
     recognition: Recognition,
     key: Key = None,
     counters: Counters = None,
-    collection: In = COLLECTION,
+    collection: CollectionName = COLLECTION,
     at: AtEach = None,
     limit: Annotated[int, typer.Option(help="Maximum number of people in the result.", min=1, max=1000)] = 5,
     as_json: AsJson = False,
@@ -176,14 +176,14 @@ def search(
 
 @gallery_app.command()
 def verify(
-    gallery: At,
+    gallery: GalleryPath,
     person: Annotated[str, typer.Argument(metavar="PERSON", help="The person's name, or id.")],
     image: PicturePath,
     pad: Pad,
     recognition: Recognition,
     key: Key = None,
     counters: Counters = None,
-    collection: In = COLLECTION,
+    collection: CollectionName = COLLECTION,
     at: AtEach = None,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="End with 0 if it is the person, 1 if not.")] = False,
     as_json: AsJson = False,
@@ -202,11 +202,11 @@ def verify(
 
 @gallery_app.command()
 def remove(
-    gallery: At,
+    gallery: GalleryPath,
     person: Annotated[str, typer.Argument(metavar="PERSON", help="The person's name, or id.")],
     key: Key = None,
     counters: Counters = None,
-    collection: In = COLLECTION,
+    collection: CollectionName = COLLECTION,
 ) -> None:
     """Delete a person, and everything that the file holds about them."""
     with _open_gallery(gallery, key, counters) as opened:
@@ -217,7 +217,7 @@ def remove(
 
 @gallery_app.command("rotate-key")
 def rotate_key(
-    gallery: At,
+    gallery: GalleryPath,
     new_key: Annotated[Path, typer.Option("--new-key", help="File of the new key; generated if missing.")],
     key: Key = None,
     counters: Counters = None,
@@ -236,7 +236,7 @@ def rotate_key(
 
 
 @gallery_app.command("accept-state")
-def accept_state(gallery: At, key: Key = None, counters: Counters = None) -> None:
+def accept_state(gallery: GalleryPath, key: Key = None, counters: Counters = None) -> None:
     """Accept the file as it is, after an older copy was restored on purpose or the counter was lost."""
     from fedvisage.device.gallery.counter import counters_of
     from fedvisage.device.gallery.search import Gallery
@@ -248,7 +248,7 @@ def accept_state(gallery: At, key: Key = None, counters: Counters = None) -> Non
 
 
 @gallery_app.command()
-def migrate(gallery: At, key: Key = None, counters: Counters = None) -> None:
+def migrate(gallery: GalleryPath, key: Key = None, counters: Counters = None) -> None:
     """Migrate a gallery of an earlier version to this one; a backup of the file is kept next to it."""
     from fedvisage.device.gallery.counter import counters_of
     from fedvisage.device.gallery.migration import migrate as bring
@@ -262,13 +262,13 @@ def migrate(gallery: At, key: Key = None, counters: Counters = None) -> None:
 
 @gallery_app.command()
 def evaluate(
-    gallery: At,
+    gallery: GalleryPath,
     probes: Annotated[Path, typer.Argument(metavar="PROBES", help="A folder with one folder of pictures per person.")],
     pad: Pad,
     recognition: Recognition,
     key: Key = None,
     counters: Counters = None,
-    collection: In = COLLECTION,
+    collection: CollectionName = COLLECTION,
     at: AtEach = None,
     as_json: AsJson = False,
 ) -> None:

@@ -492,7 +492,7 @@ class Exported:
         if crops.dtype != np.uint8 or crops.ndim != 4 or crops.shape[1:] != (size, size, 3):
             raise ValueError(f"crops must be uint8 of shape N×{size}×{size}×3, got {crops.dtype} {crops.shape}")
         name = OUTPUTS[self.task][-1]
-        outputs = [np.zeros(0, np.float32)]
+        outputs = []
         for start in range(0, len(crops), AT_ONCE):
             batch = np.ascontiguousarray(crops[start : start + AT_ONCE])
             try:
@@ -505,7 +505,7 @@ class Exported:
             if self.task == "recognition" and not (np.abs(np.linalg.norm(output, axis=1) - 1) < _LENGTH).all():
                 raise RunFailed(f"{self.directory}: the model returned embeddings whose length is not 1; {AGAIN}")
             outputs.append(np.asarray(output, np.float32))
-        return np.concatenate(outputs[1:] or outputs)
+        return np.concatenate(outputs) if outputs else np.zeros(0, np.float32)
 
 
 def threshold_of(point: OperatingPoint | None) -> Threshold | None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.files import file_digest, json_key, read_plain, write_json
+from fedvisage.base.files import file_digest, read_plain, write_json
 from fedvisage.base.onnx_graphs import CPU
 from fedvisage.data.crops import CropRecord
 from fedvisage.data.prepared import FileEntry
@@ -166,7 +166,7 @@ class Fused:
     @property
     def notices(self) -> tuple[str, ...]:
         """A notice about a fused model of an earlier version, whose graphs do not state its threshold."""
-        return next(((f"{self.directory}: {UNBOUND}",) for member in self.members if member.notices), ())
+        return (f"{self.directory}: {UNBOUND}",) if any(member.notices for member in self.members) else ()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -254,7 +254,7 @@ def write_fused(directory: Path, config: FusedConfig) -> FusedConfig:
 def digest_of(members: Sequence[FusedMember], digests: Sequence[str]) -> str:
     """Return the digest of a fused model from its members' factors and the digests of their weights."""
     rows = [[digest, member.weight, member.scale] for member, digest in zip(members, digests, strict=True)]
-    return hashlib.sha256(json_key(rows).encode()).hexdigest()
+    return digest_of_values(rows)
 
 
 Model = Exported | Fused

@@ -173,9 +173,7 @@ class Watched:
         return {
             "frame": self.number,
             "decision": self.decision,
-            "score": None if self.verdict is None else self.verdict.score,
-            "threshold": None if self.verdict is None else self.verdict.threshold,
-            "operating_point": None if self.verdict is None else self.verdict.operating_point,
+            **{name: getattr(self.verdict, name, None) for name in ("score", "threshold", "operating_point")},
             "frames": self.frames,
             "this_frame": self.checked.as_values(),
         }

@@ -32,7 +32,7 @@ from fedvisage.faces.cropping import (
     make_upright_detector,
 )
 from fedvisage.faces.pictures import ENDINGS, VIDEO_ENDINGS, open_picture, read_picture, sample_video
-from fedvisage.faces.quality import TILTED, Settings, pose
+from fedvisage.faces.quality import NO_FACE, TILTED, Settings, pose
 from fedvisage.metrics.scores import FloatArray
 from fedvisage.metrics.similarity import Features
 from fedvisage.metrics.threshold import OF_PICTURES, ON_TRAINING, Threshold, describe_rule
@@ -398,14 +398,14 @@ def face_cropper(
         if len({shape.margin for shape in shapes}) > 1:
             margins = ", ".join(f"{shape.margin:g}" for shape in shapes)
             raise UserError("--crop", f"{crop} has no face box, and this model takes crops of {margins} times it")
-        cuts = [make_cropper(crop, shape.size, threads) for shape in shapes]  # type: ignore[arg-type]  # checked above
+        cuts = [make_cropper(crop, shape.size, threads) for shape in shapes]
         return lambda picture: _cropped_face_from([cut(picture) for cut in cuts], None, strict)
     detect = make_upright_detector(threads, detector)
 
     def find_face(picture: Image) -> CroppedFace:
         detected = detect(picture)
         if not detected.faces:
-            return CroppedFace(reason="no face found", detected=detected)
+            return CroppedFace(reason=NO_FACE, detected=detected)
         crops = [crop_face(detected.picture, detected.faces[0], shape.size, shape.margin) for shape in shapes]
         if pose(detected.faces[0])[1] > Settings.tilted:
             return CroppedFace(reason=TILTED, notes=notes_of(detected), detected=detected)
@@ -452,7 +452,7 @@ class FaceComparison:
 
     path: str
     similarity: float | None = None
-    decision: str = "rejected"
+    decision: str = REJECTED
     reason: str = ""
     notes: tuple[str, ...] = ()
     faces: int | None = None
@@ -513,14 +513,14 @@ class FaceComparisons:
 
 
 AlignFace = Callable[[Image], AlignedFace]
-Embed = Callable[[Sequence[Image]], Features]
+"""Aligns the face of a picture, or raises BadFile."""
 
 
 def compare_crops(
     picture: InputPicture,
     against: InputPictures,
     find_face: AlignFace,
-    embed: Embed,
+    embed: Callable[[Sequence[Image]], Features],
     threshold: Threshold,
     steps: Steps,
 ) -> FaceComparisons:
@@ -548,21 +548,19 @@ def compare_crops(
     return FaceComparisons(threshold, picture.name, reference, results, against.passed_over)
 
 
-def face_aligner(
-    crop: str, size: int, threads: int = 1, *, detector: DetectorName = MTCNN
-) -> Callable[[Image], AlignedFace]:
-    """Return the function that aligns the face of a picture, or raises BadFile; ``threads`` are for the detector."""
+def face_aligner(crop: str, size: int, threads: int = 1, *, detector: DetectorName = MTCNN) -> AlignFace:
+    """Return the function that aligns the face of a picture; ``threads`` are for the detector."""
     if crop == "centre":
         raise UserError("--crop", "recognition needs aligned faces: use face, or none if they are already aligned")
     if crop != "face":
-        cut = make_cropper(crop, size, threads)  # type: ignore[arg-type]  # it refuses other words itself
+        cut = make_cropper(crop, size, threads)
         return lambda picture: AlignedFace(cut(picture).image)
     detect = make_upright_detector(threads, detector)
 
     def find_face(picture: Image) -> AlignedFace:
         detected = detect(picture)
         if not detected.faces:
-            raise BadFile("no face found")
+            raise BadFile(NO_FACE)
         aligned, _ = align(detected.picture, detected.faces[0].points, size)
         return AlignedFace(aligned, notes_of(detected), len(detected.faces))
 

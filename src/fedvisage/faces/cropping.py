@@ -76,7 +76,7 @@ def check_crop(crop: str) -> None:
 
 
 def make_cropper(
-    crop: Crop,
+    crop: str,
     size: int,
     threads: int = 1,
     *,

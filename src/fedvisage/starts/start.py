@@ -6,7 +6,7 @@ reports the rest. So one file of a large model can start models that have other 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ class StartWeights:
 
     def lines(self) -> list[str]:
         """Return notes about what fits and what does not."""
-        parts = ", ".join(sorted({name.split(".")[0] for name in self.taken}))
+        parts = ", ".join(sorted({part_of(name) for name in self.taken}))
         sentences = [f"{self.file} gives {len(self.taken)} tensors of {parts}"]
         for names, verb in (
             (self.untouched, "has nothing of"),
@@ -77,14 +77,14 @@ def read_start(path: Path, start: Start, present: Message) -> StartWeights:
     tensors, about = read_tensors(path)
     origin = origin_of(about)
     if start.parts is not None:
-        part_names = {name.split(".")[0] for name in present}
+        part_names = {part_of(name) for name in present}
         for part in start.parts:
             if part not in part_names:
                 raise UserError(
                     f"{PLACE}.parts", f"{part!r} is not a part of this network{choice_hint(part, part_names)}"
                 )
-    expected = {name: value for name, value in present.items() if _is_in_parts(name, start.parts)}
-    offered = {name: value for name, value in tensors.items() if _is_in_parts(name, start.parts)}
+    expected = {name: value for name, value in present.items() if start.parts is None or part_of(name) in start.parts}
+    offered = {name: value for name, value in tensors.items() if start.parts is None or part_of(name) in start.parts}
     for name in sorted(expected.keys() & offered.keys()):
         is_real, given = expected[name].is_floating_point(), offered[name].dtype
         if given not in (REAL if is_real else WHOLE):
@@ -102,31 +102,31 @@ def read_start(path: Path, start: Start, present: Message) -> StartWeights:
                     f"{path}: {name} has shape {tuple(tensor.shape)}, "
                     f"but the network expects {tuple(expected[name].shape)}{_hint(origin)}",
                 )
-        complete_parts = set(start.parts or ()) | {name.split(".")[0] for name in offered}
-        missing = [name for name in expected if name.split(".")[0] in complete_parts and name not in offered]
+        complete_parts = set(start.parts or ()) | {part_of(name) for name in offered}
+        missing = [name for name in expected if part_of(name) in complete_parts and name not in offered]
         if missing or not offered:
             raise UserError(PLACE, f"{path} lacks {', '.join(missing[:FEW]) or 'any tensor'}{advice}{_hint(origin)}")
     fitting = [name for name in expected if name in offered and offered[name].shape == expected[name].shape]
     if not fitting:
         raise UserError(PLACE, f"{path} contains no tensor that matches this network{_hint(origin)}")
     # A part that takes any tensor is returned completely: its other tensors keep their initial values.
-    touched = {name.split(".")[0] for name in fitting}
-    complete = {name: value for name, value in expected.items() if name.split(".")[0] in touched}
+    touched = {part_of(name) for name in fitting}
+    complete = {name: value for name, value in expected.items() if part_of(name) in touched}
     return StartWeights(
         str(path),
         {**complete, **{name: offered[name] for name in fitting}},
         tuple(fitting),
         tuple(sorted(complete.keys() - offered.keys())),
         tuple(sorted(offered.keys() - expected.keys())),
-        tuple(sorted(name for name in offered.keys() & expected.keys() if name not in set(fitting))),
-        tuple(sorted({name.split(".")[0] for name in expected} - touched)),
+        tuple(sorted((offered.keys() & expected.keys()) - set(fitting))),
+        tuple(sorted({part_of(name) for name in expected} - touched)),
         origin,
     )
 
 
-def _is_in_parts(name: str, parts: Iterable[str] | None) -> bool:
-    """Return whether the recipe's ``parts`` include a tensor."""
-    return parts is None or name.split(".")[0] in parts
+def part_of(name: str) -> str:
+    """Return the part of the network to which a tensor belongs."""
+    return name.partition(".")[0]
 
 
 def origin_of(about: str) -> Mapping[str, Any] | None:

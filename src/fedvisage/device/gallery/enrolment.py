@@ -257,6 +257,7 @@ class SearchFigures:
 
 def evaluate(gallery: Gallery, engine: Engine, collection: str, pictures: Iterable[tuple[str, Image]]) -> SearchFigures:
     """Search for the face of every picture, given with its person's name; unknown names count as strangers."""
+    # Imported here because only an evaluation needs it.
     from fedvisage.metrics.identification import identify
     from fedvisage.metrics.identification import search as search_all
 
@@ -271,7 +272,6 @@ def evaluate(gallery: Gallery, engine: Engine, collection: str, pictures: Iterab
     if not embeddings:
         raise UserError("probes", f"no image shows a face usable for a search ({dict(refused)})")
     faces = normalise(np.stack(embeddings))
-    # Imported here because only an evaluation needs it.
     model = model_of(engine)
     loaded = gallery.load(collection, model.digest, faces.shape[1])
     ids, vectors = loaded.index.all_templates()
@@ -292,7 +292,11 @@ def evaluate(gallery: Gallery, engine: Engine, collection: str, pictures: Iterab
     first = mate > rival
     unmated = [loaded.form.similarity(float(vector)) for vector in results.rival[~results.mated]]
     rates = measurable_rates(FPIRS, len(unmated)) if unmated else ()
-    (rates_found,) = identify([enrolled], probes, rates, "nist") if rates else (None,)
+    tpir, thresholds = dict[float, float](), dict[float, float]()
+    if rates:
+        (identification,) = identify([enrolled], probes, rates, "nist")
+        tpir = identification.tpir
+        thresholds = {rate: loaded.form.similarity(value) for rate, value in identification.threshold.items()}
     return SearchFigures(
         collection=collection,
         people=len(ids),
@@ -300,10 +304,8 @@ def evaluate(gallery: Gallery, engine: Engine, collection: str, pictures: Iterab
         unmated=len(unmated),
         not_judged=dict(refused),
         rank_one=float(first.mean()),
-        tpir_at_fpir={} if rates_found is None else rates_found.tpir,
-        threshold_at_fpir={}
-        if rates_found is None
-        else {rate: loaded.form.similarity(value) for rate, value in rates_found.threshold.items()},
+        tpir_at_fpir=tpir,
+        threshold_at_fpir=thresholds,
         threshold=model.threshold,
         tpir=float((first & (mate >= model.threshold)).mean()),
         fpir=float(np.mean(np.array(unmated) >= model.threshold)) if unmated else None,
