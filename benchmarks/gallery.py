@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from benchmarks.measurement import Measurement, processor_seconds
 from fedvisage.device.gallery.search import Index
-from fedvisage.device.gallery.templates import BITS, as_vector, directions, protect
+from fedvisage.device.gallery.templates import BITS, Renewable, directions
 from fedvisage.metrics.similarity import Features, normalise
 from fedvisage.metrics.verification import verify_pairs
 
@@ -56,10 +56,12 @@ def measure(cache: Path, number: int = PEOPLE) -> Measurement:
 def measure_renewable(cache: Path, people: int = DRAWN) -> Measurement:
     """Verify with embeddings, with their signs, and link signs under two keys, as one who has them or has not."""
     first, second = photographs(people, 0), photographs(people, 1)
-    one, other = (directions(bytes([seed]) * 32, DIMENSION) for seed in (1, 2))
+    seeds = [bytes([seed]) * 32 for seed in (1, 2)]
+    one, other = (directions(seed, DIMENSION) for seed in seeds)
+    own, foreign = (Renewable(DIMENSION, seed) for seed in seeds)
     signs, again, elsewhere = (
-        np.stack([as_vector([protect(vector, keyed)]) for vector in faces])
-        for faces, keyed in ((first, one), (second, one), (second, other))
+        np.stack([form.make_query(vector) for vector in faces])
+        for faces, form in ((first, own), (second, own), (second, foreign))
     )
     plain, kept = (tar(*pair) for pair in ((first, second), (signs, again)))
     hidden = link(signs, elsewhere)

@@ -17,7 +17,7 @@ from tests.refusals import refused
 from fedvisage.base.errors import BadFile, RunFailed, UserError
 from fedvisage.datasets.small_copies import write_video
 from fedvisage.device import Exported
-from fedvisage.device.frames import keep_every, open_source
+from fedvisage.device.frames import open_source
 from fedvisage.device.fused import required_threshold
 
 BRIGHTNESS = (40, 90, 140, 190, 240)
@@ -102,10 +102,6 @@ def test_folder_is_averaged_only_on_request(
     for number in range(3):
         Image.fromarray(face).resize((192, 192)).save(tmp_path / f"{number}.png")
     assert [line["frames"] for line in watch(tmp_path, pad, *options)] == frames
-
-
-def test_third_frame_option_takes_the_first_of_three() -> None:
-    assert [int(np.asarray(frame).max()) for frame in keep_every(map(grey, range(7)), 3)] == [0, 3, 6]
 
 
 @pytest.mark.parametrize("content", [b"", b"no video"])

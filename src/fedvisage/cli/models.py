@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -194,7 +195,7 @@ def watch_source(
     """Check frames one after another: print one JSON object per line, with a decision over a face's last frames."""
     from fedvisage.base.files import json_line
     from fedvisage.device import Pipeline, Settings
-    from fedvisage.device.frames import keep_every, open_source
+    from fedvisage.device.frames import open_source
     from fedvisage.device.fused import at_points
 
     if pad is None and recognition is None:
@@ -210,8 +211,9 @@ def watch_source(
     pipeline = Pipeline(*models, settings=Settings(threads=threads, window=window, **asdict(quality)))
     note(*pipeline.notices, *opened.notices)
     # A frame has its number in the source, of which the pipeline gets every Nth frame only.
-    places = keep_every(enumerate(opened.paths), every)
-    for (number, path), result in zip(places, pipeline.watch(keep_every(opened.frames, every)), strict=False):
+    places = islice(enumerate(opened.paths), 0, None, every)
+    results = pipeline.watch(islice(opened.frames, 0, None, every))
+    for (number, path), result in zip(places, results, strict=False):
         typer.echo(json_line({**result.as_values(), "frame": number, "path": path}), nl=False)
 
 

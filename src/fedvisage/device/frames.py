@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice, repeat
+from itertools import repeat
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import cv2
 import numpy as np
@@ -19,8 +19,6 @@ from fedvisage.faces.pictures import ENDINGS, open_picture, video_frames
 
 Frame = Image | BadFile
 """A frame in RGB, or the reason why a picture of a folder is unusable."""
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,13 +48,6 @@ def open_source(source: str) -> Source:
     if not path.is_file():
         raise UserError(printable(source), "is not an image, folder, video, camera's number or rtsp:// address")
     return Source(_read_file(path), repeat(picture_at(path).name), [])
-
-
-def keep_every(items: Iterable[Item], step: int) -> Iterator[Item]:
-    """Return the first of each ``step`` items."""
-    if step < 1:
-        raise UserError("--every", f"must be at least 1, got {step}")
-    return islice(items, 0, None, step)
 
 
 def _picture_or_fault(picture: InputPicture) -> Frame:

@@ -15,7 +15,7 @@ from fedvisage.device.gallery import enrolment
 from fedvisage.device.gallery.enrolment import EmbeddingModel, evaluate
 from fedvisage.device.gallery.file import AlreadyEnrolled, ModelChanged, NotEnrolled, UnknownName
 from fedvisage.device.gallery.search import Gallery
-from fedvisage.device.gallery.templates import as_cosine, directions, protect
+from fedvisage.device.gallery.templates import Renewable
 from fedvisage.metrics.similarity import Features
 
 ENGINE = Tiles()
@@ -62,14 +62,12 @@ def test_renewable_similarities_average_to_the_cosine_over_keys(other: int) -> N
     first, second = embedding(2, 1), embedding(other, 0)
     similarities = []
     for seed in range(40):
-        signs = [bits_of(vector, directions(bytes([seed] * 32), len(vector))) for vector in (first, second)]
-        similarities.append(as_cosine(2 * float(np.mean(signs[0] == signs[1])) - 1))
+        form = Renewable(len(first), bytes([seed] * 32))
+        templates = [np.frombuffer(form.make_template(vector), np.uint8) for vector in (first, second)]
+        differing = np.unpackbits(templates[0] ^ templates[1]).mean()
+        similarities.append(form.similarity(1 - 2 * float(differing)))
     assert np.mean(similarities) == pytest.approx(float(first @ second), abs=0.02)
     assert np.std(similarities) < 0.05
-
-
-def bits_of(vector: Features, projection: Features) -> np.ndarray:
-    return np.unpackbits(np.frombuffer(protect(vector, projection), np.uint8))
 
 
 @pytest.mark.parametrize(

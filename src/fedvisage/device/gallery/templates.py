@@ -36,27 +36,6 @@ def directions(seed: bytes, size: int) -> Features:
     return np.concatenate(groups, axis=1).astype(np.float32)
 
 
-def protect(vector: Features, projection: Features) -> bytes:
-    """Return the template of a face: one bit per direction, set if the face points along it."""
-    return np.packbits(vector @ projection > 0).tobytes()
-
-
-def as_vector(templates: Sequence[bytes]) -> Features:
-    """Return a person's templates as one unit vector, whose product with another measures the agreement of signs.
-
-    Each direction has the sign of the majority of templates; ties take the sign of the first template.
-    """
-    bits = [np.unpackbits(np.frombuffer(template, np.uint8), count=BITS) for template in templates]
-    rows = [row.astype(np.float32) * 2 - 1 for row in bits]
-    signs = np.sign(np.sum(rows, axis=0) + rows[0] / 2)
-    return np.asarray(signs / np.float32(np.sqrt(BITS)), np.float32)
-
-
-def as_cosine(agreement: float) -> float:
-    """Return the cosine estimated by an agreement of signs (−1: no sign equal, 1: all equal)."""
-    return float(np.sin(np.pi / 2 * np.clip(agreement, -1.0, 1.0)))
-
-
 class Plain:
     """The embedding itself; a person's vector is the mean of their embeddings, at unit length.
 
@@ -92,20 +71,26 @@ class Renewable:
         self._directions = directions(seed, size)
 
     def make_template(self, embedding: Features) -> bytes:
-        """Return the signs, one bit each."""
-        return protect(embedding, self._directions)
+        """Return one bit per direction, set if the face points along it."""
+        return np.packbits(embedding @ self._directions > 0).tobytes()
 
     def make_vector(self, templates: Sequence[bytes]) -> Features:
-        """Return the majority of the signs."""
-        return as_vector(templates)
+        """Return a unit vector, whose product with another measures the agreement of signs.
+
+        Each direction has the sign of the majority of templates; ties take the sign of the first template.
+        """
+        bits = [np.unpackbits(np.frombuffer(template, np.uint8), count=BITS) for template in templates]
+        rows = [row.astype(np.float32) * 2 - 1 for row in bits]
+        signs = np.sign(np.sum(rows, axis=0) + rows[0] / 2)
+        return np.asarray(signs / np.float32(np.sqrt(BITS)), np.float32)
 
     def make_query(self, embedding: Features) -> Features:
         """Return the signs of the embedding; the embedding itself is never compared."""
-        return as_vector([self.make_template(embedding)])
+        return self.make_vector([self.make_template(embedding)])
 
     def similarity(self, product: float) -> float:
-        """Return the cosine estimated by the agreement of signs."""
-        return as_cosine(product)
+        """Return the cosine estimated by the agreement of signs (−1: no sign equal, 1: all equal)."""
+        return float(np.sin(np.pi / 2 * np.clip(product, -1.0, 1.0)))
 
 
 Form = Plain | Renewable
