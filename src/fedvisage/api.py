@@ -172,15 +172,14 @@ class ComparisonResult:
     @property
     def figures(self) -> Any:
         """One row per method and figure, with its difference to the first; a DataFrame if pandas is installed."""
-        return table(
-            [
-                {"method": row.label, "figure": name, "runs": row.runs, "mean": figure.mean, "std": figure.std}
-                | {"difference": None if (gap := row.differences.get(name)) is None else gap.mean}
-                | {key: getattr(gap, key, None) for key in ("low", "high", "verdict", "over")}
-                for row in self.rows
-                for name, figure in row.figures.items()
-            ]
-        )
+        rows = []
+        for row in self.rows:
+            for name, figure in row.figures.items():
+                difference = row.differences.get(name)
+                values = {"method": row.label, "figure": name, "runs": row.runs, "mean": figure.mean, "std": figure.std}
+                of_difference = {key: getattr(difference, key, None) for key in ("low", "high", "verdict", "over")}
+                rows.append({**values, "difference": getattr(difference, "mean", None), **of_difference})
+        return table(rows)
 
     def csv(self) -> str:
         """Return the figures as CSV, with means and standard deviations in separate columns."""

@@ -229,9 +229,11 @@ class Fused:
 
 def copy_member(member: Exported, place: Path, *, int8: bool = True) -> None:
     """Copy the files of an open export, after a check of its other graph."""
-    if int8 := int8 and (member.directory / INT8_GRAPH).is_file() and read_config(member.directory).int8 is not None:
+    names = [CONFIG, GRAPH, WEIGHTS, PARITY, CARD]
+    if int8 and (member.directory / INT8_GRAPH).is_file() and read_config(member.directory).int8 is not None:
         Exported.open(member.directory, int8=True)
-    for name in (CONFIG, GRAPH, WEIGHTS, PARITY, CARD, *([INT8_GRAPH] if int8 else [])):
+        names.append(INT8_GRAPH)
+    for name in names:
         if (member.directory / name).is_file():
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(member.directory / name, place / name)

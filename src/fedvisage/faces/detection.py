@@ -280,8 +280,8 @@ class Detector:
 
     def detect(self, image: Image) -> list[Face]:
         """Return the faces of a picture, RGB or grey (H×W×3 or H×W), highest confidence first."""
-        looks = self._looks(as_colour(image))
-        return self._decide(looks, [self._propose_at(looks.seen, scale) for scale in self._scales(looks.seen)])
+        search = self._prepare_search(as_colour(image))
+        return self._decide(search, [self._propose_at(search.seen, scale) for scale in self._scales(search.seen)])
 
     def largest(self, image: Image, sure: float) -> Face | None:
         """Return the largest face of `detect` with at least this confidence, or None; mostly faster than `detect`.
@@ -291,17 +291,17 @@ class Detector:
         become the box of this face. In `detect`, a smaller face inside the largest replaces it if its score is higher;
         this method does not search for such faces.
         """
-        looks = self._looks(as_colour(image))
-        waiting, levels, best, least = self._scales(looks.seen), list[Proposals](), None, np.inf
+        search = self._prepare_search(as_colour(image))
+        waiting, levels, best, least = self._scales(search.seen), list[Proposals](), None, np.inf
         while waiting and (best is None or CELL / waiting[-1] >= least):
             for _ in range(max(1, sum(CELL / scale >= least for scale in waiting))):
-                levels.insert(0, self._propose_at(looks.seen, waiting.pop()))
-            faces = [face for face in self._decide(looks, levels) if face.confidence >= sure]
+                levels.insert(0, self._propose_at(search.seen, waiting.pop()))
+            faces = [face for face in self._decide(search, levels) if face.confidence >= sure]
             best = max(faces, key=lambda face: face.area, default=None)
-            least = np.inf if best is None else REACH * float((best.box[2:] / looks.factor).max())
+            least = np.inf if best is None else REACH * float((best.box[2:] / search.factor).max())
         return best
 
-    def _looks(self, image: Image) -> PictureSearch:
+    def _prepare_search(self, image: Image) -> PictureSearch:
         """Prepare the search in a picture, reduced if it is too large."""
         reduced = np.ascontiguousarray(image)
         if (scale := self.settings.longest_side / max(image.shape[:2])) < 1:
@@ -320,27 +320,27 @@ class Detector:
             scale *= self.settings.shrink
         return scales
 
-    def _decide(self, looks: PictureSearch, levels: Sequence[Proposals]) -> list[Face]:
+    def _decide(self, search: PictureSearch, levels: Sequence[Proposals]) -> list[Face]:
         """Run stages 2 and 3 on the proposals; the second decides, and locates the points."""
         nothing: Proposals = (np.zeros((0, 4)), np.zeros(0), np.zeros((0, 4)))
         boxes, scores, offsets = (np.concatenate(parts) for parts in zip(nothing, *levels, strict=True))
         kept = suppress(boxes, scores, self.settings.alike, "union")
         # Stage 2: R-Net on the remaining squares.
-        squares, (moves, surely) = looks.second(make_square(move_corners(boxes[kept], offsets[kept])))
+        squares, (moves, surely) = search.second(make_square(move_corners(boxes[kept], offsets[kept])))
         sure = np.flatnonzero(surely[:, 1] >= self.settings.sure[1])
         kept = sure[suppress(squares[sure], surely[sure, 1], self.settings.alike, "union")]
         # Stage 3: O-Net, which outputs all x shares of the points before all y shares.
-        squares, (offsets, shares, scores) = looks.third(make_square(move_corners(squares[kept], moves[kept])))
+        squares, (offsets, shares, scores) = search.third(make_square(move_corners(squares[kept], moves[kept])))
         sure = np.flatnonzero(scores[:, 1] >= self.settings.sure[2])
         final = move_corners(squares[sure], offsets[sure])
         faces = []
         for index in suppress(final, scores[sure, 1], self.settings.alike, "smaller"):
             square, box = squares[sure[index]], final[index]
             points = square[:2] + shares[sure[index]].reshape(2, 5).T * (square[2:] - square[:2])
-            corner, size = box[:2] * looks.factor, (box[2:] - box[:2]) * looks.factor
-            face = Face(np.concatenate([corner, size]), points * looks.factor, float(scores[sure[index], 1]))
+            corner, size = box[:2] * search.factor, (box[2:] - box[:2]) * search.factor
+            face = Face(np.concatenate([corner, size]), points * search.factor, float(scores[sure[index], 1]))
             around, (no_face, a_face) = make_square(box[None])[0], scores[sure[index]].clip(1e-12)
-            odds = 2 * looks.second.turned_odds(around) + looks.third.turned_odds(around)
+            odds = 2 * search.second.turned_odds(around) + search.third.turned_odds(around)
             upright = 2 * np.log(a_face / no_face) + odds[0] - odds[1:].max() >= UPRIGHT
             if face.plausible and upright:
                 faces.append(face)
