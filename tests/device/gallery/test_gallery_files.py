@@ -136,7 +136,8 @@ def test_gallery_is_never_overwritten(path: Path) -> None:
 
 def test_keys_come_from_a_file_or_the_environment(tmp_path: Path, path: Path) -> None:
     file = tmp_path / "key"
-    key = make_key_file(file)
+    make_key_file(file)
+    key = bytes.fromhex(file.read_text())
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert not is_open_to_others(file)
     file.chmod(0o644)

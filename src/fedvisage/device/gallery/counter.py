@@ -119,10 +119,15 @@ class Counter:
             raise self._unwritable(error) from None
         try:
             until = time.monotonic() + self._patience
-            while not self._lock():
-                if time.monotonic() >= until:
-                    raise Busy(f"{self._gallery}: is locked by another process; try again, or end that process")
-                time.sleep(_STEP)
+            while True:
+                try:
+                    fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() >= until:
+                        fault = "is locked by another process; try again, or end that process"
+                        raise Busy(f"{self._gallery}: {fault}") from None
+                    time.sleep(_STEP)
             yield
         finally:
             os.close(self._handle)
@@ -143,13 +148,6 @@ class Counter:
         """Delete the counter."""
         self.path.unlink(missing_ok=True)
         sync_directory(self.folder)
-
-    def _lock(self) -> bool:
-        try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
 
     def _line(self, mark: CountedState) -> bytes:
         content = f"{mark.number:016d} {mark.digest.hex()}"

@@ -72,9 +72,8 @@ def key_from(path: Path | None, environment: Mapping[str, str] = os.environ) -> 
     return key
 
 
-def make_key_file(path: Path) -> bytes:
+def make_key_file(path: Path) -> None:
     """Write a new key into a file that only its owner can read."""
-    key = new_key()
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -82,10 +81,9 @@ def make_key_file(path: Path) -> bytes:
     except OSError as error:
         raise UserError(str(path), f"cannot be written ({error.strerror})") from None
     with os.fdopen(handle, "w") as file:
-        file.write(f"{key.hex()}\n")
+        file.write(f"{new_key().hex()}\n")
         file.flush()
         os.fsync(file.fileno())
-    return key
 
 
 def is_open_to_others(path: Path | None) -> bool:
