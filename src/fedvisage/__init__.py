@@ -63,32 +63,32 @@ __all__ = [
 torchvision_cpu.install()
 
 PLACES = {
-    **dict.fromkeys(("Run", "compare", "evaluate", "load", "models", "open", "recount"), "api"),
-    **dict.fromkeys(("run", "study"), "api"),
-    **dict.fromkeys(("RunFailed", "UserError"), "base.errors"),
-    **dict.fromkeys(("Call", "Home", "Method"), "federation.method"),
-    "analyze": "runs.analysis",
-    "dataset": "data.arrays",
-    "Writer": "data.writer",
-    "Server": "federation.server",
-    **dict.fromkeys(("Batch", "Site"), "federation.site"),
-    "Upload": "federation.wire.schema",
-    "FinishedModel": "tasks.finished_model",
-    "Model": "methods.models.model",
+    "api": ("Run", "compare", "evaluate", "load", "models", "open", "recount", "run", "study"),
+    "base.errors": ("RunFailed", "UserError"),
+    "data.arrays": ("dataset",),
+    "data.writer": ("Writer",),
+    "federation.method": ("Call", "Home", "Method"),
+    "federation.server": ("Server",),
+    "federation.site": ("Batch", "Site"),
+    "federation.wire.schema": ("Upload",),
+    "methods.models.model": ("Model",),
+    "runs.analysis": ("analyze",),
+    "tasks.finished_model": ("FinishedModel",),
 }
-"""The module of each lazily imported name."""
+"""The lazily imported names of each module."""
 
-ROOMS = {"averaging": "methods.averaging", "losses": "nn.losses", "methods": "methods", "metrics": "metrics"}
+MODULES = {"averaging": "methods.averaging", "losses": "nn.losses", "methods": "methods", "metrics": "metrics"}
 """The lazily imported modules, by public name."""
 
 
 def __getattr__(name: str) -> Any:
     try:
         with pause_garbage_collection():
-            if name in ROOMS:
-                return import_module(f"fedvisage.{ROOMS[name]}")
-            if name in PLACES:
-                return getattr(import_module(f"fedvisage.{PLACES[name]}"), name)
+            if name in MODULES:
+                return import_module(f"fedvisage.{MODULES[name]}")
+            for module, names in PLACES.items():
+                if name in names:
+                    return getattr(import_module(f"fedvisage.{module}"), name)
     except ModuleNotFoundError as error:
         from fedvisage.base.extensions import missing_package
 
