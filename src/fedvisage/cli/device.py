@@ -70,8 +70,7 @@ Recognition = Annotated[
     Path, typer.Option("--recognition", help="An exported model that recognises people.", show_default=False)
 ]
 MaybeRecognition = Annotated[
-    Path | None,
-    typer.Option("--recognition", help="An exported model that recognises people.", show_default=False),
+    Path | None, typer.Option("--recognition", help="An exported model that recognises people.", show_default=False)
 ]
 PicturePath = Annotated[Path, typer.Argument(metavar="IMAGE", help="A picture of one face.")]
 COLLECTION = "default"
@@ -84,8 +83,7 @@ def create(
     counters: Counters = None,
     collection: CollectionName = COLLECTION,
     renewable: Annotated[
-        bool,
-        typer.Option("--renewable", help="Keep revocable signs of a keyed projection instead of embeddings."),
+        bool, typer.Option("--renewable", help="Keep revocable signs of a keyed projection instead of embeddings.")
     ] = False,
 ) -> None:
     """Create a gallery with one empty collection, or add a collection; a new gallery's key is generated if missing."""
@@ -366,8 +364,7 @@ web_app = App()
 def fetch(
     out: Out = None,
     archive: Annotated[
-        Path | None,
-        typer.Option(help="The package's archive, if downloaded elsewhere (npm pack).", show_default=False),
+        Path | None, typer.Option(help="The package's archive, if downloaded elsewhere (npm pack).", show_default=False)
     ] = None,
     registry: Annotated[str, typer.Option(help="The registry of npm packages.")] = "https://registry.npmjs.org",
 ) -> None:

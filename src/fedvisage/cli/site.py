@@ -197,9 +197,7 @@ def report(kit: Kit, out: Annotated[Path, typer.Option(help="The page.")] = Path
 
 @app.command()
 def compare(
-    kit: Kit,
-    run: Run,
-    ledger: Annotated[Path, typer.Argument(help="The server's ledger of the run, ledger.jsonl.")],
+    kit: Kit, run: Run, ledger: Annotated[Path, typer.Argument(help="The server's ledger of the run, ledger.jsonl.")]
 ) -> None:
     """Compare this site's record with the server's ledger, and name each difference."""
     from fedvisage.nvflare.owner.commands import SiteFiles

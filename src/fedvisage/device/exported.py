@@ -24,15 +24,7 @@ from pydantic import (
 from pydantic_core import to_jsonable_python
 
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.base.files import (
-    file_digest,
-    json_key,
-    parse_json,
-    read_plain,
-    read_text,
-    write_atomically,
-    write_json,
-)
+from fedvisage.base.files import file_digest, json_key, parse_json, read_plain, read_text, write_atomically, write_json
 from fedvisage.base.onnx_graphs import CPU, LARGEST, open_session, parse_graph, runtime_errors, short
 from fedvisage.data.crops import RENDERED_ONLY, CropRecord, are_all_rendered
 from fedvisage.data.prepared import SIZE_LIMIT, FileEntry

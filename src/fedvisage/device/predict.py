@@ -382,12 +382,7 @@ def _average(burst: str, frames: Sequence[Prediction], threshold: Threshold) -> 
 
 
 def face_cropper(
-    crop: str,
-    shapes: Sequence[CropShape],
-    threads: int = 1,
-    *,
-    strict: bool = False,
-    detector: DetectorName = MTCNN,
+    crop: str, shapes: Sequence[CropShape], threads: int = 1, *, strict: bool = False, detector: DetectorName = MTCNN
 ) -> FindFace:
     """Return the function that crops the face of a picture by the named method.
 

@@ -196,17 +196,12 @@ def verify(gallery: Gallery, engine: Engine, collection: str, person: str, face:
 
 def decide(hits: Sequence[SearchHit], model: EmbeddingModel) -> list[PersonMatch]:
     """Decide by the model's threshold; a similarity equal to it is a match."""
-    return [
-        PersonMatch(
-            hit.person,
-            hit.name,
-            hit.similarity,
-            model.threshold,
-            MATCH if hit.similarity >= model.threshold else NO_MATCH,
-            model.operating_point,
-        )
-        for hit in hits
-    ]
+    matches = []
+    for hit in hits:
+        decision = MATCH if hit.similarity >= model.threshold else NO_MATCH
+        match = PersonMatch(hit.person, hit.name, hit.similarity, model.threshold, decision, model.operating_point)
+        matches.append(match)
+    return matches
 
 
 # Evaluation of a gallery on labelled pictures: TPIR at stated FPIR.

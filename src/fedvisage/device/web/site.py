@@ -167,10 +167,7 @@ ONNX: Final = Package(
     licence="MIT, © Microsoft Corporation, https://github.com/microsoft/onnxruntime",
     integrity="sha512-q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ==",
     files={
-        "ort.js": (
-            "package/dist/ort.wasm.min.mjs",
-            "219e6a1fc8a9938268d18efca3c91d310bd2f4a59bbd13744df5b2b7fc6cee3b",
-        ),
+        "ort.js": ("package/dist/ort.wasm.min.mjs", "219e6a1fc8a9938268d18efca3c91d310bd2f4a59bbd13744df5b2b7fc6cee3b"),
         "ort-threads.js": (
             "package/dist/ort-wasm-simd-threaded.mjs",
             "e13f7f94fc51b4ca72b12faeb1ee95f4ace6dfbc8939bc718aabdc0a27c4299b",
