@@ -12,24 +12,23 @@ from typing import Any
 from fedvisage.base.errors import UserError
 from fedvisage.base.version import VERSION
 
-EXTRA_OF = {
-    **dict.fromkeys(("torch", "torchvision", "timm", "dp_accounting"), "train"),
-    **dict.fromkeys(
-        ("matplotlib", "jinja2", "markupsafe", "scipy", "sklearn", "threadpoolctl", "tensorboardX"), "report"
-    ),
-    "nvflare": "federation",
-    **dict.fromkeys(("fastapi", "starlette", "uvicorn", "python_multipart"), "serve"),
-    **dict.fromkeys(("onnxscript", "huggingface_hub"), "export"),
-    "h5py": "datasets",
-    "ray": "ray",
+EXTRAS = {
+    "train": ("torch", "torchvision", "timm", "dp_accounting"),
+    "report": ("matplotlib", "jinja2", "markupsafe", "scipy", "sklearn", "threadpoolctl", "tensorboardX"),
+    "federation": ("nvflare",),
+    "serve": ("fastapi", "starlette", "uvicorn", "python_multipart"),
+    "export": ("onnxscript", "huggingface_hub"),
+    "datasets": ("h5py",),
+    "ray": ("ray",),
 }
-"""The extra of the wheel that brings a package, by the name under which it is imported."""
+"""The packages of each extra of the wheel, by the names under which they are imported."""
 
 
 def missing_package(error: ModuleNotFoundError) -> UserError | None:
     """Return the message for a package that is not installed; None for a package that no extra brings."""
     package = (error.name or "").partition(".")[0]
-    return missing_extra(EXTRA_OF[package], package) if package in EXTRA_OF else None
+    extras = [extra for extra, packages in EXTRAS.items() if package in packages]
+    return missing_extra(extras[0], package) if extras else None
 
 
 def missing_extra(extra: str, package: str) -> UserError:
