@@ -90,6 +90,7 @@ def test_enrolment_checks_pictures_with_exported_models(here: Path, pad: Path, r
     assert isinstance(error, NotEnrolled)
     assert (error.place, "no face" in error.message) == ("wall.png", True)
     refusal_of("search", "door.gallery", "wall.png", *models)
+    assert "is a folder" in str(refusal_of("search", "door.gallery", here, *models))
     decision = open_engine(pad, recognition).check(pictures["one"]).decision
     enrolment = ("enrol", "door.gallery", "anna", "one.png", *models)
     if decision == "bona_fide":

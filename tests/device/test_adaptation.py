@@ -146,6 +146,7 @@ def test_command_adapts_an_export_without_torch(pad: Path, photographs: dict[str
     (tmp_path / "photos").mkdir()
     for number in range(4):
         Image.fromarray(photographs["one"]).save(tmp_path / "photos" / f"{number}.png")
+    (tmp_path / "photos" / "list.txt").write_text("0.png\n")
     code = (
         "import sys; sys.modules['torch'] = None; from fedvisage.cli import main; sys.argv = ['fedvisage', 'adapt',"
         f" {str(pad)!r}, '--data', {str(tmp_path / 'photos')!r}, '--out', {str(tmp_path / 'out')!r}]; main()"
@@ -153,6 +154,7 @@ def test_command_adapts_an_export_without_torch(pad: Path, photographs: dict[str
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 2, result.stderr
     assert "--data: has 4 usable faces; 16 are needed" in result.stderr
+    assert "1 file is not a picture" in result.stderr
 
 
 def test_adapted_weights_give_the_adapted_scores(sets: Mapping[str, Path], pad_run: Path, open_gate: None) -> None:

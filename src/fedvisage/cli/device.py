@@ -333,6 +333,8 @@ def _face(engine: Engine, path: Path) -> Features:
     """Return the features of the one face in a picture, or raise ``UserError`` with the reason for its rejection."""
     from fedvisage.device.gallery.enrolment import face_to_enrol
 
+    if path.is_dir():
+        raise UserError(str(path), "is a folder; give one picture")
     for _, image in _pictures([path]):
         face = face_to_enrol(engine, image)
         if isinstance(face, str):

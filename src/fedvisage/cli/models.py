@@ -436,7 +436,9 @@ def adapt_model(
             if member:
                 raise UserError("--member", "an exported directory has one model; leave --member out")
             pipeline = Pipeline(open_noted(model), settings=Settings(enlarge=enlarge))
-            say(*pipeline.adapt(open_source(data).frames, out).lines())
+            source = open_source(data)
+            note(*source.notices)
+            say(*pipeline.adapt(source.frames, out).lines())
             return
         if enlarge:
             raise UserError("--enlarge", "is for an exported directory; this is a run's")
