@@ -117,7 +117,7 @@ def measure_against_scikit_learn(cache: Path, local: int = 1_000, others: int = 
 
 def by_roc_curve(own: Faces, rest: Faces, fars: tuple[float, ...]) -> dict[float, float]:
     """Return TAR@FAR as scikit-learn's roc_curve gives it, from all similarities at once."""
-    genuine = genuine_pairs(own)[0]
+    genuine = genuine_pairs(own)
     impostor = (own.features @ rest.features.T).ravel()
     labels = np.concatenate([np.ones(len(genuine), bool), np.zeros(len(impostor), bool)])
     far, tar, _ = roc_curve(labels, np.concatenate([genuine, impostor]), drop_intermediate=False)

@@ -47,7 +47,7 @@ def pair_counts(local: Faces, strangers: Faces) -> Histogram:
     impostor = np.zeros(BINS, np.int64)
     for block in blocks(local.features, strangers.features):
         impostor += count_similarities(block.similarity)
-    return np.stack([impostor, count_similarities(genuine_pairs(local)[0])])
+    return np.stack([impostor, count_similarities(genuine_pairs(local))])
 
 
 def within_counts(faces: Faces) -> Histogram:
@@ -55,7 +55,7 @@ def within_counts(faces: Faces) -> Histogram:
     impostor = np.zeros(BINS, np.int64)
     for block, is_impostor in upper_blocks(faces):
         impostor += count_similarities(block[is_impostor])
-    return np.stack([impostor, count_similarities(genuine_pairs(faces)[0])])
+    return np.stack([impostor, count_similarities(genuine_pairs(faces))])
 
 
 def tar_by_impostors(whole: Histogram, groups: Sequence[Histogram], fars: Sequence[float]) -> dict[str, RateAt]:
@@ -102,7 +102,7 @@ class FixedPairs:
 
 def verification(faces: Faces, fars: Sequence[float]) -> Verification | None:
     """Return TAR@FAR over all pairs, by default at all measurable rates; None without pairs to measure."""
-    genuine = len(genuine_pairs(faces)[0])
+    genuine = len(genuine_pairs(faces))
     impostors = len(faces) * (len(faces) - 1) // 2 - genuine
     rates = fars or measurable_rates(FARS, impostors)
     return verify_within(faces, rates) if rates and genuine else None

@@ -49,6 +49,7 @@ from fedvisage.metrics.similarity import (
     HighestValues,
     blocks,
     check_disjoint,
+    join_faces,
     measurable_rates,
     normalise,
     require_measurable,
@@ -91,8 +92,7 @@ def identify(galleries: Sequence[Faces], probes: Faces, fpirs: Sequence[float], 
         raise UserError("gallery", "no galleries; enrol at least one identity")
     if mode == "nist":
         return [_identify_as_nist(gallery, probes, fpirs) for gallery in galleries]
-    features, identity = zip(*((gallery.features, gallery.identity) for gallery in galleries), strict=True)
-    return [_identify_as_published(Faces(np.concatenate(features), np.concatenate(identity)), probes, fpirs)]
+    return [_identify_as_published(join_faces(galleries), probes, fpirs)]
 
 
 def search(gallery: Faces, probes: Faces, wanted: int = 1) -> Searches:
@@ -191,7 +191,7 @@ def figures_of_site(
     """Return the figures of one site's model on the test images of its own people and of strangers."""
     impostors, probes = len(test) * len(strangers), len(test) + len(strangers)
     searches = probes if mode == "published" else len(strangers)
-    genuine = len(genuine_pairs(test)[0])
+    genuine = len(genuine_pairs(test))
     tar: dict[float, float | None] = dict.fromkeys(fars)
     tpir: dict[float, float | None] = dict.fromkeys(fpirs)
     if genuine and (rates := measurable_rates(fars, impostors)):
@@ -224,10 +224,7 @@ def identify_site(gallery: Faces, test: Faces, others: Faces, fpirs: Sequence[fl
     if unknown:
         message = f"{len(unknown)} identities have test images but no images to enrol, such as {unknown[0]}"
         raise UserError("gallery", message + "; give each images of both kinds, or leave it out")
-    both = [test, others] if len(others) else [test]
-    probes = Faces(
-        np.concatenate([faces.features for faces in both]), np.concatenate([faces.identity for faces in both])
-    )
+    probes = join_faces([test, others]) if len(others) else test
     return identify([gallery], probes, fpirs, mode)[0]
 
 
@@ -273,8 +270,7 @@ def ijb_identification(
 ) -> tuple[dict[float, float], dict[int, float]]:
     """Return TPIR at measurable FPIRs, and rank rates, over the joined galleries or as means over galleries."""
     if reading == PUBLISHED:
-        features, identity = ([getattr(gallery, name) for gallery in galleries] for name in ("features", "identity"))
-        galleries = [Faces(np.concatenate(features), np.concatenate(identity))]
+        galleries = [join_faces(galleries)]
     has_mate = [np.isin(probes.identity, gallery.identity) for gallery in galleries]
     if not all(mask.any() for mask in has_mate):
         return {}, {}

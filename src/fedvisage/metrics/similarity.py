@@ -1,7 +1,7 @@
 """Labelled face features, and cosine similarities between large sets of them in little memory.
 
 The similarities of all pairs of two large sets are never in memory at once: `blocks` yields them in blocks, and
-`Highest` keeps the highest impostor similarities, which determine a threshold.
+`HighestValues` keeps the highest impostor similarities, which determine a threshold.
 """
 
 from __future__ import annotations
@@ -43,6 +43,11 @@ class Faces:
     def take(self, index: NDArray[np.int64] | NDArray[np.bool_]) -> Faces:
         """Return the faces at `index`."""
         return Faces(self.features[index], self.identity[index])
+
+
+def join_faces(parts: Sequence[Faces]) -> Faces:
+    """Concatenate sets of faces in the given order."""
+    return Faces(np.concatenate([part.features for part in parts]), np.concatenate([part.identity for part in parts]))
 
 
 class SimilarityBlock(NamedTuple):
@@ -192,4 +197,4 @@ def hard_negatives(public: Features, local: Features, threshold: float) -> NDArr
     hard = np.zeros(len(public), dtype=bool)
     for rows, _, similarity in blocks(public, local):
         hard[rows] |= similarity.max(axis=1) > threshold
-    return np.flatnonzero(hard).astype(np.int64)
+    return np.flatnonzero(hard)

@@ -36,7 +36,6 @@ class Verification:
     threshold: dict[float, float]
     genuine: int
     impostors: int
-    identities_without_pairs: int = 0  # one image only: in impostor pairs, but in no genuine pair
 
 
 @dataclass(frozen=True)
@@ -92,35 +91,31 @@ def verify_pairs(similarity: Features, same: NDArray[np.bool_], fars: Sequence[f
 def verify_against(local: Faces, others: Faces, fars: Sequence[float] = FARS) -> Verification:
     """Return TAR@FAR with genuine pairs within `local` and impostor pairs between `local` and `others`."""
     check_disjoint(local.identity.tolist(), others.identity.tolist(), "verification")
-    genuine, alone = genuine_pairs(local)
     impostors = len(local) * len(others)
     highest = HighestValues(needed_count(impostors, fars))
     for block in blocks(local.features, others.features):
         highest.add(block.similarity)
-    rates = tar_at_far(genuine, highest.values(), impostors, fars)
-    return Verification(rates.tar, rates.threshold, rates.genuine, rates.impostors, alone)
+    return tar_at_far(genuine_pairs(local), highest.values(), impostors, fars)
 
 
 def verify_within(faces: Faces, fars: Sequence[float] = FARS) -> Verification:
     """Return TAR@FAR over all pairs of faces: genuine pairs of one identity, impostor pairs of two."""
-    genuine, alone = genuine_pairs(faces)
+    genuine = genuine_pairs(faces)
     impostors = len(faces) * (len(faces) - 1) // 2 - len(genuine)
     require_measurable(fars, impostors, PLACE, "impostor pairs")
     highest = HighestValues(needed_count(impostors, fars))
     for similarity, is_impostor in upper_blocks(faces):
         highest.add(np.where(is_impostor, similarity, np.float32(-np.inf)))
-    rates = tar_at_far(genuine, highest.values(), impostors, fars)
-    return Verification(rates.tar, rates.threshold, rates.genuine, rates.impostors, alone)
+    return tar_at_far(genuine, highest.values(), impostors, fars)
 
 
-def genuine_pairs(faces: Faces) -> tuple[Features, int]:
-    """Return the similarities within each identity, and the number of identities with one image."""
+def genuine_pairs(faces: Faces) -> Features:
+    """Return the similarities within each identity."""
     order = np.argsort(faces.identity, kind="stable")
     cuts = np.flatnonzero(np.diff(faces.identity[order])) + 1
     groups = [faces.features[index] for index in np.split(order, cuts) if len(index)]
     pairs = [(images @ images.T)[np.triu_indices(len(images), 1)] for images in groups]
-    empty = np.empty(0, np.float32)
-    return np.concatenate([empty, *pairs]), sum(len(images) == 1 for images in groups)
+    return np.concatenate([np.empty(0, np.float32), *pairs])
 
 
 def accuracy_on_folds(similarity: Features, same: NDArray[np.bool_], folds: int = 10) -> FoldAccuracies:
