@@ -60,15 +60,13 @@ def band(scores: Scores, resamples: int, rng: np.random.Generator) -> Band | Non
     """Return the confidence band of the error curve, as FRR at each FAR; None unless both classes are present."""
     if resamples < 1 or len(np.unique(scores.label)) < 2:
         return None
-    frr = [
-        np.interp(BAND_AT, far[::-1], frr[::-1])
-        for weight in _draw_weights(scores, resamples, rng)
-        for curve in [error_curve(scores.live, scores.label, weight)]
-        for far, frr in zip(curve.far, curve.frr, strict=True)
-    ]
-    if not frr:
+    rates: list[FloatArray] = []
+    for weight in _draw_weights(scores, resamples, rng):
+        curve = error_curve(scores.live, scores.label, weight)
+        rates += [np.interp(BAND_AT, far[::-1], frr[::-1]) for far, frr in zip(curve.far, curve.frr, strict=True)]
+    if not rates:
         return None
-    low, high = np.quantile(frr, [0.025, 0.975], axis=0)
+    low, high = np.quantile(rates, [0.025, 0.975], axis=0)
     return Band(BAND_AT, low, high)
 
 
@@ -80,12 +78,12 @@ def _draw_weights(scores: Scores, resamples: int, rng: np.random.Generator) -> I
     """
     cluster, block = clusters(scores), max(1, VALUES_AT_ONCE // len(scores))
     subjects = int(cluster.max()) + 1
-    totals = np.stack([_totals(scores.label == row, cluster, subjects) for row in (0, 1)], axis=1)
+    totals = np.stack([np.bincount(cluster[scores.label == row], minlength=subjects) for row in (0, 1)], axis=1)
     waiting: FloatArray = np.empty((0, subjects))
     for start in range(0, resamples, block):
         size = min(block, resamples - start)
         draws = rng.multinomial(subjects, np.full(subjects, 1 / subjects), size=size).astype(np.float64)
-        both = (draws @ totals > 0).all(axis=1)
+        both = (draws @ totals.astype(np.float64) > 0).all(axis=1)
         waiting = np.concatenate([waiting, draws[both]])
         # Only the last block may be shorter, because the last bits of sums depend on the number of rows.
         if len(waiting) >= block:
@@ -110,22 +108,17 @@ def resampled_figures(scores: Scores, threshold: float, weight: FloatArray) -> d
     point = int(np.searchsorted(curve.level, threshold, side="left"))  # number of levels below the threshold
     far, frr = curve.far[:, point], curve.frr[:, point]
     worst = _worst_apcer(scores, threshold, weight)
+    last = (curve.frr <= 0.01 + 1e-12).sum(axis=-1) - 1  # the last point with BPCER of at most 1 %
     return {
         "hter": (far + frr) / 2,
         "eer": curve_eer(curve.far, curve.frr),
         "auc": curve_auc(curve.far, curve.frr),
-        "tpr_at_fpr_1pct": 1 - _far_at_bpcer(curve.far, curve.frr, 0.01),
+        "tpr_at_fpr_1pct": 1 - np.take_along_axis(curve.far, last[:, None], axis=-1)[:, 0],
         "apcer_worst": worst,
         "apcer_pooled": far,
         "bpcer": frr,
         "acer": (worst + frr) / 2,
     }
-
-
-def _far_at_bpcer(far: FloatArray, frr: FloatArray, target: float) -> FloatArray:
-    """Return FAR at the last point whose FRR is ≤ target."""
-    last = (frr <= target + 1e-12).sum(axis=-1) - 1
-    return np.take_along_axis(far, last[:, None], axis=-1)[:, 0]
 
 
 def _worst_apcer(scores: Scores, threshold: float, weight: FloatArray) -> FloatArray:
@@ -137,7 +130,3 @@ def _worst_apcer(scores: Scores, threshold: float, weight: FloatArray) -> FloatA
         accepted = weight @ (members & (scores.live >= threshold)).astype(np.float64)
         rates.append(np.divide(accepted, total, out=np.full(len(weight), -np.inf), where=total > 0))
     return np.asarray(np.max(rates, axis=0))
-
-
-def _totals(mask: NDArray[np.bool_], cluster: NDArray[np.int64], count: int) -> FloatArray:
-    return np.bincount(cluster[mask], minlength=count).astype(np.float64)

@@ -128,9 +128,9 @@ def apcer(scores: Scores, threshold: float, attacks: Attacks = "worst-species") 
     return max(apcer_by_species(scores, threshold).values(), default=math.nan)
 
 
-def acer(scores: Scores, threshold: float, attacks: Attacks = "worst-species") -> float:
-    """Return the mean of APCER and BPCER."""
-    return (apcer(scores, threshold, attacks) + bpcer(scores, threshold)) / 2
+def acer(scores: Scores, threshold: float) -> float:
+    """Return the mean of the highest APCER of a species and BPCER."""
+    return (apcer(scores, threshold) + bpcer(scores, threshold)) / 2
 
 
 def bpcer_at_apcer(scores: Scores, target: float, attacks: Attacks = "worst-species") -> float:

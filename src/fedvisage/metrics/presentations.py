@@ -37,6 +37,19 @@ Figures = dict[Key, FloatArray]
 WORST = ("apcer", "iapar", "riapar")
 """Per-species rates whose maximum is reported as well."""
 
+COUNTED = {
+    "apcer": "answered",
+    "bpcer": "answered",
+    "apnrr": "presented",
+    "bpnrr": "presented",
+    "iapar": "presented",
+    "fnmr": "mated",
+    "fmr": "non_mated",
+    "frr": "mated",
+    "far": "non_mated",
+}
+"""The name of the count behind each rate."""
+
 _EQUAL = 1e-12
 
 
@@ -144,19 +157,7 @@ def figures(presentations: Presentations, at: Point, draws: FloatArray) -> Figur
 
 def counts(presentations: Presentations, at: Point) -> dict[Key, int]:
     """Return the numbers of presentations, answers and comparisons behind the figures."""
-    pad_counts = {
-        (
-            *key[:-1],
-            {"apcer": "answered", "bpcer": "answered", "apnrr": "presented", "bpnrr": "presented"}[key[-1]],
-        ): int(base.sum())
-        for key, _, base in _shares(presentations, at)
-        if key[0] == "pad"
-    }
-    names = {"fnmr": "mated", "fmr": "non_mated", "frr": "mated", "far": "non_mated", "iapar": "presented"}
-    recognition_counts = {
-        (*key[:-1], names[key[-1]]): int(base.sum()) for key, _, base in _shares(presentations, at) if key[0] != "pad"
-    }
-    return pad_counts | recognition_counts
+    return {(*key[:-1], COUNTED[key[-1]]): int(base.sum()) for key, _, base in _shares(presentations, at)}
 
 
 def _shares(presentations: Presentations, at: Point) -> Iterator[tuple[Key, BoolArray, BoolArray]]:
