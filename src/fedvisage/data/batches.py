@@ -117,7 +117,7 @@ class View:
 
     def of_people(self, names: Texts) -> View:
         """Return a view of the images of these identities."""
-        return self.subset(np.flatnonzero(np.isin(self.subjects, names)).astype(np.int64))
+        return self.subset(np.flatnonzero(np.isin(self.subjects, names)))
 
     @cached_property
     def videos(self) -> Texts:

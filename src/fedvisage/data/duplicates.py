@@ -19,7 +19,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache as remembered
 from pathlib import Path
 from typing import Final
@@ -207,7 +207,8 @@ def find_copies(
 
 
 def _gather_pictures(places: Sequence[Sequence[View]], cache: Path, say: Say) -> _Pictures:
-    pictures: list[_Pictures] = []
+    nothing = np.empty(0, np.int64)
+    pictures = [_Pictures(nothing, nothing, np.empty(0, np.uint64), np.empty((0, WORDS), np.uint64))]
     first_person, people = dict[str, int](), 0
     contents_by_digest: dict[str, PictureContents] = {}
     for number, views in enumerate(places):
@@ -221,14 +222,8 @@ def _gather_pictures(places: Sequence[Sequence[View]], cache: Path, say: Say) ->
             person = first_person[digest] + part.set.rows.coded("subject")[1][indices]
             place = np.full(len(indices), number, np.int64)
             pictures.append(_Pictures(place, person, contents.exact[indices], contents.hashes[indices]))
-    nothing = np.empty(0, np.int64)
-    parts = [_Pictures(nothing, nothing, np.empty(0, np.uint64), np.empty((0, WORDS), np.uint64)), *pictures]
-    return _Pictures(
-        np.concatenate([part.place for part in parts]),
-        np.concatenate([part.person for part in parts]),
-        np.concatenate([part.exact for part in parts]),
-        np.concatenate([part.hashes for part in parts]),
-    )
+    names = [field.name for field in fields(_Pictures)]
+    return _Pictures(**{name: np.concatenate([getattr(part, name) for part in pictures]) for name in names})
 
 
 def _count_equal(group: Numbers, place: Numbers, counts: Numbers) -> Counter[tuple[int, int]]:

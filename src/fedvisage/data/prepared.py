@@ -255,7 +255,7 @@ class PreparedSet:
         if split is None:
             return np.arange(len(self), dtype=np.int64)
         names, codes = self.rows.coded("split")
-        return np.flatnonzero((names == split)[codes]).astype(np.int64)
+        return np.flatnonzero((names == split)[codes])
 
 
 def _reopen_set(path: Path, digest: str, margin: float | None) -> PreparedSet:

@@ -90,7 +90,7 @@ def splits_of(prepared: PreparedSet, selection: Selection, place: str) -> tuple[
             if selection.heldout
             else np.zeros(len(everything), bool)
         )
-        train, heldout = everything.subset(_indices_of(~is_heldout)), everything.subset(_indices_of(is_heldout))
+        train, heldout = everything.subset(np.flatnonzero(~is_heldout)), everything.subset(np.flatnonzero(is_heldout))
     return _select_images(train, selection, place), _select_images(heldout, selection, place)
 
 
@@ -129,7 +129,7 @@ def _select_images(view: View, selection: Selection, place: str) -> View:
         names, videos = view.coded("video")
         suffixes = tuple(f"/{end}" for end in selection.without)
         chosen &= ~np.array([f"/{name}".endswith(suffixes) for name in names.tolist()], bool)[videos]
-    selected = view.subset(_indices_of(chosen))
+    selected = view.subset(np.flatnonzero(chosen))
     if not selection.frames:
         return selected
     # Keep the images whose rank within their video, ordered by frame number, is low enough.
@@ -138,11 +138,7 @@ def _select_images(view: View, selection: Selection, place: str) -> View:
     _, starts, counts = np.unique(selected.videos[order], return_index=True, return_counts=True)
     ranks = np.empty(len(selected), np.int64)
     ranks[order] = np.arange(len(selected)) - np.repeat(starts, counts)
-    return selected.subset(_indices_of(ranks < selection.frames))
-
-
-def _indices_of(chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
-    return np.flatnonzero(chosen).astype(np.int64)
+    return selected.subset(np.flatnonzero(ranks < selection.frames))
 
 
 def _draw_owners(owners: Numbers) -> Numbers:
