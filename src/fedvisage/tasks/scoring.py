@@ -159,7 +159,7 @@ class Scorer:
 
     def _all(self, function: Callable[[Member], Tensor], view: View) -> Tensor:
         with torch.inference_mode():
-            batches = self._batches(view, self._positions(view))
+            batches = self._batches(view, self.positions(view))
             return torch.cat([function(batch).float() for batch in batches]).cpu()
 
     def _batches(self, view: View, positions: Sequence[NDArray[np.int64]]) -> Iterator[Member]:
@@ -173,9 +173,10 @@ class Scorer:
         return Member(self.net, ready, generator, self.recipe)
 
     def _mixed_positions(self, view: View) -> list[NDArray[np.int64]]:
-        return list(mixed_batches(view, numpy_rng(self.recipe.runtime.seed, "scatter"), MIXED))
+        return mixed_batches(view, numpy_rng(self.recipe.runtime.seed, "scatter"), MIXED)
 
-    def _positions(self, view: View) -> list[NDArray[np.int64]]:
+    def positions(self, view: View) -> list[NDArray[np.int64]]:
+        """Return the positions of each batch of a view, in order."""
         size = self.recipe.evaluation.batch
         return [np.arange(start, min(start + size, len(view))) for start in range(0, len(view), size)]
 
@@ -230,8 +231,9 @@ def calls(scorer: Scorer) -> dict[str, Call]:
         number = int(message[LAYER])
         scorer.load({name: value for name, value in message.items() if name != LAYER})
         name, times = list(layers.items())[number]
+        passes = (partial(scorer.live, site.data, positions) for positions in scorer.positions(site.data))
         with torch.inference_mode():
-            statistics = input_statistics(scorer.net.get_submodule(name), times, _passes(scorer, site.data))
+            statistics = input_statistics(scorer.net.get_submodule(name), times, passes)
         return {MEAN: statistics.mean, VARIANCE: statistics.variance, EXAMPLES.name: torch.tensor(len(site.data))}
 
     def takes(recipe: Recipe) -> tuple[Upload, ...]:
@@ -284,10 +286,3 @@ def with_exact_statistics(server: Server, scorer: Scorer, finished: Message) -> 
                 weights[name] = value.to(weights[name])
             members[member] = weights
     return join_members(members)
-
-
-def _passes(scorer: Scorer, view: View) -> Iterator[Callable[[], Tensor]]:
-    """Yield forward passes over a view's images, in order."""
-    size = scorer.recipe.evaluation.batch
-    for start in range(0, len(view), size):
-        yield partial(scorer.live, view, np.arange(start, min(start + size, len(view))))

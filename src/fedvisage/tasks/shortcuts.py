@@ -77,7 +77,7 @@ def separating_properties(view: View) -> NDArray[np.bool_]:
     """Return for each property of ``NAMES`` whether it alone separates bona fide images from attacks."""
     tables = []
     for label in (1, 0):
-        positions = np.flatnonzero(view.labels == label).astype(np.int64)
+        positions = np.flatnonzero(view.labels == label)
         # Always the same images, so that the answer of a site does not depend on the run.
         drawn = numpy_rng(0, CALL, label).permutation(len(positions))[:MOST]
         chosen = view.subset(positions[np.sort(drawn)])

@@ -116,21 +116,15 @@ def calls(scorer: Scorer) -> dict[str, Call]:
     compared = 0 if recipe.training.keep is None else 2  # the start, and an average
     for_curves = FOR_CURVES if keeps_curves(recipe, scorer.method) else ()
     uploads = OF_TRAINING if recipe.evaluation.threshold == ON_TRAINING else UPLOADS
-    return {
+    answered = {
         SCORES: Call(scores, (uploads[SCORES],), exact=True, questions=evaluations(recipe) + 2 + compared),
         SCATTER: Call(scatter, (uploads[SCATTER], *for_curves), exact=True),
-        # only a call with access to private data sees a site's training images
-        **(
-            {TRAINING: Call(of_training, (OF_TRAINING[SCORES],), exact=True, private=True)}
-            if counts_training(recipe)
-            else {}
-        ),
-        **(
-            {PERSONAL: Call(personal, (personal_upload(scorer.method),), exact=True, private=True)}
-            if own_models(scorer.method)
-            else {}
-        ),
     }
+    if counts_training(recipe):  # only a call with access to private data sees a site's training images
+        answered[TRAINING] = Call(of_training, (OF_TRAINING[SCORES],), exact=True, private=True)
+    if own_models(scorer.method):
+        answered[PERSONAL] = Call(personal, (personal_upload(scorer.method),), exact=True, private=True)
+    return answered
 
 
 def evaluations(recipe: Recipe) -> int:

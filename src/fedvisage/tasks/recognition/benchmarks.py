@@ -45,6 +45,7 @@ from fedvisage.metrics.similarity import (
     Faces,
     Features,
     combine_templates,
+    join_faces,
     label_features,
     measurable_rates,
     normalise,
@@ -156,11 +157,7 @@ def evaluate_generic(
     results, models = [], dict(sorted(separate_models(scorer.method, finished).items()))
     for name, model in models.items():
         scorer.load(model)
-        identity = np.unique(view.subjects, return_inverse=True)[1]
-        features = scorer.embeddings(view)
-        if not has_directions(features):
-            raise RunFailed("the model's features are zero or not finite: training diverged; lower the learning rate")
-        faces = label_features(features.numpy(), identity)
+        faces = label_features(_embeddings(scorer, view), np.unique(view.subjects, return_inverse=True)[1])
         results.append(_evaluate_faces(faces, view, thresholds.get(name), scorer.recipe, groups))
     if len(results) == 1:
         return results[0]
@@ -223,6 +220,14 @@ def _evaluate_faces(
     return GenericResult(figures, pairs, view.items.tolist(), counts, pair_results, by)
 
 
+def _embeddings(scorer: Scorer, view: View) -> Features:
+    """Return the features of a view's images; raise an error for features of a diverged training."""
+    features = scorer.embeddings(view)
+    if not has_directions(features):
+        raise RunFailed("the model's features are zero or not finite: training diverged; lower the learning rate")
+    return np.asarray(features.numpy(), np.float32)
+
+
 def listed_figures(path: str, listed: PairResults) -> dict[str, Any]:
     """Return the name of a list of pairs, the numbers of pairs, and the metrics."""
     return {
@@ -258,7 +263,7 @@ def share_of(view: View, part: Part | None) -> View:
     everybody, subjects = view.coded("subject")
     share = np.arange(len(everybody)) % part.of + 1
     in_share = (share >= part.number) & (share <= part.last)
-    return view.subset(np.flatnonzero(in_share[subjects]).astype(np.int64))
+    return view.subset(np.flatnonzero(in_share[subjects]))
 
 
 # Evaluation on templates, with the protocols of IJB-B and IJB-C, in two readings.
@@ -344,21 +349,13 @@ def template_faces(scorer: Scorer, view: View, place: str) -> dict[str, Faces]:
     parts_by_reading: dict[str, list[Faces]] = {reading: [] for reading in READINGS}
     for portion in _portions(template[order]):
         at = order[portion]
-        values = scorer.embeddings(view.subset(at))
-        if not has_directions(values):
-            raise RunFailed("the model's features are zero or not finite: training diverged; lower the learning rate")
-        features = np.asarray(values.numpy(), np.float32)
+        features = _embeddings(scorer, view.subset(at))
         labels = template[at], media[at]
         parts_by_reading[PUBLISHED].append(
             combine_templates(features, *labels, weight=confidence[at].astype(np.float32))
         )
         parts_by_reading[CONSERVATIVE].append(combine_templates(normalise(features), *labels))
-    return {
-        reading: Faces(
-            np.concatenate([part.features for part in parts]), np.concatenate([part.identity for part in parts])
-        )
-        for reading, parts in parts_by_reading.items()
-    }
+    return {reading: join_faces(parts) for reading, parts in parts_by_reading.items()}
 
 
 def _portions(template: Numbers) -> list[slice]:
@@ -478,10 +475,7 @@ def _evaluate_benchmark(
 
 def _on_lists(scorer: Scorer, view: View, pairs: Mapping[str, Path]) -> dict[str, Any]:
     """Return accuracy and TAR on each list, and the spread over the lists of groups."""
-    values = scorer.embeddings(view)
-    if not has_directions(values):
-        raise RunFailed("the model's features are zero or not finite: training diverged; lower the learning rate")
-    faces = label_features(values.numpy(), np.unique(view.subjects, return_inverse=True)[1])
+    faces = label_features(_embeddings(scorer, view), np.unique(view.subjects, return_inverse=True)[1])
     figures = {
         list_name or ALL: listed_figures(str(path), compare_pairs(faces, pairs_among(view, str(path))))
         for list_name, path in pairs.items()
