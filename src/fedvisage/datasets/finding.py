@@ -111,8 +111,8 @@ def _datasets_of(folder: Path) -> Iterator[FoundDataset]:
                 continue
             # Unrelated files can have the same ending.
             with path.open("rb") as file:
-                begins_like_one = file.read(1) in {bytes([first_byte]) for first_byte in begins}
-            if begins_like_one:
+                first_byte = file.read(1)
+            if first_byte and first_byte in begins:
                 plain_name = re.sub(r"[^A-Za-z0-9_-]+", "-", f"{folder.name}-{without_ending(name)}")
                 yield FoundDataset(layout.kind, path, f"{layout.kind}-{plain_name}")
 

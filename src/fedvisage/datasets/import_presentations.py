@@ -65,10 +65,15 @@ class _ImportState:
         record: dict[str, Any] = {"item": item.name, "digest": outcome.digest, "fault": fault}
         record["unanswered"] = outcome.unanswered and earlier is item
         if not fault:
-            crops = [picture.cropped for picture in outcome.pictures]
-            enlarged, close = sum(cropped.upscaled for cropped in crops), sum(cropped.close for cropped in crops)
-            of_item = (outcome.lost, item.own_subject, outcome.short, outcome.turned > 0, outcome.without_box)
-            record |= {name: int(count) for name, count in zip(COUNTS, (enlarged, *of_item, close), strict=True)}
+            record |= {
+                "upscaled": sum(picture.cropped.upscaled for picture in outcome.pictures),
+                "lost": outcome.lost,
+                "own": int(item.own_subject),
+                "short": int(outcome.short),
+                "turned": int(outcome.turned > 0),
+                "without_box": outcome.without_box,
+                "close": sum(picture.cropped.close for picture in outcome.pictures),
+            }
         self._count(item, record)
         return record
 

@@ -17,7 +17,7 @@ from fedvisage.datasets.import_people import settings_of_people
 from fedvisage.datasets.import_presentations import read_settings_of, settings_of
 from fedvisage.datasets.options import ImportOptions, PeopleOptions, SynthesisOptions
 from fedvisage.datasets.people.layout import Layout
-from fedvisage.datasets.show import shortcuts_in, show_set
+from fedvisage.datasets.show import shortcuts_of, show_set
 
 ALL_DATASETS = "all"
 """The kind that selects every dataset below a folder."""
@@ -80,7 +80,7 @@ def import_dataset(
         report = importer(source, destination, options, name=name or source.resolve().name, progress=progress)
     # Warn if a single number per picture separates the classes; few images do not show it.
     enough = min(report.bona_fide, report.images - report.bona_fide) >= LEAST_IMAGES
-    return [*report.lines(), *(shortcuts_in(PreparedSet.open(destination)).warnings() if enough else ())]
+    return [*report.lines(), *(shortcuts_of(PreparedSet.open(destination)).warnings() if enough else ())]
 
 
 def check_disjoint(source: Path, destination: Path) -> None:

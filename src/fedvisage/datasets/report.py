@@ -211,10 +211,10 @@ class Tally:
         return report
 
 
-def reasons(skipped: list[SkippedFile], first: int = 3) -> str:
+def reasons(skipped: list[SkippedFile]) -> str:
     """Return the first few files with their faults and the most frequent fault, for an error message."""
     if not skipped:
         return "it has no files"
     reason, count = Counter(entry.reason for entry in skipped).most_common(1)[0]
-    shown = "; ".join(f"{entry.path}: {entry.reason}" for entry in skipped[:first])
-    return f"{shown}{'; …' if len(skipped) > first else ''} (most frequent: {reason}, {format_count(count, 'time')})"
+    shown = "; ".join(f"{entry.path}: {entry.reason}" for entry in skipped[:3])
+    return f"{shown}{'; …' if len(skipped) > 3 else ''} (most frequent: {reason}, {format_count(count, 'time')})"

@@ -97,8 +97,12 @@ class Shortcuts:
 
 
 def shortcuts_of(prepared: PreparedSet) -> Shortcuts:
-    """Measure a set: a table for each species, and one for all species together if there are several."""
+    """Measure a set of attacks: a table for each species, and one for all species together if there are several."""
     rows = prepared.rows
+    if rows.group is not None:
+        raise UserError(
+            str(prepared.path), "is an identity set without attacks; --shortcuts is for sets with both classes"
+        )
     chosen = {
         kind: draw_indices(prepared, kind) for kind in (BONA_FIDE, *sorted({*rows.species.tolist()} - {BONA_FIDE}))
     }
@@ -211,34 +215,29 @@ def describe(prepared: PreparedSet) -> list[str]:
     return lines
 
 
-def contact_sheet(
-    prepared: PreparedSet, *, columns: int = 8, per_species: int = 2, split: str | None = None, seed: int = 0
-) -> Image.Image:
-    """Draw images of a set: one column per subject, `per_species` rows per species, chosen by the seed.
+def contact_sheet(prepared: PreparedSet, *, columns: int = 8, per_species: int = 2) -> Image.Image:
+    """Draw images of a set: one column per subject, `per_species` rows per species, always the same.
 
     Subjects with the most species come first; a cell stays grey if a subject has no (further) image of a species.
     Images are shown at original size up to 256 pixels, which preserves details; very small ones are enlarged by a
     whole number. The heading describes the set and the scale.
     """
-    indices = prepared.select(split)
-    if len(indices) == 0:
-        raise UserError(str(prepared.path), f"has no images in split {split!r}")
-    species, species_by_subject = species_of(prepared), dict[str, set[str]]()
-    pairs = Counter(zip(prepared.rows.subject[indices].tolist(), prepared.rows.species[indices].tolist(), strict=True))
+    rows, species, species_by_subject = prepared.rows, species_of(prepared), dict[str, set[str]]()
+    pairs = Counter(zip(rows.subject.tolist(), rows.species.tolist(), strict=True))
     for subject, kind in pairs:
         species_by_subject.setdefault(subject, set()).add(kind)
     names = sorted(species_by_subject)
-    drawn = [names[index] for index in numpy_rng(seed, "contact sheet").permutation(len(names))]
+    drawn = [names[index] for index in numpy_rng(0, "contact sheet").permutation(len(names))]
     subjects = sorted(drawn, key=lambda subject: -len(species_by_subject[subject]))[:columns]
     font = ImageFont.load_default(_LETTERS)
     scale = max(1, -(-_CELL_LEAST // prepared.size))
     side = min(prepared.size * scale, _CELL_LIMIT)
     # Each subject shows at most `per_species` images of a species.
     shown = sum(min(number, per_species) for (subject, _), number in pairs.items() if subject in subjects)
-    parts = [part for part in SPLITS if part in prepared.rows.split[indices]]
+    parts = [part for part in SPLITS if part in rows.split]
     heading = [
         f"{prepared.name}, split{'s' if len(parts) > 1 else ''} {', '.join(parts)}",
-        f"{shown:,} of {format_count(len(indices), 'image')} of {format_count(len(names), 'subject')}, "
+        f"{shown:,} of {format_count(len(prepared), 'image')} of {format_count(len(names), 'subject')}, "
         f"{prepared.size} x {prepared.size} pixels, "
         f"shown {'at original size' if prepared.size == side else f'at {side} x {side}'}",
     ]
@@ -264,9 +263,9 @@ def contact_sheet(
         left, top = place(column, 0)
         draw.text((left, top - _LINE), _shorten_to_fit(subject, side, font), fill=_INK, font=font)
         for number, name in enumerate(species):
-            matching = (prepared.rows.subject[indices] == subject) & (prepared.rows.species[indices] == name)
+            indices = np.flatnonzero((rows.subject == subject) & (rows.species == name))
             # Each subject and species has its own random stream, so its images do not depend on the rest of the sheet.
-            chosen = numpy_rng(seed, "contact sheet", subject, name).permutation(indices[matching])[:per_species]
+            chosen = numpy_rng(0, "contact sheet", subject, name).permutation(indices)[:per_species]
             for turn, index in enumerate(chosen):
                 picture = Image.fromarray(np.array(prepared.images[index])).resize((side, side), Image.Resampling.BOX)
                 sheet.paste(picture, place(column, number * per_species + turn))
@@ -316,17 +315,8 @@ def show_set(directory: Path, *, sheet: Path | None = None, verify: bool = False
         *shortcomings(len(np.unique(prepared.rows.subject)), *classes),
     ]
     if shortcuts:
-        lines += shortcuts_in(prepared).lines()
+        lines += shortcuts_of(prepared).lines()
     if sheet is not None:
         contact_sheet(prepared).save(sheet)
         lines.append(f"contact sheet: {sheet}")
     return lines
-
-
-def shortcuts_in(prepared: PreparedSet) -> Shortcuts:
-    """Measure a set of attacks."""
-    if prepared.rows.group is not None:
-        raise UserError(
-            str(prepared.path), "is an identity set without attacks; --shortcuts is for sets with both classes"
-        )
-    return shortcuts_of(prepared)

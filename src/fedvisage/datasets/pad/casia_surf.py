@@ -22,9 +22,9 @@ from pathlib import PurePosixPath
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.progress import format_count
-from fedvisage.datasets.dataset import OTHERS, Clip, Entry, Grammar, Item, Listing, Name, Text
+from fedvisage.datasets.dataset import OTHERS, Clip, Entry, Grammar, Listing, Name, Text
 from fedvisage.datasets.options import ImportOptions
-from fedvisage.datasets.pad.lists import LabelLists
+from fedvisage.datasets.pad.lists import LabelLists, label_and_name
 from fedvisage.datasets.pad.scanner import Scanner, scan_by_name
 from fedvisage.datasets.tree import Tree
 
@@ -83,10 +83,6 @@ class SurfNameReader:
         return (*videos, Name(NUMBERED, self.read_image, "image"))
 
 
-def _key(item: Item) -> str:
-    return item.video
-
-
 def _parse_line(line: str) -> tuple[str, str] | None:
     """Read a line of a list with labels: a folder or an image of each stream, and a label.
 
@@ -102,8 +98,8 @@ def _parse_line(line: str) -> tuple[str, str] | None:
     return None
 
 
-PROTOCOLS = LabelLists(r"CASIA_SURF@p1_\w+\.txt", _parse_line, lambda label: label == "0", _key)
-TRAINING = LabelLists(r"train_list\.txt", _parse_line, lambda label: label == "1", _key)
+PROTOCOLS = LabelLists(r"CASIA_SURF@p1_\w+\.txt", _parse_line, lambda label: label == "0", lambda item: item.video)
+TRAINING = LabelLists(r"train_list\.txt", _parse_line, lambda label: label == "1", lambda item: item.video)
 _NUMBERED_LISTS = re.compile(r"(?:.*/)?(?:val|test)_(?P<what>private|public)_list\.txt", re.IGNORECASE)
 
 
@@ -211,15 +207,6 @@ def _parse_fake(fields: Mapping[str, str], _: ImportOptions) -> Entry:
     return Entry("mask_rigid", fields["person"], extra=extra)
 
 
-def _parse_3dmask_line(line: str) -> tuple[str, str] | None:
-    label, comma, name = line.partition(",")
-    return (name.strip(), label.strip()) if comma else None
-
-
-def _listed_name(item: Item) -> str:
-    return item.video.replace("/", "_")
-
-
 SCANNER_3DMASK = Scanner(
     kind="casia-surf-3dmask",
     title="CASIA-SURF 3DMask",
@@ -231,7 +218,12 @@ CASIA_SURF_3DMask_list.txt           compared with the names where it is there""
     names=(Name(REAL_3DMASK, _parse_real), Name(FAKE_3DMASK, _parse_fake)),
     columns=("decoration", "clip"),
     counts={"all": (288, 858)},
-    lists=LabelLists(r"CASIA_SURF_3DMask_list\.txt", _parse_3dmask_line, lambda label: label == "1", _listed_name),
+    lists=LabelLists(
+        r"CASIA_SURF_3DMask_list\.txt",
+        label_and_name,
+        lambda label: label == "1",
+        lambda item: item.video.replace("/", "_"),
+    ),
     beside=("*_list.txt",),
     example=(
         Clip("Real/0927_013/15.mov", 1),

@@ -18,6 +18,7 @@ from itertools import chain, product
 from typing import Any
 
 from fedvisage.base.errors import UserError
+from fedvisage.base.files import read_json
 from fedvisage.datasets.dataset import OTHERS, Clip, Entry, Grammar, Item, Listing, Name, Text
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad.lists import WORDS, BoxFiles, LabelLists
@@ -62,12 +63,6 @@ class ImageMeta:
     environment: int
     attack: int
 
-    def item(self, item: Item) -> Item:
-        """Return an item with the species and the columns of this metadata."""
-        words = {"type": TYPES[self.type], "light": LIGHTS[self.light], "environment": ENVIRONMENTS[self.environment]}
-        extra = {name: word for name, word in words.items() if word}
-        return replace(item, species=SPECIES[self.type], extra=extra)
-
 
 def _parse_name(fields: Mapping[str, str], _: ImportOptions) -> Entry:
     species = "bonafide" if fields["folder"] == "live" else "attack"
@@ -80,10 +75,10 @@ def scan_metas(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
     files = [name for name in tree.files if _METAS.fullmatch(name)]
     metas = dict(chain.from_iterable(_read_metas(tree, name) for name in files))
     items = [
-        _apply_meta(item, metas[key], files, tree) if (key := _key(item)) in metas else item for item in listing.items
+        _apply_meta(item, metas[item.video], files, tree) if item.video in metas else item for item in listing.items
     ]
-    divided = _read_divisions(tree, {_key(item): item for item in items})
-    items = [replace(item, extra={**item.extra, **divided.get(_key(item), {})}) for item in items]
+    divided = _read_divisions(tree, {item.video: item for item in items})
+    items = [replace(item, extra={**item.extra, **divided.get(item.video, {})}) for item in items]
     return replace(listing, items=items, notes=(*listing.notes, *_notes(items, files)))
 
 
@@ -93,23 +88,18 @@ def _read_divisions(tree: Tree, items: Mapping[str, Item]) -> dict[str, dict[str
     for (column, folder), part in product(DIVISIONS.items(), ("train", "test")):
         ending = f"/metas/{folder}/{part}_label.json"
         lists = [name for name in tree.files if f"/{name}".endswith(ending)]
-        for name, key, meta in (
-            (list_name, *entry) for list_name in lists for entry in _read_metas(tree, list_name) if entry[0] in items
-        ):
-            _apply_meta(items[key], meta, [name], tree)
-            if parts_of[key].setdefault(column, part) != part:
-                message = f"contains {key[:80]}, but the list of the other part contains it, too"
-                raise UserError(str(tree.path(name)), message)
+        for name in lists:
+            for key, meta in _read_metas(tree, name):
+                if key not in items:
+                    continue
+                _apply_meta(items[key], meta, [name], tree)
+                if parts_of[key].setdefault(column, part) != part:
+                    message = f"contains {key[:80]}, but the list of the other part contains it, too"
+                    raise UserError(str(tree.path(name)), message)
     return parts_of
 
 
-def _key(item: Item) -> str:
-    return item.video
-
-
 def _read_metas(tree: Tree, name: str) -> Iterator[tuple[str, ImageMeta]]:
-    from fedvisage.base.files import read_json  # loads torch
-
     place = str(tree.path(name))
     for path, values in read_json(tree.path(name), "unpack the archive again").items():
         numbers = _parse_meta(values)
@@ -127,12 +117,15 @@ def _parse_meta(values: Any) -> ImageMeta | None:
 
 
 def _apply_meta(item: Item, meta: ImageMeta, files: Iterable[str], tree: Tree) -> Item:
+    """Return an item with the species and the columns of its metadata."""
     bona_fide_by_meta = (meta.type == 0, meta.attack == 0)
     if bona_fide_by_meta != (bool(item.label), bool(item.label)):
         values = f"type {meta.type} and {meta.attack} (1 is an attack)"
         message = f"{item.name} has {values}, but by its folder it is {WORDS[item.label]}"
         raise UserError(", ".join(str(tree.path(name)) for name in files), message)
-    return meta.item(item)
+    words = {"type": TYPES[meta.type], "light": LIGHTS[meta.light], "environment": ENVIRONMENTS[meta.environment]}
+    extra = {name: word for name, word in words.items() if word}
+    return replace(item, species=SPECIES[meta.type], extra=extra)
 
 
 def _notes(items: Iterable[Item], files: Iterable[str]) -> Iterator[str]:
@@ -182,7 +175,7 @@ metas/…/*_label.txt                                          compared with the
     names=(Name(IMAGE, _parse_name, "image"),),
     columns=("type", "light", "environment", *DIVISIONS),
     beside=("*_bb.txt", "*metas/*"),
-    lists=LabelLists(r"metas/.*_label\.txt", _parse_line, lambda label: label == "0", _key),
+    lists=LabelLists(r"metas/.*_label\.txt", _parse_line, lambda label: label == "0", lambda item: item.video),
     boxes=BoxFiles(("{name}_BB.txt",), "scaled"),
     scan=scan_metas,
     further=_further,

@@ -94,6 +94,12 @@ def write_row(frame: int, box: Box, form: Form) -> str:
 WORDS = ("an attack", "bona fide")
 
 
+def label_and_name(line: str) -> tuple[str, str] | None:
+    """Return the name and the label of a line ``label,name``."""
+    label, comma, name = line.partition(",")
+    return (name.strip(), label.strip()) if comma else None
+
+
 def stem_of(item: Item) -> str:
     """Return the usual name of an item in lists: its file's name without folders and ending."""
     return PurePosixPath(item.video).name

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from fedvisage.datasets.dataset import OTHERS, Clip, Entry, Grammar, Name, Text
 from fedvisage.datasets.options import ImportOptions
-from fedvisage.datasets.pad.lists import LabelLists
+from fedvisage.datasets.pad.lists import LabelLists, label_and_name
 from fedvisage.datasets.pad.scanner import Scanner
 
 VIDEO = Grammar(
@@ -26,11 +26,6 @@ SPECIES = {"1": "bonafide", "2": "print", "3": "print", "4": "replay", "5": "rep
 def _parse_name(fields: Mapping[str, str], _: ImportOptions) -> Entry:
     extra = {name: fields[name] for name in ("phone", "session", "file")}
     return Entry(SPECIES[fields["file"]], fields["subject"], fields["part"].lower(), extra)
-
-
-def _parse_line(line: str) -> tuple[str, str] | None:
-    label, comma, name = line.partition(",")
-    return (name.strip(), label.strip()) if comma else None
 
 
 def _further(number: int) -> tuple[Clip, ...]:
@@ -54,7 +49,7 @@ Protocols/Protocol_1/{Train,Dev,Test}.txt … Protocol_4/  compared with the nam
     beside=("*_files/*.txt", "*protocol*/*.txt"),
     lists=LabelLists(
         r"Protocols/Protocol_[1-4]/(?:Train|Dev|Test)(?:_[1-6])?\.txt",
-        _parse_line,
+        label_and_name,
         lambda label: not label.startswith("-"),
     ),
     further=_further,

@@ -18,7 +18,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import PurePosixPath
 
 from fedvisage.datasets.dataset import OTHERS, Clip, Entry, Grammar, Listing, Name, Text
@@ -75,10 +74,6 @@ def _parse_name(fields: Mapping[str, str], _: ImportOptions) -> Entry | str:
     return Entry(species, fields["client"], extra=extra)
 
 
-def _skip_name(_: Mapping[str, str], __: ImportOptions, why: str) -> str:
-    return why
-
-
 def _parse_line(line: str) -> tuple[str, str] | None:
     """Read a line of one of three forms; the header of a table has an empty name."""
     words = [word.strip() for word in line.split(",")]
@@ -100,8 +95,7 @@ def _stem(path: str) -> str:
 def scan(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
     """Scan by names, and read the part of each file from the list grandtest."""
     has_crops = any(CUT.parse(without_ending(file)) for file in tree.files)
-    names = _names(cut_out=has_crops)
-    listing = scan_by_name(replace(scanner, names=names), tree, options)
+    listing = scan_by_name(replace(scanner, names=_names(cut_out=has_crops)), tree, options)
     parts = {}
     for name in tree.files:
         for _, line in tree.lines(name) if _GRANDTEST.fullmatch(name) else ():
@@ -113,12 +107,12 @@ def scan(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
 
 
 def _names(*, cut_out: bool) -> tuple[Name, ...]:
-    many = partial(_skip_name, why="grey, depth, infrared and thermal arrays")
-    station = partial(_skip_name, why="recordings whose cropped frames are present") if cut_out else _parse_name
     return (
-        Name(MANY, many, "arrays"),
+        Name(MANY, lambda _, __: "grey, depth, infrared and thermal arrays", "arrays"),
         Name(CUT, _parse_name, "arrays"),
-        Name(STATION, station, "arrays"),
+        Name(
+            STATION, (lambda _, __: "recordings whose cropped frames are present") if cut_out else _parse_name, "arrays"
+        ),
         Name(BARE, _parse_name, "arrays"),
     )
 

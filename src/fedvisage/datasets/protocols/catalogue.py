@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ class PeopleProtocol:
     title: str
     source: str
     sets: Mapping[str, Import]
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     def sections(self, sets: Path) -> dict[str, Any]:
         """Return the recipe sections of the protocol, as plain values."""

@@ -7,7 +7,7 @@ instead of its directory (``O only: official=train``).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 
@@ -39,7 +39,7 @@ class Protocol:
     folds: Mapping[str, Fold]
     threshold: Literal["source-eer", "source-train-eer"] = "source-train-eer"
     level: Literal["frame", "video"] = "video"
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     """Differences from the paper, and other remarks."""
 
     @property
