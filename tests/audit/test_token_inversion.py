@@ -104,5 +104,5 @@ def test_noise_on_gradients_prevents_label_inference(sets: Sets, tmp_path: Path)
     content["method"]["leakage"] = {"tokens": 1.0, "gradient": 0.1}
     run_toy(content, tmp_path / "run")
     model, cache = open_model(tmp_path / "run"), tmp_path / "cache"
-    subject = AuditedRun(tmp_path / "run", model.setup, model.saved, open_run_data(content, cache), cache)
+    subject = AuditedRun(model.setup, model.saved, open_run_data(content, cache), cache)
     assert label_inference.AUDIT.attack(subject).numbers["labels_right"] == pytest.approx(0.5, abs=0.15)

@@ -18,7 +18,7 @@ from fedvisage.audit import (
     softmax_shares,
     token_inversion,
 )
-from fedvisage.audit.finding import Audit, AuditedRun, Picture
+from fedvisage.audit.finding import Audit, AuditedRun
 from fedvisage.base.files import write_atomically, write_json
 from fedvisage.base.progress import Say, discard
 from fedvisage.report.page import write_report
@@ -46,7 +46,7 @@ def audit_run(run: Path, out: Path | None, cache: Path, say: Say, course: Say = 
     # Attacks are compared with the data of all sites, which only a simulation has.
     model = open_model(run)
     data = model.setup.task.open(model.recipe, model.setup.method, cache, course)
-    subject = AuditedRun(run, model.setup, model.saved, data, cache)
+    subject = AuditedRun(model.setup, model.saved, data, cache)
     folder = out or run / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     records = []
@@ -68,9 +68,12 @@ def _record(audit: Audit, subject: AuditedRun, where: Path) -> dict[str, Any]:
     if reason:
         return heading | {"applies": False, "why": reason}
     finding = audit.attack(subject)
-    pictures = [
-        _write_picture(audit, name, caption, picture, where) for name, (caption, picture) in finding.pictures.items()
-    ]
+    pictures = []
+    for name, (caption, picture) in finding.pictures.items():
+        file, content = f"{audit.name}-{name}.png", io.BytesIO()
+        Image.fromarray(picture).save(content, format="PNG")
+        write_atomically(where / file, content.getvalue())
+        pictures.append({"file": file, "caption": caption})
     rows = [dict(row) for row in finding.rows]
     return heading | {
         "applies": True,
@@ -79,11 +82,3 @@ def _record(audit: Audit, subject: AuditedRun, where: Path) -> dict[str, Any]:
         "rows": rows,
         "pictures": pictures,
     }
-
-
-def _write_picture(audit: Audit, name: str, caption: str, picture: Picture, where: Path) -> dict[str, str]:
-    file = f"{audit.name}-{name}.png"
-    data = io.BytesIO()
-    Image.fromarray(picture).save(data, format="PNG")
-    write_atomically(where / file, data.getvalue())
-    return {"file": file, "caption": caption}

@@ -24,7 +24,6 @@ Picture = NDArray[np.uint8]
 class AuditedRun:
     """The subject of an audit: a finished run with its model, its recipe and the data of its sites."""
 
-    run: Path
     setup: Setup
     saved: SavedModel
     data: RunData

@@ -220,8 +220,8 @@ def enrol_means(training: Faces, *, unit_length: bool = True) -> Faces:
 def identify_site(gallery: Faces, test: Faces, others: Faces, fpirs: Sequence[float], mode: Mode) -> Identification:
     """Return the 1:N figures of one site; a local probe whose identity is not enrolled is an error, not an impostor."""
     check_disjoint(gallery.identity.tolist(), others.identity.tolist(), "identification")
-    unknown = sorted(set(test.identity.tolist()) - set(gallery.identity.tolist()))
-    if unknown:
+    unknown = np.setdiff1d(test.identity, gallery.identity)
+    if len(unknown):
         message = f"{len(unknown)} identities have test images but no images to enrol, such as {unknown[0]}"
         raise UserError("gallery", message + "; give each images of both kinds, or leave it out")
     probes = join_faces([test, others]) if len(others) else test

@@ -73,42 +73,27 @@ def _paper_part(listing: PhotographList, options: ImportOptions, clients: bool) 
     return replace(_limit_listing(listing, people, most, options.seed), splits=splits)
 
 
-def _released_clients(listing: PhotographList, options: ImportOptions) -> PhotographList:
-    order = _shuffle_people(listing)
-    fit = [person for person in order[: len(order) // 2] if 100 < listing.counts[person] < 110]
-    people = _take_people(fit, options.people or CLIENTS, "with 101 to 109 photographs in the first half")
-    chosen = _limit_listing(listing, people, max(listing.counts.values()), options.seed)
-    named = _rename_people(chosen, people)
-    return replace(
-        _note_difference(named, listing), splits=lambda _, count: ["test"] * TESTED + ["train"] * (count - TESTED)
-    )
-
-
-def _released_public(listing: PhotographList, options: ImportOptions) -> PhotographList:
-    order = _shuffle_people(listing)
-    fit = [person for person in order[len(order) - len(order) // 2 :] if 60 < listing.counts[person] < 80]
-    people = _take_people(fit, options.people or PUBLIC, "with 61 to 79 photographs in the second half")
-    chosen = _limit_listing(listing, people, max(listing.counts.values()), options.seed)
-    return replace(_note_difference(chosen, listing), splits=lambda _, count: ["train"] * count)
-
-
-def _shuffle_people(listing: PhotographList) -> list[str]:
-    """Return all people in the order of the released code."""
+def _released_part(listing: PhotographList, options: ImportOptions, clients: bool) -> PhotographList:
+    """Return the clients' or the public part of the released code's division: of the first or the second half."""
     if not listing.in_order:
         raise UserError("--split", "fedfr-released depends on the order of people in a .rec file; import kind rec")
     order = list(listing.counts)
     random.Random(SEED).shuffle(order)
-    return order
-
-
-def _note_difference(listing: PhotographList, whole: PhotographList) -> PhotographList:
-    """Add a note if the division cannot be the authors'."""
-    if len(whole.counts) == MS1MV2:
-        return listing
-    note = (
-        f"MS1MV2 has {MS1MV2:,} people, but this file has {len(whole.counts):,}: the division differs from the authors'"
-    )
-    return replace(listing, notes=(*listing.notes, note))
+    half = len(order) // 2
+    if clients:
+        part, wanted, least, most, place = order[:half], CLIENTS, 101, 109, "first"
+    else:
+        part, wanted, least, most, place = order[len(order) - half :], PUBLIC, 61, 79, "second"
+    fit = [person for person in part if least <= listing.counts[person] <= most]
+    people = _take_people(fit, options.people or wanted, f"with {least} to {most} photographs in the {place} half")
+    chosen = _limit_listing(listing, people, max(listing.counts.values()), options.seed)
+    if (count := len(listing.counts)) != MS1MV2:
+        fault = f"MS1MV2 has {MS1MV2:,} people, but this file has {count:,}: the division differs from the authors'"
+        chosen = replace(chosen, notes=(*chosen.notes, fault))
+    if not clients:
+        return replace(chosen, splits=lambda _, count: ["train"] * count)
+    named = _rename_people(chosen, people)
+    return replace(named, splits=lambda _, count: ["test"] * TESTED + ["train"] * (count - TESTED))
 
 
 def _draw_people(people: Sequence[str], seed: int) -> list[str]:
@@ -163,7 +148,7 @@ def _rename_people(listing: PhotographList, people: Sequence[str]) -> Photograph
 PARTS: Mapping[str, Callable[[PhotographList, ImportOptions], PhotographList]] = {
     "fedfr-clients": partial(_paper_part, clients=True),
     "fedfr-public": partial(_paper_part, clients=False),
-    "fedfr-released-clients": _released_clients,
-    "fedfr-released-public": _released_public,
+    "fedfr-released-clients": partial(_released_part, clients=True),
+    "fedfr-released-public": partial(_released_part, clients=False),
 }
 """Known parts of datasets of people, by name."""

@@ -179,11 +179,10 @@ def _scan_identities(_: Layout, source: Path) -> PhotographList:
             " folder`",
         )
     groups = _read_groups(source / GROUPS)
-    photographs = (
-        Photograph(name, person, WholeFile(path), groups.get(person, NO_GROUPS))
-        for name, path in files.items()
-        for person in [name.partition("/")[0]]
-    )
+    photographs = []
+    for name, path in files.items():
+        person = name.partition("/")[0]
+        photographs.append(Photograph(name, person, WholeFile(path), groups.get(person, NO_GROUPS)))
     return list_by_person(photographs, tuple(skipped))
 
 

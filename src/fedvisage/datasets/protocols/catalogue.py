@@ -99,7 +99,9 @@ def list_protocols() -> list[str]:
 
 def describe_protocol(name: str, sets: Path, target: str = "") -> list[str]:
     """Return the sections ``data`` and ``evaluation`` of a recipe, and the commands of the imports as comments."""
-    protocol = PEOPLE[name] if name in PEOPLE else protocol_of(name, "NAME")
+    protocol = PEOPLE.get(name) or PROTOCOLS.get(name)
+    if protocol is None:
+        raise UserError("NAME", f"{name!r} is not a known protocol{choice_hint(name, (*PROTOCOLS, *PEOPLE))}")
     lines = [f"{protocol.name}: {protocol.title}", f"after {protocol.source}"]
     lines += [f"note: {note}" for note in protocol.notes]
     if isinstance(protocol, PeopleProtocol):
@@ -123,13 +125,6 @@ def describe_protocol(name: str, sets: Path, target: str = "") -> list[str]:
     ]
     recipe = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=10_000)
     return [*(f"# {line}" for line in comments), *recipe.rstrip("\n").split("\n")]
-
-
-def protocol_of(name: str, place: str) -> Protocol:
-    """Return the protocol with this name."""
-    if name not in PROTOCOLS:
-        raise UserError(place, f"{name!r} is not a known protocol{choice_hint(name, (*PROTOCOLS, *PEOPLE))}")
-    return PROTOCOLS[name]
 
 
 def sections(protocol: Protocol, fold: str, sets: Path) -> dict[str, Any]:
