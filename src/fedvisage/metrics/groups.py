@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.streams import numpy_rng
-from fedvisage.metrics.intervals import clusters
+from fedvisage.metrics.intervals import clusters, draw_people
 from fedvisage.metrics.operating_point import wilson
 from fedvisage.metrics.presentations import Point, Presentations
 from fedvisage.metrics.scores import FloatArray, Scores, TextArray
@@ -112,15 +112,10 @@ def estimate_share(errors: FloatArray, totals: FloatArray, rng: np.random.Genera
     if not people.any():
         return None
     errors, totals = errors[enough][:, people], totals[enough][:, people]
-    draws = _draw(totals.shape[1], rng)
+    draws = draw_people(totals.shape[1], RESAMPLES, rng)
     hits, bases = draws @ errors.T, draws @ totals.T
     shares = np.divide(hits, bases, out=np.full_like(hits, -np.inf), where=bases > 0).max(axis=1)
     return _estimate(float((errors.sum(axis=1) / totals.sum(axis=1)).max()), shares, totals.shape[1])
-
-
-def _draw(people: int, rng: np.random.Generator) -> FloatArray:
-    """Draw people with replacement: how often each is drawn, one row per resample."""
-    return rng.multinomial(people, np.full(people, 1 / people), size=RESAMPLES).astype(np.float64)
 
 
 def _estimate(rate: float, spread: FloatArray, units: float) -> Estimate:
@@ -169,7 +164,7 @@ def pair_rates(faces: Faces, threshold: float, rng: np.random.Generator) -> Grou
         np.add.at(matched, (person[rows][row], person[columns][column]), 1)
     rates = {"fnmr": estimate_share(missed[None], (images * (images - 1) / 2)[None], rng), "fmr": None}
     if people >= LEAST_PEOPLE:
-        draws = np.concatenate([np.ones((1, people)), _draw(people, rng)])
+        draws = np.concatenate([np.ones((1, people)), draw_people(people, RESAMPLES, rng)])
         hits = ((draws.astype(np.float32) @ matched) * draws).sum(axis=1)
         totals = ((draws @ images) ** 2 - draws**2 @ images**2) / 2
         shares = np.divide(hits, totals, out=np.full_like(hits, np.nan), where=totals > 0)

@@ -82,7 +82,7 @@ def _draw_weights(scores: Scores, resamples: int, rng: np.random.Generator) -> I
     waiting: FloatArray = np.empty((0, subjects))
     for start in range(0, resamples, block):
         size = min(block, resamples - start)
-        draws = rng.multinomial(subjects, np.full(subjects, 1 / subjects), size=size).astype(np.float64)
+        draws = draw_people(subjects, size, rng)
         both = (draws @ totals.astype(np.float64) > 0).all(axis=1)
         waiting = np.concatenate([waiting, draws[both]])
         # Only the last block may be shorter, because the last bits of sums depend on the number of rows.
@@ -91,6 +91,11 @@ def _draw_weights(scores: Scores, resamples: int, rng: np.random.Generator) -> I
             waiting = waiting[block:]
     if len(waiting):
         yield waiting[:, cluster]
+
+
+def draw_people(people: int, resamples: int, rng: np.random.Generator) -> FloatArray:
+    """Draw people with replacement: how often each is drawn, one row per resample."""
+    return rng.multinomial(people, np.full(people, 1 / people), size=resamples).astype(np.float64)
 
 
 def clusters(scores: Scores) -> NDArray[np.int64]:

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedvisage.metrics.intervals import draw_people
 from fedvisage.metrics.pad import BPCER_TARGETS, error_curve
 from fedvisage.metrics.scores import FloatArray, TextArray
 
@@ -125,8 +126,7 @@ def evaluate_presentations(
     tree: dict[str, Any] = {}
     spread: Figures = {}
     if resamples and rng is not None and count:
-        draws = rng.multinomial(count, np.full(count, 1 / count), size=resamples).astype(np.float64)
-        spread = figures(presentations, at, draws)
+        spread = figures(presentations, at, draw_people(count, resamples, rng))
     for key, values in point.items():
         entry: dict[str, Any] = {"value": _plain(values[0])}
         if key in spread and entry["value"] is not None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import read_tensors
+from fedvisage.base.progress import Say
 from fedvisage.data.batches import View
 from fedvisage.data.crops import CropRecord, are_incompatible
 from fedvisage.data.integrity import check_bytes
@@ -198,7 +199,7 @@ class RunData:
         return tuple(dict.fromkeys(record for record in records if record is not None))
 
 
-def open_set(entry: str, place: str, recipe: Recipe, cache: Path, say: Callable[[str], None]) -> PreparedSet:
+def open_set(entry: str, place: str, recipe: Recipe, cache: Path, say: Say) -> PreparedSet:
     """Open the set of a data entry, render it into the cache if necessary, and check that it fits the recipe."""
     source, _ = split_entry(entry)
     path = resolve(source, cache, workers=recipe.runtime.threads, say=say)
@@ -216,7 +217,7 @@ def open_set(entry: str, place: str, recipe: Recipe, cache: Path, say: Callable[
     return prepared
 
 
-def verify_sets(entries: Sequence[str], cache: Path, say: Callable[[str], None]) -> None:
+def verify_sets(entries: Sequence[str], cache: Path, say: Say) -> None:
     """Read every byte of the available sets, and refuse a set whose bytes do not match its digest."""
     for source in dict.fromkeys(split_entry(without_part(entry)[0])[0] for entry in entries):
         path = existing_set(source, cache)

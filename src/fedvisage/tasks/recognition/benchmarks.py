@@ -7,7 +7,7 @@ those of IJB-B and IJB-C.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.base.progress import Say
 from fedvisage.data.batches import View
 from fedvisage.data.crops import CropRecord
 from fedvisage.data.lists import (
@@ -389,7 +390,6 @@ def _of_people(faces: Faces, table: Table) -> Faces:
     return Faces(faces.features[np.searchsorted(faces.identity, table[:, 0])], table[:, 1].astype(np.int64))
 
 
-Say = Callable[[str], None]
 PLACE = "data.benchmarks."
 ALL = "all"
 """The name of an unnamed list."""

@@ -6,13 +6,15 @@ would turn genuine pairs into impostor pairs. Identities that the evaluation lea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from fedvisage.base.errors import UserError
+from fedvisage.base.progress import Say
 from fedvisage.data.batches import View
+from fedvisage.data.crops import CropRecord
 from fedvisage.data.overlap import PUBLIC, SITE, TARGET, Places
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.sources import SYNTHETIC, resolve, without_part
@@ -60,7 +62,7 @@ def check_recognition(recipe: Recipe, method: Method) -> None:
         )
 
 
-def with_public_identities(recipe: Recipe, cache: Path, say: Callable[[str], None]) -> Recipe:
+def with_public_identities(recipe: Recipe, cache: Path, say: Say) -> Recipe:
     """Return the recipe with the number of public identities, which the networks depend on."""
     data = recipe.data
     if data.public is None:
@@ -77,7 +79,7 @@ def with_public_identities(recipe: Recipe, cache: Path, say: Callable[[str], Non
     return recipe.model_copy(update={"data": data.model_copy(update={"public_identities": identities})})
 
 
-def _public_identities(recipe: Recipe, entry: str, cache: Path, say: Callable[[str], None]) -> int:
+def _public_identities(recipe: Recipe, entry: str, cache: Path, say: Say) -> int:
     """Count the identities to train on, from a ``synth:`` line if possible, because a directory has to be opened."""
     name, part = without_part(entry.strip())
     line = name.removeprefix(SYNTHETIC).split()
@@ -89,7 +91,7 @@ def _public_identities(recipe: Recipe, entry: str, cache: Path, say: Callable[[s
     return len(share_of(view, part).identities)
 
 
-def open_data(recipe: Recipe, method: Method, cache: Path, say: Callable[[str], None]) -> RunData:
+def open_data(recipe: Recipe, method: Method, cache: Path, say: Say) -> RunData:
     """Open or render the identity sets of a recipe, and check them against the recipe and each other."""
     opened: dict[str, PreparedSet] = {}  # by entry without the share, as several sites may use shares of one set
 
@@ -129,29 +131,23 @@ def open_data(recipe: Recipe, method: Method, cache: Path, say: Callable[[str], 
         trained_on = {place: views for place, views in all_places.items() if place != TARGET}
         _check_nobody_twice({**trained_on, f"{PLACE}{name}": (benchmark.view,)})
     # Fail before training if a requested rate needs more pairs than a site or the target has.
-    counted = {
-        name: sum(_check_site(site, place, recipe, method)[name] for place, site in sites.items())
-        for name in ("without_test_images", "with_one_test_image")
-    }
+    checked = [_check_site(site, place, recipe, method) for place, site in sites.items()]
+    counted = {name: sum(row[name] for row in checked) for name in checked[0]}
     site_data = {place.removeprefix(SITE): site for place, site in sites.items()}
     strangers = _strangers(recipe, site_data, heldout)
     _check_rates(recipe, site_data, strangers)
     if target is not None:
         _check_generic_rates(recipe, target)
-    digests = {place: _digest(opened, entry) for place, entry in places.items()}
-    digests |= {TARGET: _digest(opened, recipe.data.target)} if recipe.data.target is not None else {}
-    digests |= {PUBLIC: _digest(opened, recipe.data.public)} if recipe.data.public is not None else {}
+    digests, crops = dict[str, str](), dict[str, CropRecord | None]()
+    for place, named_set in {**places, TARGET: recipe.data.target, PUBLIC: recipe.data.public}.items():
+        if named_set is not None:
+            name, part = without_part(named_set.strip())
+            digests[place] = opened[name].digest + (f" {part}" if part else "")
+            crops[place] = opened[name].crop
     digests |= {f"{PLACE}{name}": benchmark.digest for name, benchmark in benchmarks.items()}
     people = RecognitionData(public, strangers, site_data, counted)
-    named = {**places, TARGET: recipe.data.target, PUBLIC: recipe.data.public}
-    crops = {place: opened[without_part(entry.strip())[0]].crop for place, entry in named.items() if entry is not None}
     sites = merge_sites(site_data) if method.pooled else site_data
     return RunData(sites, target, digests, people, crops=crops, places=all_places, benchmarks=benchmarks)
-
-
-def _digest(opened: Mapping[str, PreparedSet], entry: str) -> str:
-    name, part = without_part(entry.strip())
-    return opened[name].digest + (f" {part}" if part else "")
 
 
 def _places(sites: Mapping[str, SiteData], public: View | None, heldout: View | None, target: View | None) -> Places:

@@ -7,7 +7,6 @@ stores the result under a digest of everything that affects it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -17,6 +16,7 @@ from torch.optim import Optimizer
 from fedvisage import recipe as recipes
 from fedvisage.base.errors import RunFailed
 from fedvisage.base.files import json_key, read_tensors, write_tensors
+from fedvisage.base.progress import Say
 from fedvisage.base.streams import numpy_rng, seed_global_rng, torch_rng
 from fedvisage.data.batches import Positions, View, epoch_batches
 from fedvisage.federation.wire.message import Message, state_of
@@ -34,9 +34,7 @@ VERSION = 1
 """The version of the training code; it changes whenever the same settings give other weights."""
 
 
-def pretrain(
-    recipe: Recipe, public: View, digest: str, compute: Compute, cache: Path, say: Callable[[str], None]
-) -> Message:
+def pretrain(recipe: Recipe, public: View, digest: str, compute: Compute, cache: Path, say: Say) -> Message:
     """Return the pre-trained parts `model` and `centres`; ``digest`` is the digest of the public data."""
     settings = recipe.training.pretrain
     assert settings is not None
@@ -60,9 +58,7 @@ def pretrain(
     return weights
 
 
-def _train(
-    net: nn.ModuleDict, recipe: Recipe, settings: Pretrain, public: View, compute: Compute, say: Callable[[str], None]
-) -> None:
+def _train(net: nn.ModuleDict, recipe: Recipe, settings: Pretrain, public: View, compute: Compute, say: Say) -> None:
     classes = {str(name): number for number, name in enumerate(public.identities)}
     optimizer = optimizers.build(list(net.parameters()), settings.optimizer)
     centres = net["centres"].get_parameter("weight")
