@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedvisage.base.errors import UserError, printable
 from fedvisage.base.files import json_text
 from fedvisage.base.progress import format_count
 from fedvisage.data.left_out import LeftOut
 from fedvisage.data.rows import BONA_FIDE
+from fedvisage.data.writer import Writer
 from fedvisage.faces.cropping import LEAST_CONTEXT
-
-if TYPE_CHECKING:  # the writer loads torch, which reading processes do not need
-    from fedvisage.data.writer import Writer
 
 DATASET_SPLITS = ("train", "dev", "test", "all")
 """Keys of published counts for a dataset's main videos; other keys are optional parts, such as enrolment."""

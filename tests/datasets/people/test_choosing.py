@@ -123,6 +123,7 @@ def test_some_people_and_photographs_are_drawn() -> None:
     [
         (ImportOptions(split="fedfr-released-clients"), True, "--people", "4,000"),
         (ImportOptions(split="fedfr-public"), True, "--people", "6,000"),
+        (ImportOptions(split="fedfr-clients", people=40, most=5), True, "--people", "with 5 photographs or more"),
         (ImportOptions(split="fedfr-released-public"), False, "--split", "rec"),
         (ImportOptions(people=51), True, "--people", "51"),
     ],

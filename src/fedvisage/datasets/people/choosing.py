@@ -61,7 +61,7 @@ def _paper_part(listing: PhotographList, options: ImportOptions, clients: bool) 
     order = _draw_people([person for person, count in listing.counts.items() if count >= most], options.seed)
     cut = 2 * len(order) // 5
     part, count = (order[:cut], CLIENTS) if clients else (order[cut:], PUBLIC)
-    people = _take_people(part, options.people or count, f"with {PHOTOGRAPHS} photographs or more")
+    people = _take_people(part, options.people or count, f"with {most} photographs or more")
 
     def splits(person: str, count: int) -> list[str]:
         """Draw the test photographs of a client's person: 40 of 100."""
