@@ -19,14 +19,13 @@ from fedvisage.federation.record.ledger import LedgerEntry
 from fedvisage.nvflare.http_page import serve_page
 from fedvisage.nvflare.outcome import LAST, RunLog, last_lines
 from fedvisage.nvflare.server_program import progress
-from fedvisage.nvflare.status import HEADERS, SharedState
+from fedvisage.nvflare.status import EVERY, HEADERS
+from fedvisage.report.federation_page import page
 
 
 @pytest.fixture
 def address() -> Iterator[tuple[str, int]]:
-    board = SharedState("fed.example.org:8002")
-    board.put(usual())
-    with serve_page("--serve", "/", board.page, HEADERS, 0) as url:
+    with serve_page("--serve", "/", lambda: page(usual(), EVERY).encode(), HEADERS, 0) as url:
         yield str(urlsplit(url).hostname), int(urlsplit(url).port or 0)
 
 
@@ -75,8 +74,7 @@ def test_console_listens_on_the_loopback_address_only(address: tuple[str, int]) 
 
 
 def test_port_in_use_is_reported(address: tuple[str, int]) -> None:
-    page = SharedState("").page
-    with refused("--serve", str(address[1])), serve_page("--serve", "/", page, HEADERS, address[1]):
+    with refused("--serve", str(address[1])), serve_page("--serve", "/", bytes, HEADERS, address[1]):
         pass
 
 

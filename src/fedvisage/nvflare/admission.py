@@ -200,13 +200,13 @@ class Admission:
             orders.append(order_of(newest))
             serials = {entry.serial_number for entry in newest}
         former = self.kit / "local" / FORMER
-        entry = (
-            read_json(former, RESTORE).get(self._root().fingerprint(hashes.SHA256()).hex()) if former.exists() else None
-        )
-        try:
-            orders += [] if entry is None else [(int(entry[0]), str(entry[1]))]
-        except (TypeError, ValueError, IndexError, KeyError) as error:
-            raise UserError(str(former), f"is damaged; {RESTORE}") from error
+        if former.exists():
+            entry = read_json(former, RESTORE).get(self._root().fingerprint(hashes.SHA256()).hex())
+            try:
+                if entry is not None:
+                    orders.append((int(entry[0]), str(entry[1])))
+            except (TypeError, ValueError, IndexError, KeyError) as error:
+                raise UserError(str(former), f"is damaged; {RESTORE}") from error
         return max(orders, default=None), serials
 
     @property
@@ -288,7 +288,7 @@ class AdmissionListener(GrpcDriver):  # type: ignore[misc]
     def add_connection(self, conn: StreamConnection) -> None:
         """Accept a connection if its certificate is not revoked."""
         if conn.context is not None:  # None if NVFlare opened the connection itself
-            certificate = _admit(conn.context)
+            certificate, _ = _admit(conn.context)
             self._show(conn, certificate)
             conn.get_conn_properties()[OPERATOR_SHOWN] = role_of(certificate) is not None
         super().add_connection(conn)
@@ -343,25 +343,25 @@ def listen_with_admission(admission: Admission, settings: Mapping[str, str]) -> 
         communicator.driver_mgr.drivers[scheme] = AdmissionListener
 
 
-def _admit(context: Any) -> x509.Certificate:
-    """Return a caller's certificate, or abort the call, which raises."""
-    assert AdmissionListener.admission is not None
+def _admit(context: Any) -> tuple[x509.Certificate, Admission]:
+    """Return a caller's certificate and what it is admitted to, or abort the call, which raises."""
+    admission = AdmissionListener.admission
+    assert admission is not None
     pem = context.auth_context().get("x509_pem_cert")
     if not pem:
         context.abort(grpc.StatusCode.PERMISSION_DENIED, "it did not present one")
     certificate = x509.load_pem_x509_certificate(pem[0])
-    AdmissionListener.admission.follow()
-    if reason := AdmissionListener.admission.refusal(certificate):
-        AdmissionListener.admission.refused += 1
+    admission.follow()
+    if reason := admission.refusal(certificate):
+        admission.refused += 1
         context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
-    AdmissionListener.admission.enter(certificate)
-    return certificate
+    admission.enter(certificate)
+    return certificate, admission
 
 
 def _answer(request: bytes, context: Any) -> bytes:
     """Answer a request for admission: the ends of certificates and the versions are for those with a role."""
-    certificate, admission = _admit(context), AdmissionListener.admission
-    assert admission is not None
+    certificate, admission = _admit(context)
     admission.note_versions(name_of(certificate), plain_line(request.decode(errors="replace"), LETTERS) or EARLIER)
     has_role = role_of(certificate) is not None
     until, versions = (admission.until, admission.versions) if has_role else ({}, {})
@@ -378,18 +378,16 @@ def _answer(request: bytes, context: Any) -> bytes:
 
 def _note_stop(request: bytes, context: Any) -> bytes:
     """Remember that an operator stops a job."""
-    certificate, admission = _admit(context), AdmissionListener.admission
+    certificate, admission = _admit(context)
     if role_of(certificate) != OPERATOR:
         context.abort(grpc.StatusCode.PERMISSION_DENIED, "only operators stop runs")
-    assert admission is not None
     admission.note_stop(plain_line(request.decode(errors="replace"), LETTERS), name_of(certificate))
     return b""
 
 
 def _note_leave(request: bytes, context: Any) -> bytes:
     """Have the rounds of the caller's runs continue without it: its process, named by its token, is about to end."""
-    certificate, admission = _admit(context), AdmissionListener.admission
-    assert admission is not None
+    certificate, admission = _admit(context)
     if request:
         admission.dropped(name_of(certificate), "was stopped at the site", request.decode(errors="replace"))
     return b""

@@ -12,7 +12,7 @@ from fedvisage.federation.protections.compatible import check_real
 from fedvisage.metrics.recorded import Metrics
 from fedvisage.nvflare import operator
 from fedvisage.nvflare.authority import read_federation
-from fedvisage.nvflare.certificates import check, credentials_in
+from fedvisage.nvflare.certificates import check
 from fedvisage.nvflare.job import check_travels, open_at_operator, without_local_parts
 from fedvisage.nvflare.joining import read_request
 from fedvisage.nvflare.kits import open_kit
@@ -55,13 +55,12 @@ def run_over_nvflare(
 def cosign(recipe: Recipe, kit: Path, out: Path, cache: Path, reporter: Reporter) -> str:
     """Write an operator's signature of a recipe for the runs of another operator, and return the recipe's digest."""
     opened = open_kit(kit, "operator")
-    credentials = credentials_in(opened.path, at_server=False)
-    check(credentials, opened.name)
+    check(opened.credentials, opened.name)
     # The recipe as a run on this machine would submit it.
     runtime = recipe.runtime.model_copy(update={"workers": None})
     setup = resolve(Request(recipe.model_copy(update={"runtime": runtime}), out, cache), reporter)
     tree = tree_of(without_local_parts(setup.recipe))
-    write_second_signature(out, credentials, tree)
+    write_second_signature(out, opened.credentials, tree)
     return digest_of_recipe(tree)
 
 

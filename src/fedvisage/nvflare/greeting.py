@@ -12,6 +12,7 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib.metadata import version
@@ -23,7 +24,6 @@ from fedvisage.base.errors import UserError, plain_line
 from fedvisage.base.files import parse_json, read_json
 from fedvisage.base.progress import Say
 from fedvisage.base.version import VERSION
-from fedvisage.nvflare.certificates import credentials_in
 from fedvisage.nvflare.kits import ANEW, STARTUP, Kit
 
 logger = logging.getLogger("fedvisage.watch")
@@ -92,7 +92,7 @@ def address_in(kit: Kit) -> Address:
 
 def check_handshake(kit: Kit, seconds: float = SECONDS) -> None:
     """Shake hands once; raise ``Unreachable`` if another try may succeed, or ``UserError`` if none will."""
-    address, credentials = address_in(kit), credentials_in(kit.path, at_server=False)
+    address, credentials = address_in(kit), kit.credentials
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(credentials.root)
     context.load_cert_chain(credentials.certificate, credentials.key)
@@ -105,7 +105,12 @@ def check_handshake(kit: Kit, seconds: float = SECONDS) -> None:
             ) as tls_connection,
         ):
             tls_connection.do_handshake()  # checks that the other end is still connected, as wrapping alone does not
-            _await_first_byte(tls_connection, address)
+            # A server may end the connection instead of a refusal of our certificate.
+            first_byte = b""
+            with suppress(ConnectionResetError):
+                first_byte = tls_connection.recv(1)
+            if not first_byte:
+                raise ConnectionClosed(f"the server at {address} closed the connection")
     # The order of the branches matters: each exception is a subclass of a later one.
     except ssl.SSLCertVerificationError as error:
         fault = UNVERIFIED.get(error.verify_code, f"has an invalid certificate ({error.verify_message})")
@@ -123,16 +128,6 @@ def check_handshake(kit: Kit, seconds: float = SECONDS) -> None:
         raise Unreachable(f"the server at {address} cannot be reached ({error.strerror or error})") from error
 
 
-def _await_first_byte(shaken: ssl.SSLSocket, where: Address) -> None:
-    """Wait for the server's first byte after our certificate; a server may end the connection instead of a refusal."""
-    try:
-        first_byte = shaken.recv(1)
-    except ConnectionResetError as error:
-        raise ConnectionClosed(f"the server at {where} closed the connection") from error
-    if not first_byte:
-        raise ConnectionClosed(f"the server at {where} closed the connection")
-
-
 def wait_for_greeting(kit: Kit, say: Say, *, until: float | None = None) -> None:
     """Try until the server greets, and report each reason for waiting once.
 
@@ -147,8 +142,8 @@ def wait_for_greeting(kit: Kit, say: Say, *, until: float | None = None) -> None
             # A server that is ending hangs up, too; only a server that refuses this kit does so repeatedly.
             hang_ups = hang_ups + 1 if isinstance(reason, ConnectionClosed) else 0
             if hang_ups >= HANG_UPS:
-                credentials = credentials_in(kit.path, at_server=False)
-                raise refusal_error(address_in(kit), credentials.certificate, "it closed the connection") from reason
+                certificate = kit.credentials.certificate
+                raise refusal_error(address_in(kit), certificate, "it closed the connection") from reason
             # Hang-ups are repeated quickly, because only several in a row are a refusal.
             pause = PAUSES[min(tries, len(PAUSES) - 1)] if not hang_ups else PAUSES[0]
             if until is not None:
@@ -248,7 +243,7 @@ def announce_leave(kit: Kit, token: str) -> None:
 
 def _call(kit: Kit, what: str, request: str) -> bytes:
     """Send the server a request of our own, beside NVFlare's, and return its reply."""
-    address, credentials = address_in(kit), credentials_in(kit.path, at_server=False)
+    address, credentials = address_in(kit), kit.credentials
     tls = grpc.ssl_channel_credentials(
         credentials.root.read_bytes(), credentials.key.read_bytes(), credentials.certificate.read_bytes()
     )

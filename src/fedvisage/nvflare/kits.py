@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.files import lock_directory, read_json
-from fedvisage.nvflare.certificates import OPERATOR, VIEWER, certificates_in, credentials_in, role_of
+from fedvisage.nvflare.certificates import OPERATOR, VIEWER, Credentials, certificates_in, credentials_in, role_of
 
 # Permissions of a kit, in NVFlare's own files: no code from jobs, no other classes, no logs, no shells. NVFlare's
 # defaults suit research: any class of its library, any right for the operator, jobs that bring code, sites that send
@@ -188,6 +188,11 @@ class Kit:
     def own(self) -> Path:
         """The file of this machine's own settings."""
         return self.path / "local" / OWN
+
+    @property
+    def credentials(self) -> Credentials:
+        """The kit's certificate and key, and the root certificate of its federation."""
+        return credentials_in(self.path, at_server=self.kind == "server")
 
 
 def open_kit(path: Path, kind: Kind) -> Kit:

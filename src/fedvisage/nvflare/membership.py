@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import Encoding
 from nvflare.lighter.entity import participant_from_dict
@@ -42,7 +41,17 @@ from fedvisage.nvflare.authority import (
     create_authority,
     open_authority,
 )
-from fedvisage.nvflare.certificates import OPERATOR, REVOKED, SOON, VIEWER, fingerprint_of, order_of, read_revocations
+from fedvisage.nvflare.certificates import (
+    OPERATOR,
+    REVOKED,
+    SOON,
+    VIEWER,
+    certificates_in,
+    credentials_in,
+    fingerprint_of,
+    order_of,
+    read_revocations,
+)
 from fedvisage.nvflare.joining import KEY, JoinRequest, check_keys, check_requests, digest_of, files_of
 from fedvisage.nvflare.kits import (
     ANEW,
@@ -206,7 +215,8 @@ def _add(
     with new_kits(authority, at_server, placed, requested) as kits:
         for name, kit in kits.items():
             member = authority.members.get(name, placed[name])
-            authority.members[name] = member.with_certificate(certificate_in(kit, member.kind))
+            made = credentials_in(kit, at_server=member.kind == "server")
+            authority.members[name] = member.with_certificate(certificates_in(made.certificate)[0])
             if placed[name].kind == "server":  # the server requires a list from its first start on
                 write_atomically(kit / "startup" / REVOKED, authority.revocations())
                 streams = {"streams": str(server.streams), "streams_each": str(server.streams_each)}
@@ -274,15 +284,16 @@ def _renew(authority: Authority, names: Iterable[str], directory: Path) -> dict[
     revoked = {name: member for name, member in members.items() if not member.holding}
     with new_kits(authority, authority.members[authority.host], revoked, {}) as kits:
         for name, kit in kits.items():
-            for ending in ("key", "crt"):
-                file = Path("startup") / f"{stem_of(revoked[name].kind)}.{ending}"
-                shutil.move(kit / file, updates[name] / file)
-            authority.members[name] = revoked[name].with_certificate(certificate_in(updates[name], revoked[name].kind))
+            at_server = revoked[name].kind == "server"
+            made, target = (credentials_in(place, at_server=at_server) for place in (kit, updates[name]))
+            shutil.move(made.key, target.key)
+            shutil.move(made.certificate, target.certificate)
+            authority.members[name] = revoked[name].with_certificate(certificates_in(target.certificate)[0])
     for name, member in members.items():
         if name not in revoked:
             certificate = authority.renew(member.holding[-1].certificate)
-            file = Path("startup") / f"{stem_of(member.kind)}.crt"
-            write_atomically(updates[name] / file, certificate.public_bytes(Encoding.PEM))
+            target = credentials_in(updates[name], at_server=member.kind == "server")
+            write_atomically(target.certificate, certificate.public_bytes(Encoding.PEM))
             authority.members[name] = member.with_certificate(certificate)
     for update in updates.values():
         make_private(update)
@@ -350,16 +361,6 @@ def new_kits(
             if name in requested:
                 (place / name / KEY).unlink()  # NVFlare's, which no certificate has
         yield {name: place / name for name in members}
-
-
-def certificate_in(kit: Path, kind: Kind) -> x509.Certificate:
-    """Return the certificate of a new kit."""
-    return x509.load_pem_x509_certificate((kit / "startup" / f"{stem_of(kind)}.crt").read_bytes())
-
-
-def stem_of(kind: Kind) -> str:
-    """Return the file name of a kit's key and certificate, without the suffix."""
-    return "server" if kind == "server" else "client"
 
 
 def _write_kits(

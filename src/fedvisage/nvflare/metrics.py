@@ -18,7 +18,7 @@ from fedvisage.base.errors import UserError
 from fedvisage.base.progress import Say
 from fedvisage.base.prometheus import Family, text_of
 from fedvisage.federation.record.ledger import ROUNDS, read_lines
-from fedvisage.nvflare.certificates import credentials_in, expiry_of
+from fedvisage.nvflare.certificates import expiry_of
 from fedvisage.nvflare.http_page import HERE, serve_page
 from fedvisage.nvflare.kits import Kind, Kit, open_kit, runs_directory, state_directory
 from fedvisage.nvflare.owner.policy import Policy
@@ -100,7 +100,7 @@ def _common_families(kit: Kit, state: Path, ends: Mapping[str, float]) -> Iterat
     """Yield the metrics of this machine, and the ends of its own and other certificates."""
     places = {name: path for name, path in (("kit", kit.path), ("state", state)) if path.exists()}  # made at the start
     yield family("disk_free_bytes", {name: shutil.disk_usage(path).free for name, path in places.items()}, "place")
-    own = expiry_of(credentials_in(kit.path, at_server=kit.kind == "server")).timestamp()
+    own = expiry_of(kit.credentials).timestamp()
     yield family(CERTIFICATES, {**ends, kit.name: own}, "member")
 
 

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from fedvisage.federation.secure.memory import ALLOW, PLAIN
 from fedvisage.nvflare.admission import Admission, listen_with_admission
 from fedvisage.nvflare.cells import SWITCH_INTERVAL, rules
 from fedvisage.nvflare.cells.local_socket import DRIVERS, SCHEME, LocalSocketDriver
-from fedvisage.nvflare.certificates import Credentials, check, credentials_in, expiry_of, warning
+from fedvisage.nvflare.certificates import check, expiry_of, warning
 from fedvisage.nvflare.greeting import address_in, announce_leave, wait_for_admission
 from fedvisage.nvflare.kits import (
     STARTUP,
@@ -69,11 +70,10 @@ LISTENING = 60.0
 def main() -> None:
     """Run NVFlare's process for the kit that the command line names."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    path, tied = Path(sys.argv[1]).resolve(), "--tied" in sys.argv[2:]
-    if tied:
-        threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    path, terminal = Path(sys.argv[1]).resolve(), Terminal(_write, _write)
+    if "--tied" in sys.argv[2:]:
+        threading.Thread(target=_end_with, args=(os.getppid(), terminal), daemon=True).start()
     at_server = (path / "startup" / STARTUP["server"]).exists()
-    terminal = Terminal(_write, _write)
     try:
         kit = open_kit(path, "server" if at_server else "site")
         with terminal.stoppable(), hold_directories(kit.path, Path(own_settings(kit.path)["state"])):
@@ -102,7 +102,7 @@ def serve(kit: Kit, terminal: Terminal, *, port: int | None = None) -> None:
         admission = ProcessContext.admission = Admission(kit.path, terminal.say)
         admission.read()
         _ = admission.stopped  # refuse a damaged file before the start
-        admission.until[kit.name] = expiry_of(credentials_in(kit.path, at_server=True))
+        admission.until[kit.name] = expiry_of(kit.credentials)
         listen_with_admission(admission, own_settings(kit.path))
         sys.setswitchinterval(SWITCH_INTERVAL)
     threading.Thread(target=_limit_memory_and_log, daemon=True, kwargs={"at_server": kit.kind == "server"}).start()
@@ -174,17 +174,13 @@ def rotate_audit_log(auditor: Auditor, largest: int = AUDIT_LOG, kept: int = OLD
             return
         log = Path(file.name)
         file.close()
+        logs = [log, *(log.with_name(f"{log.name}.{number}") for number in range(1, kept + 1))]
         try:
-            for number in range(kept, 0, -1):
-                older = _older_log(log, number - 1) if number > 1 else log
-                if older.exists():
-                    older.replace(_older_log(log, number))
+            for newer, older in reversed(list(pairwise(logs))):
+                if newer.exists():
+                    newer.replace(older)
         finally:
             auditor.audit_file = log.open("a")
-
-
-def _older_log(log: Path, number: int) -> Path:
-    return log.with_name(f"{log.name}.{number}")
 
 
 def _say_when_listening(port: int, terminal: Terminal) -> None:
@@ -220,13 +216,11 @@ def end(pid: int) -> None:
     psutil.wait_procs(processes, timeout=10)
 
 
-def _end_with(parent: int) -> None:
+def _end_with(parent: int, terminal: Terminal) -> None:
     """End this process with all its descendants when the parent ends."""
     while os.getppid() == parent:
         time.sleep(GONE)
-    for child in psutil.Process().children(recursive=True):
-        child.kill()
-    os._exit(1)
+    terminal.leave(1)
 
 
 # The functions behind `fedvisage server` and `fedvisage site`.
@@ -237,7 +231,7 @@ def start_server(
 ) -> None:
     """Run the federation's server until stopped."""
     opened = open_kit(kit, "server")
-    _check_credentials(credentials_in(opened.path, at_server=True), opened.name, "server", terminal)
+    _check_credentials(opened, "server", terminal)
     port = address_in(opened).port
     with terminal.stoppable(), hold_directories(opened.path, runs_directory(opened, state)), hold_port(port):
         prepare_server(opened, state, _entry(public), weights)
@@ -261,7 +255,7 @@ def start_site(
     if require_secure and PLAIN in rosters:
         raise UserError("--require-secure", f"excludes {ALLOW} {PLAIN}; leave one of them out")
     opened = open_kit(kit, "site")
-    _check_credentials(credentials_in(opened.path, at_server=False), opened.name, opened.name, terminal)
+    _check_credentials(opened, opened.name, terminal)
     # The names of methods in the rules come with torch, which a waiting site must not hold.
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         policy = pool.submit(read_policy, opened.path, opened.name).result()
@@ -283,10 +277,10 @@ def start_site(
         serve_quietly(opened, terminal, verbose=verbose)
 
 
-def _check_credentials(credentials: Credentials, name: str, called: str, terminal: Terminal) -> None:
+def _check_credentials(kit: Kit, called: str, terminal: Terminal) -> None:
     """Refuse invalid certificates, and print a warning if they end soon."""
-    check(credentials, name)
-    if line := warning(credentials, called):
+    check(kit.credentials, kit.name)
+    if line := warning(kit.credentials, called):
         terminal.say(line)
 
 

@@ -40,7 +40,7 @@ from fedvisage import recipe as recipes
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.files import read_json, write_json
 from fedvisage.base.progress import Reporter, Say
-from fedvisage.nvflare.certificates import check, credentials_in, warning
+from fedvisage.nvflare.certificates import check, warning
 from fedvisage.nvflare.greeting import Admitted, Unreachable, wait_for_admission
 from fedvisage.nvflare.job import Job, without_local_parts, write_job
 from fedvisage.nvflare.kits import Kit
@@ -388,9 +388,8 @@ def train_in_federation(
     job = Job(run, without_local_parts(recipe))
     course = RunProgress(job, reporter, missing=missing, patience=patience, record=out / NAME)
     if cosigned is not None:
-        credentials = credentials_in(kit.path, at_server=False)
-        course.second = read_second_signature(cosigned, credentials, recipes.tree_of(job.recipe))
-    if line := warning(credentials_in(kit.path, at_server=False), kit.name):
+        course.second = read_second_signature(cosigned, kit.credentials, recipes.tree_of(job.recipe))
+    if line := warning(kit.credentials, kit.name):
         reporter.say(line)
     with reporter.course(recipe.method.name, 0, recipe.training.rounds):
         _run_until_finished(course, kit, out, wait)
@@ -500,7 +499,7 @@ def connect_to_server(
     session: Session | None = None
     began = time.monotonic()
     logging.getLogger("nvflare").addHandler(logging.NullHandler())  # we report closed connections ourselves
-    check(credentials_in(kit.path, at_server=False), kit.name)
+    check(kit.credentials, kit.name)
     while session is None:
         try:
             enter(wait_for_admission(kit, say or logger.info, until=began + wait))
@@ -528,9 +527,8 @@ def _submit(session: Session, course: RunProgress, kit: Kit, wait: float, refres
     with course.exclude_from_silence():
         sites = wait_for_sites(session, course, wait, refresh)
     with tempfile.TemporaryDirectory() as scratch:
-        directory = Path(scratch) / course.job.run
-        credentials, tree = credentials_in(kit.path, at_server=False), recipes.tree_of(course.job.recipe)
-        signature: dict[str, Any] = dict(sign_run(credentials, course.job.run, tree))
+        directory, tree = Path(scratch) / course.job.run, recipes.tree_of(course.job.recipe)
+        signature: dict[str, Any] = dict(sign_run(kit.credentials, course.job.run, tree))
         if course.second is not None:
             signature[SECOND] = course.second
         write_job(directory, course.job, sites, signature)

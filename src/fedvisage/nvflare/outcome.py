@@ -68,7 +68,8 @@ def last_lines(directory: Path) -> list[dict[str, Any]]:
 
 def last_round(directory: Path) -> int:
     """Return the round of the last entry of a run's log, or 0."""
-    return max((int(entry["round"]) for entry in _last_entries(directory)[-1:]), default=0)
+    entries = _last_entries(directory)
+    return int(entries[-1]["round"]) if entries else 0
 
 
 def log_size(directory: Path) -> int:
@@ -79,9 +80,9 @@ def log_size(directory: Path) -> int:
 
 def last_failure(directory: Path, since: int) -> str:
     """Return the reason in the last entry of a run's log if it is a failure behind this size, or nothing."""
-    entry = next(reversed(_last_entries(directory, since)), None)
-    failed = entry is not None and entry["event"] == "failed"
-    return plain_line(str(entry["message"]), LETTERS) if entry is not None and failed else ""
+    entries = _last_entries(directory, since)
+    failed = entries and entries[-1]["event"] == "failed"
+    return plain_line(str(entries[-1]["message"]), LETTERS) if failed else ""
 
 
 def _last_entries(directory: Path, since: int = 0) -> list[dict[str, Any]]:
@@ -120,13 +121,6 @@ class JobOutcome:
     how: Literal["finished", "refused", "failed"]
     place: str = ""
     message: str = ""
-
-    def check(self) -> None:
-        """Raise the error of the server."""
-        if self.how == "refused":
-            raise UserError(self.place, self.message)
-        if self.how == "failed":
-            raise RunFailed(f"at the server: {self.message}")
 
 
 def write_trained(run: Path, trained: TrainingResult) -> None:
@@ -187,7 +181,10 @@ def fetch_result(downloaded: Path, out: Path) -> bool:
     if not outcomes:
         return False
     place, note = outcomes[0].parent, _read_json(outcomes[0])
-    JobOutcome(note["how"], str(note["place"]), str(note["message"])).check()
+    if note["how"] == "refused":
+        raise UserError(str(note["place"]), str(note["message"]))
+    if note["how"] == "failed":
+        raise RunFailed(f"at the server: {note['message']}")
     for name in FILES:
         write_atomically(out / name, (place / name).read_bytes())
     return True

@@ -17,7 +17,7 @@ from fedvisage.base.errors import RunFailed, UserError, plain_line
 from fedvisage.base.files import read_json, write_atomically
 from fedvisage.base.progress import Say
 from fedvisage.base.prometheus import text_of
-from fedvisage.nvflare.certificates import SOON, credentials_in, expiry_of
+from fedvisage.nvflare.certificates import SOON, expiry_of
 from fedvisage.nvflare.greeting import LETTERS, Admitted, address_in, request_stop
 from fedvisage.nvflare.http_page import serve_page
 from fedvisage.nvflare.kits import Kit, open_kit
@@ -213,23 +213,19 @@ def status_of(kit: Path, wait: float) -> Status:
     """Ask the server of an operator's federation for its status."""
     opened = open_kit(kit, "viewer")
     with connect_to_server(opened, wait) as session:
-        admitted = ask_server(opened, wait)
-        return _add_admission(query_status(session, admitted=admitted), opened, admitted)
+        return _query_all(session, opened, wait)
 
 
-def _add_admission(status: Status, kit: Kit, admitted: Admitted) -> Status:
-    """Add to a status the ends of certificates, and members with other versions."""
-    return replace(status, certificates=certificates(kit, admitted), differences=tuple(admitted.differences()))
-
-
-def certificates(kit: Kit, admitted: Admitted) -> tuple[CertificateStatus, ...]:
-    """Return the ends of certificates: the kit itself has those of its own and the root."""
-    credentials, now = credentials_in(kit.path, at_server=False), datetime.now(UTC)
-    until = {**admitted.until, kit.name: expiry_of(credentials)}
-    return tuple(
+def _query_all(session: Session, kit: Kit, wait: float, ask: Ask = ask) -> Status:
+    """Return the status with the ends of certificates, and members with other versions."""
+    admitted = ask_server(kit, wait)
+    status, now = query_status(session, ask, admitted), datetime.now(UTC)
+    until = {**admitted.until, kit.name: expiry_of(kit.credentials)}  # the kit has its own certificate and the root
+    certificates = tuple(
         CertificateStatus(name, when.isoformat(timespec="seconds"), round((when - now).total_seconds() / 86400, 1))
         for name, when in sorted(until.items())
     )
+    return replace(status, certificates=certificates, differences=tuple(admitted.differences()))
 
 
 # The operator's console: a page about the federation, as a file or for browsers on this machine alone.
@@ -265,8 +261,7 @@ class RoundHistory:
 
     def look(self, session: Session, kit: Kit) -> FederationState:
         """Return the present state of the federation."""
-        admitted = ask_server(kit, EVERY)
-        status = _add_admission(query_status(session, self.ask, admitted), kit, admitted)
+        status = _query_all(session, kit, EVERY, self.ask)
         details = {run.run: self._details.get(run.job, {}) for run in status.runs}
         self._details = {run.job: self._details[run.job] for run in status.runs if run.job in self._details}
         return FederationState(str(address_in(kit)), asdict(status), details, datetime.now(UTC))
@@ -280,31 +275,12 @@ def write_page(path: Path, kit: Path, wait: float) -> None:
     write_atomically(path, page(standing, AGAIN).encode())
 
 
-class SharedState:
-    """The newest state of the federation, shared with the threads that answer browsers."""
-
-    def __init__(self, federation: str) -> None:
-        """Start without a state."""
-        self._standing = FederationState(federation, {}, {})
-
-    def put(self, standing: FederationState) -> None:
-        """Replace the state, which only one thread does."""
-        self._standing = standing
-
-    def complain(self, trouble: str) -> None:
-        """Add to the last state the reason why there is no newer one."""
-        self._standing = replace(self._standing, trouble=trouble)
-
-    def page(self) -> bytes:
-        """Return the page for the newest state."""
-        return page(self._standing, EVERY).encode()
-
-
 def serve_console(kit: Path, port: int, wait: float, say: Say) -> None:
     """Ask the federation at intervals, and show its page to browsers on this machine, until stopped."""
     opened = open_kit(kit, "viewer")
-    board = SharedState(str(address_in(opened)))
-    with serve_page("--serve", "/", board.page, HEADERS, port) as address:
+    newest = FederationState(str(address_in(opened)), {}, {})
+    # A thread that answers a browser reads the newest state; only this one replaces it.
+    with serve_page("--serve", "/", lambda: page(newest, EVERY).encode(), HEADERS, port) as address:
         say(f"{address} shows {address_in(opened)}; press Ctrl-C to stop")
         while True:
             # The page shows the reason for a missing answer. An error that only a person can correct ends this.
@@ -312,8 +288,8 @@ def serve_console(kit: Path, port: int, wait: float, say: Say) -> None:
                 with connect_to_server(opened, wait) as session:
                     memory = RoundHistory()
                     while True:
-                        board.put(memory.look(session, opened))
+                        newest = memory.look(session, opened)
                         time.sleep(EVERY)
             except (RunFailed, SessionClosed, *TROUBLE) as error:
-                board.complain(str(error) or type(error).__name__)
+                newest = replace(newest, trouble=str(error) or type(error).__name__)
                 time.sleep(EVERY)

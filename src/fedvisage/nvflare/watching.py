@@ -29,7 +29,7 @@ from fedvisage.base.errors import UserError, plain_line
 from fedvisage.base.files import json_line
 from fedvisage.base.progress import Say, format_count
 from fedvisage.nvflare.admission import Admission
-from fedvisage.nvflare.certificates import certificates_in, credentials_in, name_of
+from fedvisage.nvflare.certificates import certificates_in, name_of
 from fedvisage.nvflare.greeting import Unreachable, address_in, check_handshake, request_admission
 from fedvisage.nvflare.kits import Kit, own_settings
 from fedvisage.nvflare.outcome import RESULT, last_failure, last_round, log_size, note_death, note_left
@@ -73,7 +73,7 @@ class RunRecord:
         try:
             config = Path(Workspace(str(self._kit.path), self._kit.name).get_app_config_dir(number))
             submission = read_submission(config)
-            signer = verify_run(submission, certificates_in(credentials_in(self._kit.path, at_server=False).root)[0])
+            signer = verify_run(submission, certificates_in(self._kit.credentials.root)[0])
         except (UserError, NotReady) as error:
             self._say(f"a run did not start: {plain_line(str(error), LINE)}")
             logger.error("job %s cannot be recorded: %s", number, error)
