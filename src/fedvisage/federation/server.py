@@ -199,8 +199,13 @@ class Server:
 
         The server's optimizers last for the whole run, and their state is part of every checkpoint.
         """
-        settings = self.recipe.training
-        optimizer = self._optimizer(*parts)
+        settings, name = self.recipe.training, "+".join(parts)
+        if name not in self._optimizers:
+            parameters = [p for part in parts for p in self.net[part].parameters()]
+            self._optimizers[name] = optimizers.build(parameters, settings.optimizer)
+            if state := under(f"optimizer/{name}/", self.kept):
+                optimizers.restore(self._optimizers[name], state)
+        optimizer = self._optimizers[name]
         for group in optimizer.param_groups:
             group["lr"] = settings.optimizer.lr * optimizers.rate_factor(settings.schedule, self.round, settings.rounds)
             for parameter in group["params"]:
@@ -347,14 +352,3 @@ class Server:
         self.load(under("net/", state))
         self.kept = under("kept/", state)
         self.round = round_number
-
-    def _optimizer(self, *parts: str) -> Optimizer:
-        name = "+".join(parts)
-        if name not in self._optimizers:
-            parameters = [p for part in parts for p in self.net[part].parameters()]
-            optimizer = optimizers.build(parameters, self.recipe.training.optimizer)
-            state = under(f"optimizer/{name}/", self.kept)
-            if state:
-                optimizers.restore(optimizer, state)
-            self._optimizers[name] = optimizer
-        return self._optimizers[name]

@@ -284,11 +284,8 @@ class LocalTransport:
         for name in sorted(orders):
             try:
                 message = self.site_workers[name].execute(orders[name])
-            except BudgetSpent as error:
-                yield Reply(name, None, str(error), orders[name].ticket, spent=True)
-                continue
-            except (TrainingFailed, RefusedMessage, OSError) as error:
-                yield Reply(name, None, str(error), orders[name].ticket)
+            except (BudgetSpent, TrainingFailed, RefusedMessage, OSError) as error:
+                yield Reply(name, None, str(error), orders[name].ticket, spent=isinstance(error, BudgetSpent))
                 continue
             if self.tap is not None:
                 self.tap(name, message)

@@ -187,16 +187,13 @@ COLUMNS = 7
 def table_of(charges: Sequence[Charge], total: JointCost) -> list[list[float]]:
     """Return costs as rows of numbers: first the running total, then one row per charge."""
     relation = RELATIONS.index(charges[0].relation if charges else "paper")  # only this mechanism may have no charges
-    first = [relation, total.epsilon, total.delta, total.tight_epsilon, total.at_delta, 0.0, 0.0]
-    rows = [first]
+    rows = [[relation, total.epsilon, total.delta, total.tight_epsilon, total.at_delta, 0.0, 0.0, 0.0]]
     for charge in charges:
         kinds = [float(MECHANISMS.index(charge.mechanism)), float(RELATIONS.index(charge.relation))]
-        rows.append([*kinds, charge.epsilon, charge.delta, charge.sensitivity, charge.sigma, float(charge.times)])
-    if any(charge.rate is not None for charge in charges):
-        rows = [
-            [*row, rate or 0.0] for row, rate in zip(rows, (None, *(charge.rate for charge in charges)), strict=True)
-        ]
-    return rows
+        costs = [charge.epsilon, charge.delta, charge.sensitivity, charge.sigma, float(charge.times)]
+        rows.append([*kinds, *costs, charge.rate or 0.0])
+    has_rate = any(charge.rate is not None for charge in charges)
+    return rows if has_rate else [row[:COLUMNS] for row in rows]
 
 
 def costs_from_table(rows: Sequence[Sequence[float]]) -> tuple[tuple[Charge, ...], JointCost]:

@@ -1,9 +1,9 @@
 """The two chains of protections, in the order of their steps.
 
 At the site, training with privacy of people releases its weights (:mod:`fedvisage.federation.protections.dpsgd`). The
-update is clipped, then a simulated hostile site modifies its upload, and the masks of secure
-aggregation come last, because masked numbers cannot be processed further. At the server, each upload is checked against
-its declaration, clipped once more and combined with the others by the recipe's rule, and noise is added to the result.
+update is clipped, then a simulated hostile site modifies its upload, and the masks of secure aggregation come last,
+because masked numbers cannot be processed further. At the server, each upload is checked against its declaration,
+clipped once more and combined with the others by the recipe's rule, and noise is added to the result.
 Under secure aggregation the server sees no single upload: it admits masked numbers, sums them, and adds noise.
 """
 
@@ -64,7 +64,7 @@ def site_steps(federation: Federation) -> dict[str, SiteStep]:
 def step_names(federation: Federation) -> dict[str, list[str]]:
     """Return the names of a recipe's steps at the site and at the server, in order."""
     clip = ["clip"] if _fixed_bound(federation) is not None else []
-    noise = ["noise"] if _adds_noise(federation) else []
+    noise = ["noise"] if federation.dp is not None and federation.dp.noise != 0 else []
     return {"site": list(site_steps(federation)), "server": ["admit", *clip, "combine", *noise]}
 
 
@@ -188,10 +188,6 @@ def _fixed_bound(federation: Federation) -> float | None:
     return federation.combine.bound if federation.combine.rule == "norm-clip" else None
 
 
-def _adds_noise(federation: Federation) -> bool:
-    return federation.dp is not None and federation.dp.noise != 0
-
-
 def add_noise(
     mean: Message, present: Callable[[], Message], count: int, recipe: Recipe, number: int, releases: Releases | None
 ) -> Message:
@@ -199,9 +195,8 @@ def add_noise(
 
     The noise is charged and stored before any site sees the result. ``present`` returns the server's current weights.
     """
-    if not _adds_noise(recipe.federation):
-        return mean
     plan = plan_of(recipe)
-    assert plan is not None
+    if plan is None:
+        return mean
     assert releases is not None, "a server without a disk releases nothing"
     return release_mean(mean, present(), count, recipe, plan, number, releases)

@@ -105,10 +105,9 @@ class Checkpoints:
     def latest(self) -> tuple[dict[str, Tensor], Progress] | None:
         """Return the newest checkpoint, or None; a damaged one is an error and is not skipped."""
         paths = sorted(self.directory.glob("*.safetensors"))
-        return self._read(paths[-1]) if paths else None
-
-    def _read(self, path: Path) -> tuple[dict[str, Tensor], Progress]:
-        advice = "delete it to resume from the checkpoint before"
+        if not paths:
+            return None
+        path, advice = paths[-1], "delete it to resume from the checkpoint before"
         tensors, values = read_sealed(path, advice)
         recipe = values.pop("recipe", None)
         if recipe != self.recipe_digest:
@@ -278,20 +277,15 @@ class SiteStore:
         self.directory, self.owner, self._stored_elsewhere = directory, owner or Owner(), stored_elsewhere
         self.state_cache = StateCache() if state_cache is None else state_cache
         self.generation = 0
-        self._dirty = False
+        self.uncommitted = False  # True if there is state outside any generation
         self._working_digest = ""
-
-    @property
-    def uncommitted(self) -> bool:
-        """Return whether there is state outside any generation."""
-        return self._dirty
 
     def load(self) -> dict[str, Tensor]:
         """Return copies of the state at the end of the last visit, on the device where it is stored or on the CPU."""
         state = self.state_cache.get(self.directory)
         if state is not None:
             return state
-        if self._dirty:
+        if self.uncommitted:
             return read_tensors(self._working)[0]
         return self._read(self.generation) if self.generation else {}
 
@@ -308,11 +302,11 @@ class SiteStore:
             state = {name: plain(value) for name, value in kept.items()}
             self._working_digest = digest_of(state)
             self._working.write_bytes(tensor_bytes(state, self._metadata(self._working_digest, 0)))
-        self._dirty = True
+        self.uncommitted = True
 
     def commit(self, generation: int) -> int:
         """Make the current state durable under a generation's number, and return the current generation."""
-        if self._dirty:
+        if self.uncommitted:
             if self._working.exists():
                 # Write the generation's number into the file's header, whose length does not depend on it.
                 before, after = (
@@ -352,7 +346,7 @@ class SiteStore:
 
     def _begin_generation(self, generation: int) -> None:
         """Continue from a generation whose file exists, and delete all but the last ones."""
-        self.generation, self._dirty = generation, False
+        self.generation, self.uncommitted = generation, False
         kept = 1 if self._stored_elsewhere else KEPT_GENERATIONS
         for path in sorted(self.directory.glob("generation-*.safetensors"))[:-kept]:
             path.unlink()
@@ -371,7 +365,7 @@ class SiteStore:
         self.check(generation)
         self._working.unlink(missing_ok=True)
         self.state_cache.clear(self.directory)
-        self.generation, self._dirty = generation, False
+        self.generation, self.uncommitted = generation, False
         for path in self.directory.glob("generation-*.safetensors"):
             if path > self._path(generation):
                 path.unlink()

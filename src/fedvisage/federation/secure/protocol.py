@@ -2,8 +2,8 @@
 
 Sites form a roster, in the order of their names. In the paper's terms (Fig. 4): ``Secrets`` has the private keys c and
 s and the seed b; ``shares_of`` is round 1, ``mask_numbers`` round 2, ``shares_to_reveal`` round 4, and
-``unmask_sum`` the server's
-result. Unlike in the paper, each site also publishes the hash of its seed, so that wrong shares are detected.
+``unmask_sum`` the server's result. Unlike in the paper, each site also publishes the hash of its seed, so that wrong
+shares are detected.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ FRACTION, COUNT_FRACTION = 32, 8
 
 MOST_SITES = 2048
 MOST_COUNT = 2**44
+
+WEIGHT_AND_LOSS = torch.zeros(2, dtype=torch.float64)
+"""An empty example of the last two numbers of an upload."""
 
 
 def encode(name: str, value: Tensor, weight: float = 1.0) -> Words:
@@ -70,18 +73,21 @@ def encode_all(tensors: Mapping[str, Tensor], weight: float, loss: Tensor) -> Wo
 
 def size_of(like: Mapping[str, Tensor]) -> int:
     """Return the number of integers in an upload."""
-    return sum(value.numel() for value in like.values()) + 2
+    return sum(value.numel() for value in like.values()) + len(WEIGHT_AND_LOSS)
 
 
 def decode_mean(total: Words, like: Mapping[str, Tensor], count: int) -> tuple[dict[str, Tensor], float]:
     """Return the weighted mean of ``count`` uploads in float64, and the plain mean of their losses."""
-    scalar = torch.zeros((), dtype=torch.float64)
-    weight = decode(total[-2:-1], scalar)
-    mean, start = {}, 0
+    weight, loss = decode(total[-2:], WEIGHT_AND_LOSS).tolist()
+    return {name: part / weight for name, part in _decode_tensors(total, like)}, loss / count
+
+
+def _decode_tensors(total: Words, like: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Yield the name and the sum of each tensor, in the order of an upload."""
+    start = 0
     for name, value in like.items():
-        mean[name] = decode(total[start : start + value.numel()], value) / weight
+        yield name, decode(total[start : start + value.numel()], value)
         start += value.numel()
-    return mean, float(decode(total[-1:], scalar)) / count
 
 
 def implausible_part(total: Words, like: Mapping[str, Tensor], count: int) -> str | None:
@@ -90,23 +96,20 @@ def implausible_part(total: Words, like: Mapping[str, Tensor], count: int) -> st
     The server cannot check single uploads, but it can check their sum: masked data other than valid numbers nearly
     always give sums far outside the bounds.
     """
-    scalar = torch.zeros((), dtype=torch.float64)
-    weight, slack = float(decode(total[-2:-1], scalar)), count * 2.0**-FRACTION
+    weight, loss = decode(total[-2:], WEIGHT_AND_LOSS).tolist()
+    slack = count * 2.0**-FRACTION
     if not 0 < weight <= count + slack:
         return f"the sites count {weight:.3g} in all"
-    if not abs(float(decode(total[-1:], scalar))) <= count * LARGEST_MAGNITUDE:
+    if not abs(loss) <= count * LARGEST_MAGNITUDE:
         return "the loss is out of range"
-    start = 0
-    for name, value in like.items():
+    for name, part in _decode_tensors(total, like):
         low, high = -LARGEST_MAGNITUDE * weight - slack, LARGEST_MAGNITUDE * weight + slack
-        if not value.is_floating_point():
+        if not like[name].is_floating_point():
             low, high = 0.0, MOST_COUNT * weight + count
         elif name.endswith(VARIANCE):
             low = -slack
-        part = decode(total[start : start + value.numel()], value)
-        if value.numel() and not (low <= float(part.min()) and float(part.max()) <= high):
+        if part.numel() and not (low <= float(part.min()) and float(part.max()) <= high):
             return f"{name} is out of range"
-        start += value.numel()
     return None
 
 

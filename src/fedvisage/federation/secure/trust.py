@@ -1,9 +1,8 @@
 """A site's signatures, their verification, and its memory of earlier runs, as protection from a lying server.
 
 ``Trust`` is the interface. Between organisations ``nvflare/trust.py`` implements it with the kit's certificate and a
-memory on the site's disk. In a simulation one process of one user runs all sites, so ``SIMULATED_TRUST`` does
-nothing; it
-signs with zeros, so that messages have the same fields and sizes.
+memory on the site's disk. In a simulation one process of one user runs all sites, so ``SIMULATED_TRUST`` does nothing;
+it signs with zeros, so that messages have the same fields and sizes.
 """
 
 from __future__ import annotations
