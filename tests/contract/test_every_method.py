@@ -46,15 +46,18 @@ class Recorded:
 
 
 class WatchingTransport(LocalTransport):
-    """A transport that notes the calls that change the message of their order."""
+    """A transport that records replies, and the calls that change the message of their order."""
 
     def __init__(self, site_workers: Sequence[SiteWorker], run: Recorded) -> None:
-        super().__init__(site_workers, lambda site, message: run.sent.append((site, message)))
-        self._changing = run.changing
+        super().__init__(site_workers)
+        self._sent, self._changing = run.sent, run.changing
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
         before = {name: digest_of(order.message) for name, order in orders.items()}
-        yield from super().call(orders)
+        for reply in super().call(orders):
+            if reply.message is not None:
+                self._sent.append((reply.site, reply.message))
+            yield reply
         self._changing.extend(order.call for name, order in orders.items() if digest_of(order.message) != before[name])
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 from tests.contract.comparing import run_to_weights
+from tests.federation.wires import Wire
 from tests.refusals import refused
 from tests.toy import Sets, make_people, make_sets, run_toy, set_of_task, tree, weights
 
-from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.message import encode
 
 OFF = {"hard_negatives": None, "contrast": {"weight": 0}, "customisation": {"weight": 0}}
@@ -81,7 +81,7 @@ def test_distillation_with_weight_zero_is_fine_tuning(sets: Sets, tmp_path: Path
 @pytest.mark.parametrize("name", ["fedfr", "fedface"])
 def test_private_parts_of_a_site_travel_only_if_declared(name: str, sets: Sets, tmp_path: Path) -> None:
     sent: list[bytes] = []
-    tapped = partial(LocalTransport, tap=lambda site, message: sent.append(encode(message)))
+    tapped = partial(Wire, record=lambda site, _, message: sent.append(encode(message)))
     content = tree(sets, name, method__spreadout={"weight": 0}) if name == "fedface" else tree(sets, name)
     run_toy(content, tmp_path / "run", wire=tapped)
     own = [kept_by(tmp_path / "run" / "sites" / site) for site in "ABC"]

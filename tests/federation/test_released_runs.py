@@ -15,7 +15,7 @@ from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.method import Kind, Upload
 from fedvisage.federation.privacy.accountant import BudgetSpent
 from fedvisage.federation.record.ledger import JsonLines, read_lines
-from fedvisage.federation.record.releases import Releases
+from fedvisage.federation.record.releases import CHARGES
 from fedvisage.federation.wire.message import Order, Reply
 from fedvisage.federation.wire.schema import Schema
 
@@ -45,8 +45,8 @@ def test_a_run_stops_at_its_budget(sets: Sets, tmp_path: Path) -> None:
     for resume in (False, True):
         with failed(BudgetSpent, "round 3, bona fide", "ε 6"):
             run_toy(content, tmp_path / "run", method=released.METHOD, resume=resume)
-    charges = Releases(tmp_path / "run" / "sites" / "A" / "releases").charges()
-    assert [charge.release for charge in charges] == ["round 1, bona fide", "round 2, bona fide"]
+    charges = read_lines(tmp_path / "run" / "sites" / "A" / "releases" / CHARGES)
+    assert [charge["release"] for charge in charges] == ["round 1, bona fide", "round 2, bona fide"]
 
 
 class ClaimingTransport:

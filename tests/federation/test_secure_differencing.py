@@ -16,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.federation.kit_sites import KitTransport, open_trust, provision_kits, uploads_of
+from tests.federation.wires import Wire
 from tests.refusals import failed, refused
 from tests.toy import SITES, Sets, recipe_of, run_toy, tree, weights
 
@@ -69,10 +70,10 @@ def test_two_sums_that_differ_by_one_site_show_its_upload(sets: Sets, tmp_path: 
     seen: dict[str, Message] = {}
     plain = secure_recipe(sets, federation={})
 
-    def keep_first(name: str, message: Message) -> None:
+    def keep_first(name: str, _: Order, message: Message) -> None:
         seen.setdefault(name, message)
 
-    run_toy(plain, tmp_path / "plain", wire=partial(LocalTransport, tap=keep_first))
+    run_toy(plain, tmp_path / "plain", wire=partial(Wire, record=keep_first))
     whole, rest = (load_file(tmp_path / name / "model.safetensors") for name in ("with", "without"))
     errors = [
         float((3 * whole[name].double() - 2 * rest[name].double() - seen["C"][name].double()).abs().max())

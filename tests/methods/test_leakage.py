@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.federation.wires import Wire
 from tests.methods.interrupting import Interrupted, stop_after
 from tests.refusals import failed, refused
 from tests.toy import SITES, NewRun, Sets, copy_set, deterministic_files, recipe_of, run_toy, tree
@@ -20,8 +21,7 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.privacy.mechanisms import Budget
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.server import Server
-from fedvisage.federation.site_worker import LocalTransport
-from fedvisage.federation.wire.message import Message
+from fedvisage.federation.wire.message import Message, Order
 from fedvisage.methods import METHODS
 from fedvisage.methods.pad import leakage, split
 
@@ -151,11 +151,11 @@ def tokens_of(recipe: dict[str, Any], out: Path) -> list[torch.Tensor]:
     """Run a recipe and return all tokens that left site A, as a recorder on the wire has them."""
     tokens: list[torch.Tensor] = []
 
-    def tap(site: str, message: Message) -> None:
+    def record(site: str, _: Order, message: Message) -> None:
         if site == "A" and "tokens" in message:
             tokens.append(message["tokens"].clone())
 
-    run_toy(recipe, out, wire=partial(LocalTransport, tap=tap))
+    run_toy(recipe, out, wire=partial(Wire, record=record))
     return tokens
 
 

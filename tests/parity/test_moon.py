@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from tests.federation.wires import Wire
 from tests.parity.gradients import Array, gradient_by_differences, value_and_gradients
 from tests.toy import ROUNDS, SITES, Sets, run_toy, shortest_recipe, tree
 from torch import Tensor, nn
 
 from fedvisage.federation.record.store import SiteStore
-from fedvisage.federation.site_worker import LocalTransport
-from fedvisage.federation.wire.message import Message, under
+from fedvisage.federation.wire.message import Message, Order, under
 from fedvisage.methods.algorithms import moon
 from fedvisage.nn.losses.contrastive import model_contrastive
 
@@ -97,11 +97,11 @@ def test_local_training_uses_the_lent_model_as_global_and_the_kept_one_as_previo
 def test_a_site_keeps_the_model_that_it_sent_last(sets: Sets, tmp_path: Path) -> None:
     sent: dict[str, Message] = {}
 
-    def tap(site: str, message: Message) -> None:
+    def record(site: str, _: Order, message: Message) -> None:
         if "loss" in message:
             sent[site] = {name: value for name, value in message.items() if name.startswith("model.")}
 
-    run_toy(tree(sets, "moon"), tmp_path / "run", wire=partial(LocalTransport, tap=tap))
+    run_toy(tree(sets, "moon"), tmp_path / "run", wire=partial(Wire, record=record))
     for site in SITES:
         store = SiteStore(tmp_path / "run" / "sites" / site)
         store.restore(ROUNDS)

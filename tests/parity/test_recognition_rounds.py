@@ -11,12 +11,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.federation.lent_site import site_of
+from tests.federation.wires import Wire
 from tests.toy import Sets, make_people, run_toy, tree
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize, one_hot, softplus
 
 from fedvisage.federation.site import Site
-from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.message import Message
 from fedvisage.methods.models import face
 from fedvisage.methods.recognition import fedfr, privacyface, privacyface_loss
@@ -94,7 +94,7 @@ def test_fedfrs_server_weights_sites_by_their_images(sets: Sets, tmp_path: Path)
     sites = {name: str(sets[name].with_name(f"people-{name}")) for name in "BC"}
     sites["A"] = str(make_people(tmp_path / "larger", "A", 5, identities=6))
     sent = list[tuple[str, Message]]()
-    tapped = partial(LocalTransport, tap=lambda site, message: sent.append((site, message)))
+    tapped = partial(Wire, record=lambda site, _, message: sent.append((site, message)))
     run_toy(tree(sets, "fedfr", data__sites=sites, training__rounds=1), tmp_path / "run", wire=tapped)
     uploads = {name: message for name, message in sent if "examples" in message}
     images = {name: int(upload["examples"]) for name, upload in uploads.items()}

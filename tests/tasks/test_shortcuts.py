@@ -143,7 +143,7 @@ def test_methods_without_secure_sums_have_the_look_too(method: str, many: Sets, 
 
 def test_fields_before_training_are_declared_and_masked(many: Sets, tmp_path: Path) -> None:
     sent = list[tuple[str, Message]]()
-    tapped = partial(LocalTransport, tap=lambda site, message: sent.append((site, message)))
+    tapped = partial(Wire, record=lambda site, _, message: sent.append((site, message)))
     run_toy(content_of(many), tmp_path / "run", wire=tapped)
     before = [row for row in read_lines(tmp_path / "run" / "ledger.jsonl") if row["round"] == 0]
     up = [row for row in before if row["direction"] == "up"]

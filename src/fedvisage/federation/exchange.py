@@ -9,7 +9,7 @@ from fedvisage.base.errors import plain_line
 from fedvisage.base.streams import torch_rng
 from fedvisage.federation.privacy.accountant import BudgetSpent
 from fedvisage.federation.protections.steps import admit
-from fedvisage.federation.record.attendance import NO_QUORUM, draw_offline, select_sites
+from fedvisage.federation.record.attendance import counted_sites, draw_offline, select_sites
 from fedvisage.federation.record.ledger import JsonLines, LedgerEntry
 from fedvisage.federation.record.releases import StatedCost
 from fedvisage.federation.wire.message import Message, Order, Reply, Transport, digest_of, size_of
@@ -39,8 +39,7 @@ class RoundRecord:
     @property
     def counted(self) -> list[str] | None:
         """Return the sites whose replies count so far; None if the round has nothing to combine."""
-        names = sorted(self.replied - self.failed.keys())
-        return None if NO_QUORUM in self.failed or (self.failed and not names) else names
+        return counted_sites(self.replied, self.failed)
 
     def reasons(self, most: int = 3) -> str:
         """Return the failures of the first sites, for a message that ends the run."""
@@ -132,18 +131,17 @@ class Exchange:
         """Return weights in the precision in which this round's sites receive them."""
         if self.recipe.federation.wire == "fp32":
             return weights
-        names = weights_in(weights)
-        return widen_message(self._narrow(weights, names), names)
+        return widen_message(self._narrow(weights))
 
     def _travelling(self, call: str, message: Message) -> Message:
         """Return an order's tensors on the CPU, in the precision of the call; methods compute some of them on a GPU."""
         message = {name: value.cpu() for name, value in message.items()}
-        return self._narrow(message, weights_in(message)) if self.schemas[call].narrow else message
+        return self._narrow(message) if self.schemas[call].narrow else message
 
-    def _narrow(self, message: Message, names: set[str]) -> Message:
+    def _narrow(self, message: Message) -> Message:
         """Round weights; within a round, equal weights are rounded alike for all sites."""
         seed, number = self.recipe.runtime.seed, self.record.round
-        return narrow_message(message, names, lambda name: torch_rng(seed, "server", number, "wire", name))
+        return narrow_message(message, lambda name: torch_rng(seed, "server", number, "wire", name))
 
     def note_failure(self, name: str, reason: str) -> None:
         """Add a failure to the round's record, as plain text: a site's own message may be hostile."""
@@ -172,7 +170,7 @@ class Exchange:
         if "steps" in reply.message:
             self.record.steps[reply.site] = int(reply.message["steps"])
         if schema.narrow:
-            return replace(reply, message=widen_message(reply.message, weights_in(reply.message)))
+            return replace(reply, message=widen_message(reply.message))
         return reply
 
     def _report_failure(self, name: str, reason: str) -> Reply:

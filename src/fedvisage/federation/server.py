@@ -18,7 +18,8 @@ from fedvisage.base.streams import torch_rng
 from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.method import Home, Method
 from fedvisage.federation.protections.combine import cast, combination_of
-from fedvisage.federation.protections.steps import add_noise, clip_at_server
+from fedvisage.federation.protections.dp import add_noise
+from fedvisage.federation.protections.steps import clip_at_server
 from fedvisage.federation.record.attendance import NO_QUORUM
 from fedvisage.federation.record.releases import Releases
 from fedvisage.federation.secure.calls import layout_of, threshold_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -42,7 +42,7 @@ from fedvisage.federation.wire.message import (
     tensors_of,
     under,
 )
-from fedvisage.federation.wire.precision import narrow_message, weights_in, widen_message
+from fedvisage.federation.wire.precision import narrow_message, widen_message
 from fedvisage.federation.wire.schema import RefusedMessage, Schema, check, schema_of
 from fedvisage.nn.batchnorm import hold_statistics
 from fedvisage.nn.compute import Compute, compile_blocks
@@ -253,11 +253,11 @@ class SiteWorker:
             copied = order.call not in self.workspace.about_finished
             message = {name: value.to(device, copy=copied) for name, value in order.message.items()}
             if schema.narrow:
-                message = widen_message(message, weights_in(message))
+                message = widen_message(message)
             reply = self.workspace.calls[order.call].run(site, message)
         reply = {name: plain(value) for name, value in reply.items()}
         if schema.narrow:
-            reply = narrow_message(reply, weights_in(reply), lambda name: torch_rng(seed, *purpose, "wire", name))
+            reply = narrow_message(reply, lambda name: torch_rng(seed, *purpose, "wire", name))
         check(reply, schema)
         return reply
 
@@ -273,11 +273,10 @@ class LocalTransport:
     uncommitted: Mapping[str, str] = MappingProxyType({})
     """Always empty: a commit that fails ends a simulation."""
 
-    def __init__(self, site_workers: Sequence[SiteWorker], tap: Callable[[str, Message], None] | None = None) -> None:
-        """Take the sites; ``tap`` receives every message that leaves a site, like a recorder on the wire."""
+    def __init__(self, site_workers: Sequence[SiteWorker]) -> None:
+        """Take the sites."""
         self.site_workers = {worker.name: worker for worker in sorted(site_workers, key=lambda worker: worker.name)}
         self.names = tuple(self.site_workers)
-        self.tap = tap
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
         """Execute the orders, in sorted order of sites."""
@@ -286,10 +285,8 @@ class LocalTransport:
                 message = self.site_workers[name].execute(orders[name])
             except (BudgetSpent, TrainingFailed, RefusedMessage, OSError) as error:
                 yield Reply(name, None, str(error), orders[name].ticket, spent=isinstance(error, BudgetSpent))
-                continue
-            if self.tap is not None:
-                self.tap(name, message)
-            yield Reply(name, message, ticket=orders[name].ticket)
+            else:
+                yield Reply(name, message, ticket=orders[name].ticket)
 
     def commit(self, generation: int) -> dict[str, int]:
         """Commit every site."""

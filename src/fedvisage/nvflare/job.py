@@ -221,8 +221,10 @@ def weights_at_server(recipe: Recipe, own: Mapping[str, str]) -> dict[str, Path]
 
 def weights_at_site(own: Mapping[str, str]) -> dict[str, Path]:
     """Return a machine's file of weights by its digest: sites need it for weights that are never sent."""
-    path = Path(own["weights"]) if "weights" in own else None
-    return {} if path is None else {_digest(path, str(path)): path}
+    if "weights" not in own:
+        return {}
+    path = Path(own["weights"])
+    return {_digest(path, str(path)): path}
 
 
 def _digest(path: Path, place: str) -> str:

@@ -229,14 +229,10 @@ def new_charges(written: Sequence[Charge], wanted: Sequence[Charge], total: Budg
     fresh = tuple(charge for charge in wanted if charge.release not in charged)
     cost = joint_cost([*written, *fresh], total.delta)
     slack = 1 + 1e-9  # ten tenths must not exceed the total by rounding
-    if count == "tight":
-        is_within = cost.tight_epsilon <= total.epsilon * slack
-    else:
-        is_within = cost.epsilon <= total.epsilon * slack and cost.delta <= total.delta * slack
-    if fresh and not is_within:
-        figure = (cost.epsilon, cost.delta) if count == "sum" else (cost.tight_epsilon, cost.at_delta)
+    epsilon, delta = (cost.epsilon, cost.delta) if count == "sum" else (cost.tight_epsilon, cost.at_delta)
+    if fresh and not (epsilon <= total.epsilon * slack and delta <= total.delta * slack):
         raise BudgetSpent(
-            f"{fresh[0].release}: would raise the cost to ε {figure[0]:.4g} at δ {figure[1]:.3g}, and the budget "
+            f"{fresh[0].release}: would raise the cost to ε {epsilon:.4g} at δ {delta:.3g}, and the budget "
             f"of the run is ε {total.epsilon:.4g} at δ {total.delta:.3g}; nothing was released"
         )
     return fresh

@@ -118,24 +118,22 @@ def most_visits(recipe: Recipe) -> tuple[int, ...]:
     return tuple(most)
 
 
-def release_mean(
-    mean: Message,
-    lent: Mapping[str, Tensor],
-    count: int,
-    recipe: Recipe,
-    plan: NoisePlan,
-    round_number: int,
-    log: Releases,
+def add_noise(
+    mean: Message, present: Callable[[], Message], count: int, recipe: Recipe, round_number: int, log: Releases | None
 ) -> Message:
-    """Return a round's mean with noise: charged, drawn and stored once, before any site sees it.
+    """Return a round's mean of ``count`` clipped uploads with noise, if the recipe requests it.
 
-    A killed run returns to a checkpoint and then uses the same noise, because sites may have seen the first release.
-    Values that no checkpoint can reach again are dropped; the log of charges is kept.
+    The noise is charged, drawn and stored once, before any site sees the mean. A killed run returns to a checkpoint and
+    then uses the same noise, because sites may have seen the first release. Values that no checkpoint can reach again
+    are dropped; the log of charges is kept. ``present`` returns the server's current weights.
     """
-    assert recipe.federation.dp is not None
+    plan, dp = plan_of(recipe), recipe.federation.dp
+    if plan is None or dp is None:
+        return mean
+    assert log is not None, "a server without a disk releases nothing"
     generator = torch_rng(recipe.runtime.seed, "server", round_number, "noise")
-    draws = SystemDraws() if recipe.federation.dp.entropy == "system" else DerivedDraws(generator)
-    name = f"round {round_number}"
+    draws = SystemDraws() if dp.entropy == "system" else DerivedDraws(generator)
+    name, lent = f"round {round_number}", present()
     noised = log.release(
         name, lambda source: noisy_mean(mean, lent, count, plan, source), [plan.charge(name)], plan.allowance(), draws
     )

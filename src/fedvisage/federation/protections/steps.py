@@ -22,9 +22,8 @@ from fedvisage.base.errors import UserError
 from fedvisage.data.batches import View
 from fedvisage.federation.method import Call
 from fedvisage.federation.protections.combine import cast, clip_update, norm_of_update
-from fedvisage.federation.protections.dp import plan_of, release_mean
 from fedvisage.federation.protections.dpsgd import release_weights
-from fedvisage.federation.record.releases import Releases, StatedCost, stated_cost
+from fedvisage.federation.record.releases import StatedCost, stated_cost
 from fedvisage.federation.secure import protocol
 from fedvisage.federation.secure.calls import with_secure_sum
 from fedvisage.federation.site import Site
@@ -163,7 +162,8 @@ def mask_upload(calls: Calls, recipe: Recipe, net: nn.ModuleDict) -> Calls:
     return with_secure_sum(calls, schema_of(calls[SUMMED].uploads, recipe, net), recipe)
 
 
-# The server's steps. :meth:`fedvisage.federation.server.Server.reduce` combines the uploads between the last two.
+# The server's steps. :meth:`fedvisage.federation.server.Server.reduce` combines the uploads between the last two; the
+# last one, :func:`fedvisage.federation.protections.dp.add_noise`, is in the module of the noise.
 
 
 def admit(message: Message, schema: Schema, recipe: Recipe) -> StatedCost | None:
@@ -186,17 +186,3 @@ def _fixed_bound(federation: Federation) -> float | None:
     if federation.dp is not None:
         return federation.dp.clip
     return federation.combine.bound if federation.combine.rule == "norm-clip" else None
-
-
-def add_noise(
-    mean: Message, present: Callable[[], Message], count: int, recipe: Recipe, number: int, releases: Releases | None
-) -> Message:
-    """Add Gaussian noise to a round's mean of ``count`` clipped uploads, if the recipe requests it.
-
-    The noise is charged and stored before any site sees the result. ``present`` returns the server's current weights.
-    """
-    plan = plan_of(recipe)
-    if plan is None:
-        return mean
-    assert releases is not None, "a server without a disk releases nothing"
-    return release_mean(mean, present(), count, recipe, plan, number, releases)

@@ -82,12 +82,8 @@ def attendance_of(rows: Iterable[Mapping[str, Any]]) -> Attendance:
     lost = []
     for row in rows:
         number = int(row["round"])
-        if "counted" in row:
-            names = row["counted"]
-        else:  # lines of an earlier version list replies and failures
-            failed = row.get("failed") or {}
-            names = sorted(set(row.get("replied") or ()) - failed.keys())
-            names = None if NO_QUORUM in failed or (failed and not names) else names
+        # Lines of an earlier version only list replies and failures.
+        names = row.get("counted", counted_sites(row.get("replied") or (), row.get("failed") or {}))
         for name in row.get("uncommitted") or ():
             uncommitted.setdefault(name, []).append(number)
         if names is None:
@@ -101,6 +97,12 @@ def attendance_of(rows: Iterable[Mapping[str, Any]]) -> Attendance:
         {name: tuple(rounds[name]) for name in sorted(rounds)} for rounds in (missed, uncommitted)
     )
     return Attendance(counted, missed_rounds, tuple(lost), uncommitted_rounds)
+
+
+def counted_sites(replied: Iterable[str], failed: Mapping[str, str]) -> list[str] | None:
+    """Return the sites whose replies a round counts, sorted; None if it has nothing to combine."""
+    names = sorted(set(replied) - failed.keys())
+    return None if NO_QUORUM in failed or (failed and not names) else names
 
 
 def failures_of(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -164,13 +164,6 @@ class Releases:
         with self._lock_charges() as file:
             return self._read_value(name, self._read(file))
 
-    def charges(self) -> tuple[Charge, ...]:
-        """Return all charges."""
-        if not (self.directory / CHARGES).exists():
-            return ()
-        with self._lock_charges() as file:
-            return tuple(self._read(file))
-
     @property
     def value_files(self) -> frozenset[str]:
         """Return the names of the files of stored values."""

@@ -71,16 +71,18 @@ def weights_in(message: Mapping[str, Tensor]) -> set[str]:
     return {name for name in message if "." in name and name.partition(".")[0] not in message}
 
 
-def narrow_message(message: Message, names: set[str], generator: Callable[[str], Generator]) -> Message:
-    """Return a message with the float32 tensors of these names as bf16, each with its own stream."""
+def narrow_message(message: Message, generator: Callable[[str], Generator]) -> Message:
+    """Return a message with the float32 weights as bf16, each with its own stream."""
+    names = weights_in(message)
     return {
         name: to_bf16(value, generator(name)) if name in names and value.dtype == torch.float32 else value
         for name, value in message.items()
     }
 
 
-def widen_message(message: Message, names: set[str]) -> Message:
-    """Return a message with the tensors of these names in the types of networks."""
+def widen_message(message: Message) -> Message:
+    """Return a message with the weights in the types of networks."""
+    names = weights_in(message)
     return {name: value.to(wide_type(value.dtype)) if name in names else value for name, value in message.items()}
 
 
