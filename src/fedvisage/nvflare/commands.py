@@ -17,7 +17,6 @@ from fedvisage.nvflare.job import check_travels, open_at_operator, without_local
 from fedvisage.nvflare.joining import read_request
 from fedvisage.nvflare.kits import open_kit
 from fedvisage.nvflare.membership import Changes, provision
-from fedvisage.nvflare.operator import PATIENCE
 from fedvisage.nvflare.owner.statement import digest_of_recipe, write_second_signature
 from fedvisage.nvflare.rehearsal import train_in_rehearsal
 from fedvisage.recipe import Recipe, tree_of
@@ -34,8 +33,8 @@ def run_over_nvflare(
     *,
     kit: Path | None,
     wait: float,
-    patience: float = PATIENCE,
-    cosigned: Path | None = None,
+    patience: float,
+    cosigned: Path | None,
 ) -> Metrics:
     """Run a recipe with the federation of a kit, or without a kit rehearse it on this machine."""
     check_travels(request.recipe)
@@ -69,8 +68,8 @@ def provision_from_file(
     directory: Path,
     revoke: Iterable[str],
     renew: Iterable[str],
-    sign: Sequence[Path] = (),
-    fingerprints: Sequence[str] = (),
+    sign: Sequence[Path],
+    fingerprints: Sequence[str],
 ) -> Changes:
     """Make the missing kits and updates of the federation in a file, and return them."""
     if len(sign) != len(fingerprints):

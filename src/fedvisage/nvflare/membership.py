@@ -376,7 +376,12 @@ def _write_kits(
         authority.name, "", props={"api_version": 3}, serialized_root_cert=root, root_private_key=authority.key
     )
     for name, member in {authority.host: server, **members}.items():  # every kit names the server
-        project.add_participant(participant_from_dict(_entry(name, member, authority.port)))
+        entry: dict[str, Any] = {"type": TYPES[member.kind], "name": name, "org": member.organisation}
+        if member.kind == "server":
+            entry["fed_learn_port"] = authority.port
+        elif member.kind in ROLES:
+            entry["role"] = ROLES[member.kind]
+        project.add_participant(participant_from_dict(entry))
     builders = [
         WorkspaceBuilder(["master_template.yml"]),
         StaticFileBuilder(config_folder="config", scheme="grpc"),
@@ -390,14 +395,6 @@ def _write_kits(
     if not written:
         raise RunFailed(f"{authority.directory}: NVFlare could not make the kits: {output.getvalue().strip()}")
     return written[-1]
-
-
-def _entry(name: str, member: FederationMember, port: int) -> dict[str, Any]:
-    """Return a member as NVFlare's project describes it."""
-    entry = {"type": TYPES[member.kind], "name": name, "org": member.organisation}
-    if member.kind == "server":
-        return entry | {"fed_learn_port": port}
-    return entry | {"role": ROLES[member.kind]} if member.kind in ROLES else entry
 
 
 def _finish(kit: Path, name: str, member: FederationMember, authority: Authority) -> None:

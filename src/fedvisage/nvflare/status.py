@@ -172,8 +172,11 @@ class Status:
 def query_status(session: Session, ask: Ask = ask, admitted: Admitted | None = None) -> Status:
     """Ask the server, which answered our request for admission, and the program of each run."""
     admitted = admitted or Admitted()
-    now, clients = time.time() + admitted.clock, session.get_connected_client_list()
-    sites = [_site(client.name, float(client.last_connect_time or 0), now) for client in clients]
+    now, sites = time.time() + admitted.clock, list[SiteStatus]()
+    for client in session.get_connected_client_list():
+        seen = float(client.last_connect_time or 0)  # on the server's clock
+        when, ago = datetime.fromtimestamp(seen, UTC).isoformat(timespec="seconds"), max(0.0, now - seen)
+        sites.append(SiteStatus(plain_line(client.name, LETTERS), when, round(ago, 1), ago >= RECENT))
     runs = [_run(session, run, ask) for run in _runs(session, admitted) if run.state in ("waiting", "running", "lost")]
     return Status(tuple(sorted(sites, key=lambda site: site.name)), tuple(runs))
 
@@ -191,12 +194,6 @@ def _run(session: Session, described: ServerRun, ask: Ask) -> RunStatus:
     without = tuple(plain_line(str(site), LETTERS) for site in last["asked"] if site not in last["replied"])
     up, down = (sum(int(row[key]) for row in rows) for key in ("bytes_up", "bytes_down"))
     return RunStatus(name, int(last["round"]), int(progress["of"]), without, up, down, job=number)
-
-
-def _site(name: str, seen: float, now: float) -> SiteStatus:
-    """Describe a site by the time of its last contact, on the server's clock."""
-    when, ago = datetime.fromtimestamp(seen, UTC).isoformat(timespec="seconds"), max(0.0, now - seen)
-    return SiteStatus(plain_line(name, LETTERS), when, round(ago, 1), ago >= RECENT)
 
 
 def metrics_of(status: Status) -> str:

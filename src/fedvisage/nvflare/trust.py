@@ -83,9 +83,7 @@ class KitTrust(RunMemory):
             raise RefusedMessage(FIELD, f"the key of site {site} is not the one that this site's rule members pins")
 
 
-def trust_of(
-    kit: Path, own: Mapping[str, str], job: Job, trained: View, cache: Path, pins: Mapping[str, str] | None = None
-) -> Trust:
+def trust_of(kit: Path, own: Mapping[str, str], job: Job, trained: View, cache: Path, pins: Mapping[str, str]) -> Trust:
     """Return a site's trust for a job."""
     allowed = [frozenset(roster.split(",")) for roster in own.get(ROSTERS, "").split()]
     credentials, memory = credentials_in(kit, at_server=False), Path(own["state"]) / MEMORY

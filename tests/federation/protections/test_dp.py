@@ -87,8 +87,8 @@ def test_noise_for_a_budget_agrees_with_another_accountant(epsilon: float, round
     assert plan is not None
     one = privacy_loss_distribution.from_gaussian_mechanism(plan.multiplier, value_discretization_interval=1e-4)
     assert one.self_compose(rounds).get_epsilon_for_delta(1e-5) == pytest.approx(epsilon, rel=0.01)
-    assert plan.figures(rounds, "system")["epsilon"] == pytest.approx(epsilon, rel=1e-4)
-    assert plan.figures(0, "system")["epsilon"] == 0
+    assert plan.figures(rounds)["epsilon"] == pytest.approx(epsilon, rel=1e-4)
+    assert plan.figures(0)["epsilon"] == 0
 
 
 def test_site_pays_only_for_rounds_in_which_it_is_sampled(sets: Sets) -> None:
@@ -97,7 +97,7 @@ def test_site_pays_only_for_rounds_in_which_it_is_sampled(sets: Sets) -> None:
     assert plan is not None
     assert list(plan.paid) == sorted(plan.paid)
     assert 3 <= plan.paid[-1] < 9
-    assert plan.figures(9, "system")["releases"] == plan.paid[-1]
+    assert plan.figures(9)["releases"] == plan.paid[-1]
 
 
 def test_metrics_and_ledger_contain_figures_and_guarantee(baseline: Path) -> None:

@@ -52,6 +52,8 @@ class NoisePlan:
     delta: float
     paid: tuple[int, ...]
     """For each round, the number of releases so far of the site selected most often."""
+    entropy: str
+    """Source of the noise: ``system``, or ``derived`` from the run's seed."""
 
     @property
     def sigma(self) -> float:
@@ -69,7 +71,7 @@ class NoisePlan:
         epsilon = tight_epsilon([self.charge("all rounds", len(self.paid))], self.delta)
         return Allowance(Budget(epsilon * (1 + 1e-6), self.delta), "tight")
 
-    def figures(self, rounds: int, entropy: str) -> dict[str, Any]:
+    def figures(self, rounds: int) -> dict[str, Any]:
         """Return the cost of ``rounds`` rounds, for ``metrics.json``."""
         times = self.paid[rounds - 1] if rounds else 0
         tight = tight_epsilon([self.charge("so far", times)], self.delta) if times else 0.0
@@ -80,16 +82,16 @@ class NoisePlan:
             "at_delta": self.delta,
             "site": "each",
             "relation": ["site"],
-            "noise": entropy,
+            "noise": self.entropy,
             "noise_multiplier": self.multiplier,
             "clip": self.clip,
             "releases": times,
         }
 
-    def guarantee(self, rounds: int, entropy: str) -> str:
+    def guarantee(self, rounds: int) -> str:
         """Return the ledger's text about weights to which ``rounds`` rounds contributed."""
-        figures = self.figures(rounds, entropy)
-        source = "" if entropy == "system" else "; noise from the run's seed, which protects nobody"
+        figures = self.figures(rounds)
+        source = "" if self.entropy == "system" else "; noise from the run's seed, which protects nobody"
         return (
             f"site level, gaussian × {figures['releases']}, σ {self.sigma:.4g}, Δ {self.clip:.4g}: "
             f"ε {figures['epsilon']:.4g} at δ {self.delta:.3g}{source}"
@@ -106,7 +108,7 @@ def plan_of(recipe: Recipe) -> NoisePlan | None:
     if multiplier is None:
         assert dp.epsilon is not None
         multiplier = math.sqrt(paid[-1]) * standard_deviation(Budget(dp.epsilon, dp.delta), 1.0)
-    return NoisePlan(dp.clip, multiplier, dp.delta, paid)
+    return NoisePlan(dp.clip, multiplier, dp.delta, paid, dp.entropy)
 
 
 def most_visits(recipe: Recipe) -> tuple[int, ...]:
@@ -127,12 +129,12 @@ def add_noise(
     then uses the same noise, because sites may have seen the first release. Values that no checkpoint can reach again
     are dropped; the log of charges is kept. ``present`` returns the server's current weights.
     """
-    plan, dp = plan_of(recipe), recipe.federation.dp
-    if plan is None or dp is None:
+    plan = plan_of(recipe)
+    if plan is None:
         return mean
     assert log is not None, "a server without a disk releases nothing"
     generator = torch_rng(recipe.runtime.seed, "server", round_number, "noise")
-    draws = SystemDraws() if dp.entropy == "system" else DerivedDraws(generator)
+    draws = SystemDraws() if plan.entropy == "system" else DerivedDraws(generator)
     name, lent = f"round {round_number}", present()
     noised = log.release(
         name, lambda source: noisy_mean(mean, lent, count, plan, source), [plan.charge(name)], plan.allowance(), draws
@@ -228,33 +230,32 @@ def _joint_cost(charges: tuple[Charge, ...], delta: float) -> JointCost:
 
 def account_of(recipe: Recipe, method: Method) -> Account | None:
     """Return the account of a recipe with noise on the models of a method whose sites also release values, or None."""
-    plan, dp, budget = plan_of(recipe), recipe.federation.dp, recipe.privacy
-    release_costs = method.release_costs
-    if plan is None or dp is None or release_costs is None:
+    plan, budget, release_costs = plan_of(recipe), recipe.privacy, method.release_costs
+    if plan is None or release_costs is None:
         return None
     if budget.delta is None:
         raise UserError("recipe.privacy", "does not set a budget; give epsilon and delta for all releases of the run")
-    entropy = "derived" if "derived" in (dp.entropy, budget.noise) else "system"
+    entropy = "derived" if "derived" in (plan.entropy, budget.noise) else "system"
     return Account(plan, lambda times: release_costs(recipe, times), plan.delta + budget.delta, entropy)
 
 
 def promise_of(recipe: Recipe, method: Method) -> Callable[[int], str]:
     """Return the guarantee for weights as a function of the rounds; without noise on them it is empty."""
-    plan, dp, account = plan_of(recipe), recipe.federation.dp, account_of(recipe, method)
+    plan, account = plan_of(recipe), account_of(recipe, method)
 
     def promise(rounds: int) -> str:
-        if plan is None or dp is None or not rounds:
+        if plan is None or not rounds:
             return ""
         together = [account.guarantee(rounds)] if account is not None else []
-        return "; ".join([plan.guarantee(rounds, dp.entropy), *together])
+        return "; ".join([plan.guarantee(rounds), *together])
 
     return promise
 
 
 def figures_of(recipe: Recipe, method: Method, rounds: int, costs: dict[str, Any]) -> dict[str, Any]:
     """Return the privacy section of ``metrics.json``; ``costs`` is the cost of the site that released most."""
-    plan, dp, account = plan_of(recipe), recipe.federation.dp, account_of(recipe, method)
-    if plan is None or dp is None:
+    plan, account = plan_of(recipe), account_of(recipe, method)
+    if plan is None:
         return costs
-    models = plan.figures(rounds, dp.entropy)
+    models = plan.figures(rounds)
     return models if account is None else account.figures(rounds) | {"models": models, "releases": costs}

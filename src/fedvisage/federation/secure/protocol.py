@@ -144,14 +144,16 @@ def derive_key(private: bytes, public: bytes, purpose: bytes) -> bytes:
 
 def add_stream(total: Words, key: bytes, *, subtract: bool = False) -> None:
     """Add a key's stream of integers to an array in place, modulo 2^64, or subtract it."""
-    start = 0
-    for stretch in _stream(key, len(total)):
-        part = total[start : start + len(stretch)]
+    encryptor = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
+    zeros, drawn = memoryview(bytes(8 * STRETCH)), memoryview(bytearray(8 * STRETCH))
+    for start in range(0, len(total), STRETCH):
+        part = total[start : start + STRETCH]
+        encryptor.update_into(zeros[: part.nbytes], drawn[: part.nbytes])
+        stretch = np.frombuffer(drawn[: part.nbytes], dtype="<u8")
         if subtract:
             np.subtract(part, stretch, out=part)
         else:
             np.add(part, stretch, out=part)
-        start += len(stretch)
 
 
 def open_envelope(key: bytes, envelope: bytes) -> bytes | None:
@@ -160,16 +162,6 @@ def open_envelope(key: bytes, envelope: bytes) -> bytes | None:
         return ChaCha20Poly1305(key).decrypt(bytes(12), envelope, None)
     except InvalidTag:
         return None
-
-
-def _stream(key: bytes, count: int) -> Iterator[Words]:
-    """Yield a key's integers in stretches; each stretch is valid until the next one."""
-    encryptor = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
-    zeros, drawn = memoryview(bytes(8 * STRETCH)), memoryview(bytearray(8 * STRETCH))
-    for start in range(0, count, STRETCH):
-        size = 8 * min(STRETCH, count - start)
-        encryptor.update_into(zeros[:size], drawn[:size])
-        yield np.frombuffer(drawn[:size], dtype="<u8").astype(np.uint64, copy=False)
 
 
 # Shamir's secret sharing: any t of n shares give the secret, and fewer shares contain no information about it.
