@@ -41,10 +41,10 @@ class RoundRecord:
         """Return the sites whose replies count so far; None if the round has nothing to combine."""
         return counted_sites(self.replied, self.failed)
 
-    def reasons(self, most: int = 3) -> str:
-        """Return the failures of the first sites, for a message that ends the run."""
+    def reasons(self) -> str:
+        """Return the failures of the first three sites, for a message that ends the run."""
         failures = [f"{name}: {reason}" for name, reason in sorted(self.failed.items())]
-        return f" ({'; '.join(failures[:most])}{'; …' if len(failures) > most else ''})" if failures else ""
+        return f" ({'; '.join(failures[:3])}{'; …' if len(failures) > 3 else ''})" if failures else ""
 
 
 class Exchange:

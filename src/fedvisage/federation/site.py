@@ -217,14 +217,13 @@ class Site:
         purposes = (purpose,) if purpose else ()
         local = self.recipe.training.local if epochs is None else Local(epochs=epochs)
 
-        def make(key: tuple[int, Positions]) -> Batch:
-            return self._read(view, key[1], *purposes, self.round, key[0])
+        def read(step: tuple[int, Positions, int]) -> Batch:
+            number, positions, _ = step
+            return self._read(view, positions, *purposes, self.round, number)
 
-        progress_steps, read_steps = itertools.tee(self._order_batches(view, local, purposes))
-        batches = prefetch(
-            ((number, positions) for number, positions, _ in read_steps), make, Batch.tensors, self.compute.prefetcher
-        )
-        for number, _, total in progress_steps:
+        steps = list(self._order_batches(view, local, purposes))
+        batches = prefetch(steps, read, Batch.tensors, self.compute.prefetcher)
+        for number, _, total in steps:
             self.on_batch(self.name, number, total)
             yield next(batches)
 

@@ -138,9 +138,10 @@ class Admission:
         """
         dates = dict(self._refused)
         for entry in self._list or ():
-            for extension in (extension for extension in entry.extensions if extension.oid == NAMED):
-                name = plain_line(extension.value.value[2:].decode(errors="replace"), LETTERS)
-                dates[name] = f"{entry.revocation_date_utc:%Y-%m-%d}"
+            for extension in entry.extensions:
+                if extension.oid == NAMED:
+                    name = plain_line(extension.value.value[2:].decode(errors="replace"), LETTERS)
+                    dates[name] = f"{entry.revocation_date_utc:%Y-%m-%d}"
         serials = {entry.serial_number for entry in self._list or ()}
         return {name: date for name, date in dates.items() if self._entered.get(name) in (None, *serials)}
 

@@ -84,9 +84,11 @@ def serve_metrics(address: str | None, kit: Path, kind: Kind, state: Path | None
     if not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 1 << 16:
         raise UserError("--metrics", f"{address!r} is neither PORT nor HOST:PORT, such as 9464")
     opened, headers = open_kit(kit, kind), {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-    families: Callable[[], Iterator[Family]] = SiteMetrics(opened, state_directory(opened, state)).families
+    families: Callable[[], Iterator[Family]]
     if kind == "server":
         families = partial(server_families, opened, runs_directory(opened, state), {})
+    else:
+        families = SiteMetrics(opened, state_directory(opened, state)).families
 
     def content() -> bytes:
         return text_of(families()).encode()

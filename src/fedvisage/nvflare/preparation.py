@@ -166,9 +166,10 @@ def _check_set(entry: str) -> None:
 
 def as_setting(rosters: Sequence[str]) -> str:
     """Return rosters as a setting of a machine, or refuse what is neither a list of sites nor ``plain``."""
-    for roster in (roster for roster in rosters if roster != PLAIN):
+    for roster in rosters:
         names = roster.split(",")
-        if len(set(names)) < max(2, len(names)) or not all(SITE_NAME.fullmatch(name) for name in names):
+        is_list = len(set(names)) >= max(2, len(names)) and all(SITE_NAME.fullmatch(name) for name in names)
+        if not is_list and roster != PLAIN:
             raise UserError(
                 ALLOW, f"{roster!r} is not a list of two or more sites; write their names as A,B,C, or {PLAIN}"
             )

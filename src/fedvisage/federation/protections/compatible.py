@@ -21,8 +21,9 @@ def check_protection(recipe: Recipe, method: Method) -> None:
         "poisoned": federation.poisoned is not None,
     }
     # Protections of uploads need a method that averages; noise may also have its own account with the method.
-    for key in (key for key, is_requested in requested.items() if is_requested):
-        if not ("one_mean" in method.supports or (key == "dp" and method.release_costs is not None)):
+    for key, is_requested in requested.items():
+        is_possible = "one_mean" in method.supports or (key == "dp" and method.release_costs is not None)
+        if is_requested and not is_possible:
             raise UserError(
                 f"recipe.federation.{key}",
                 f"requires a method that averages all uploads, and {method.name} does not; leave it out, or use an "

@@ -98,7 +98,9 @@ class RunMemory:
         Without secure sums in training, a run has a sum only before it, and ``in_sum`` is false for the training.
         """
         needed = self._roster if self._settings else [PLAIN]
-        for path, record in self._related() if frozenset(needed) not in self._allowed else ():
+        if frozenset(needed) in self._allowed:
+            return
+        for path, record in self._related():
             if (reason := self._conflict(path, record, in_sum)) is not None:
                 raise RefusedMessage(FIELD, reason + _or_allow(",".join(needed)))
 
