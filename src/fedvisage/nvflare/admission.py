@@ -345,7 +345,7 @@ def listen_with_admission(admission: Admission, settings: Mapping[str, str]) -> 
 
 
 def _admit(context: Any) -> tuple[x509.Certificate, Admission]:
-    """Return a caller's certificate and what it is admitted to, or abort the call, which raises."""
+    """Return a caller's certificate and this server's admission, or abort the call, which raises."""
     admission = AdmissionListener.admission
     assert admission is not None
     pem = context.auth_context().get("x509_pem_cert")
