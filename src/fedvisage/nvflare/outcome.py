@@ -181,10 +181,11 @@ def fetch_result(downloaded: Path, out: Path) -> bool:
     if not outcomes:
         return False
     place, note = outcomes[0].parent, _read_json(outcomes[0])
-    if note["how"] == "refused":
-        raise UserError(str(note["place"]), str(note["message"]))
-    if note["how"] == "failed":
-        raise RunFailed(f"at the server: {note['message']}")
+    how, where, message = note["how"], str(note["place"]), str(note["message"])
+    if how == "refused":
+        raise UserError(where, message)
+    if how == "failed":
+        raise RunFailed(f"at the server: {message}")
     for name in FILES:
         write_atomically(out / name, (place / name).read_bytes())
     return True
