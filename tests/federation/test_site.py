@@ -60,6 +60,12 @@ def test_plain_batches_are_the_stored_images_in_order_without_augmentation(site:
     assert torch.equal(torch.cat([batch.labels for batch in batches]), stored.labels)
 
 
+@pytest.mark.parametrize("local", [{"epochs": 1}, {"batches": 2}])
+def test_a_single_image_gives_no_batch(site: Make, local: dict[str, int]) -> None:
+    alone = site(1, training__local=local)
+    assert list(alone.batches_of(alone.data.subset(np.array([0])))) == []
+
+
 def test_shuffling_differs_by_site_epoch_and_seed(site: Make) -> None:
     epoch = {"training__local": {"epochs": 1}}
     sites = [site(1, **epoch), site(2, **epoch), site(1, runtime__seed=1, **epoch)]

@@ -217,13 +217,14 @@ class Site:
         purposes = (purpose,) if purpose else ()
         local = self.recipe.training.local if epochs is None else Local(epochs=epochs)
 
-        def read(step: tuple[int, Positions, int]) -> Batch:
-            number, positions, _ = step
-            return self._read(view, positions, *purposes, self.round, number)
+        def make(key: tuple[int, Positions]) -> Batch:
+            return self._read(view, key[1], *purposes, self.round, key[0])
 
-        steps = list(self._order_batches(view, local, purposes))
-        batches = prefetch(steps, read, Batch.tensors, self.compute.prefetcher)
-        for number, _, total in steps:
+        progress_steps, read_steps = itertools.tee(self._order_batches(view, local, purposes))
+        batches = prefetch(
+            ((number, positions) for number, positions, _ in read_steps), make, Batch.tensors, self.compute.prefetcher
+        )
+        for number, _, total in progress_steps:
             self.on_batch(self.name, number, total)
             yield next(batches)
 
@@ -237,6 +238,8 @@ class Site:
                 return
             rng = numpy_rng(self.recipe.runtime.seed, self.name, "order", *purposes, self.round, epoch)
             ordered = epoch_batches(view, rng, size=self.recipe.training.batch.of(self.name), sampling="shuffled")
+            if not ordered:  # a single image is no batch
+                return
             for positions in ordered:
                 if number == local.batches:
                     return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -48,7 +48,8 @@ class Terminal:
     def leave(self, code: int) -> NoReturn:
         """End this process with all its descendants."""
         for child in psutil.Process().children(recursive=True):
-            child.kill()
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
         os._exit(code)
 
 
