@@ -179,7 +179,9 @@ def test_gated_model_is_exported_with_its_adapted_weights(
     outcome = adapt_and_export(open_model(pad_run), out, str(sets["A"]), cache=tmp_path / "cache")
     description = Exported.open(out).description
     assert description.adapted is not None
-    assert (description.adapted.how, description.adapted.images) == ("gated", outcome.images)
+    images = len(PreparedSet.open(sets["A"]))
+    assert (description.adapted.how, description.adapted.images) == ("gated", images)
+    assert outcome.lines()[0] == f"adapted to {images} images, without labels"
     before, after = load_file(pad_run / "model.safetensors"), load_file(out / "model.safetensors")
     assert any(not torch.equal(value, before[name]) for name, value in after.items())
     assert "adapted" in (out / "README.md").read_text()

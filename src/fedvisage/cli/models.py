@@ -446,7 +446,7 @@ def adapt_model(
         from fedvisage.tasks.finished_model import open_model
 
         adapted = adapt_and_export(open_model(model), out, data, member=member, cache=cache, say=reporter)
-    note(*adapted.written.notices)
+    note(*adapted.notices)
     say(*adapted.lines())
 
 

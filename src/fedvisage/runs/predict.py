@@ -87,14 +87,7 @@ def predict(
         raise UserError(
             "--against", "this model recognises people: name an image or a folder of images to compare with"
         )
-    weights, thresholds = model.saved.finished, model.saved.thresholds
-    if model.scorer.method.members == "each":
-        members = members_of(weights)
-        if member not in members:
-            raise UserError("--member", f"this run has one model per site; choose one of {', '.join(sorted(members))}")
-        weights = members[member]
-    elif member:
-        raise UserError("--member", "this run has one model; leave --member out")
+    weights, thresholds = weights_of(model, member), model.saved.thresholds
     if member not in thresholds:
         raise UserError(
             "threshold", "the model was evaluated with target-eer, an oracle; it has no threshold to predict with"
@@ -105,6 +98,15 @@ def predict(
     score = score_with(model.scorer, weights)
     notes = (RENDERED_ONLY,) if are_all_rendered(model.saved.crops) else ()
     return score_pictures(pictures, find_face, lambda crops: score(list(crops[0])), thresholds[member], steps, notes)
+
+
+def weights_of(model: FinishedModel, member: str) -> Message:
+    """Return the weights of the run's only model, or of the model of a site."""
+    models = separate_models(model.scorer.method, model.saved.finished)
+    if member not in models:
+        per_site = f"this run has one model per site; choose one of {', '.join(sorted(models))}"
+        raise UserError("--member", "this run has one model; leave --member out" if "" in models else per_site)
+    return models[member]
 
 
 def score_with(scorer: Scorer, finished: Message) -> Callable[[Sequence[Image]], Logits]:

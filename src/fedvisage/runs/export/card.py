@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from fedvisage.base.extensions import missing_extra
 from fedvisage.data.crops import are_all_rendered
@@ -39,10 +38,15 @@ _SIMULATED = (
 def card(model: FinishedModel, config: Config, figures: Metrics, notices: Sequence[str]) -> str:
     """Return the card in the format of a model hub: metadata, then text. The function makes no network requests."""
     try:
-        from huggingface_hub import ModelCardData
+        from huggingface_hub import EvalResult, ModelCardData
     except ImportError:
         raise missing_extra("export", "huggingface_hub") from None
     description = config.float32.description
+    target, results = str(figures.get("target") or "target"), []
+    for name in _MEASURED if model.task == "pad" else ():
+        if (value := figures.number(name)) is not None:
+            task_name = "presentation attack detection"
+            results.append(EvalResult("image-classification", "private", target, name, value, task_name=task_name))
     data = ModelCardData(
         library_name="fedvisage",
         pipeline_tag="image-classification" if description.task == "pad" else "image-feature-extraction",
@@ -51,7 +55,7 @@ def card(model: FinishedModel, config: Config, figures: Metrics, notices: Sequen
             *(PAD_TAGS if description.task == "pad" else ("face-recognition",)),
         ],
         model_name=f"{model.setup.method.title} ({description.task})",
-        eval_results=_results(model, figures),
+        eval_results=results or None,
     )
     return f"---\n{data.to_yaml()}\n---\n\n{_text(model, config, notices)}"
 
@@ -61,20 +65,6 @@ def write_card(path: Path, text: str) -> None:
     from huggingface_hub import ModelCard
 
     ModelCard(text).save(path)
-
-
-def _results(model: FinishedModel, figures: Metrics) -> list[Any] | None:
-    from huggingface_hub import EvalResult
-
-    if model.task != "pad":
-        return None
-    target = str(figures.get("target") or "target")
-    results = [
-        EvalResult("image-classification", "private", target, name, value, task_name="presentation attack detection")
-        for name in _MEASURED
-        if (value := figures.number(name)) is not None
-    ]
-    return results or None
 
 
 def _text(model: FinishedModel, config: Config, notices: Sequence[str]) -> str:

@@ -70,6 +70,7 @@ from fedvisage.runs.export.quantised import (
     to_compare,
     view_of,
 )
+from fedvisage.runs.predict import weights_of
 from fedvisage.tasks.finished_model import FinishedModel
 from fedvisage.tasks.pad.adaptation import adapt_weights
 from fedvisage.tasks.pad.evaluation import sources_of
@@ -89,13 +90,7 @@ class ExportedWeights:
 
 def choose_weights(model: FinishedModel, name: str) -> ExportedWeights:
     """Return the exported weights of a run: its only model, all members whose scores are averaged, or the named one."""
-    members, method = members_of(model.saved.finished), model.setup.method
-    if method.members == "each":
-        if name not in members:
-            raise UserError("--member", f"this run has one model per site; choose one of {', '.join(sorted(members))}")
-        members = {name: members[name]}
-    elif name:
-        raise UserError("--member", "this run has one model; leave --member out")
+    members = members_of(weights_of(model, name))
     threshold = model.thresholds.get(name)
     if threshold is None and model.task == "pad":
         raise UserError(
@@ -175,7 +170,9 @@ class ExportResult:
             f"{format_count(parity.batch, 'crop')} at a time: {difference}"
             for parity, difference in zip(self.parity, worst, strict=True)
         )
-        lines = [
+        adapted = self.config.float32.description.adapted
+        lines = [f"adapted to {format_count(adapted.images, 'image')}, without labels"] if adapted else []
+        lines += [
             f"{self.directory / GRAPH}: {self.config.float32.file.bytes / 1e6:.1f} MB",
             f"graph and torch on crops of {self.compared_on}, {sizes}",
         ]
@@ -200,7 +197,6 @@ def export(
     calibrate: str | None = None,
     cache: Path,
     say: Say = discard,
-    threads: int = 1,
     adapted: AdaptationOrigin | None = None,
 ) -> ExportResult:
     """Export a finished model for devices into a new directory; leave nothing behind if a step fails.
@@ -224,7 +220,7 @@ def export(
     with replaced_when_complete(out) as directory:
         config = with_graph(directory, model, chosen, description)
         description = config.float32.description
-        exported = Exported.open(directory, threads=threads)
+        exported = Exported.open(directory)
         say("comparing it with torch")
         parity = measure(exported.run, lambda part: reference(model, chosen, part), crops, model.task)
         require_parity(parity)
@@ -311,21 +307,9 @@ def _notices(model: FinishedModel, description: Description) -> list[str]:
 # Adaptation before export. Exported models cannot learn, so this step runs where torch is installed.
 
 
-@dataclass(frozen=True)
-class AdaptedExport:
-    """The export of an adapted model, and the number of images that it was adapted to."""
-
-    written: ExportResult
-    images: int
-
-    def lines(self) -> list[str]:
-        """Return the result as lines of text, for people."""
-        return [f"adapted to {format_count(self.images, 'image')}, without labels", *self.written.lines()]
-
-
 def adapt_and_export(
-    model: FinishedModel, out: Path, data: str, *, member: str = "", cache: Path, say: Say = discard, threads: int = 1
-) -> AdaptedExport:
+    model: FinishedModel, out: Path, data: str, *, member: str = "", cache: Path, say: Say = discard
+) -> ExportResult:
     """Adapt a model to an unlabelled dataset and export it; write nothing if the gate rejects the adaptation."""
     check_free(out)
     if model.task != "pad":
@@ -343,5 +327,4 @@ def adapt_and_export(
     source = digest_of(model.saved.finished)
     adaptation = AdaptationOrigin(from_sha256=source, how="gated", images=len(view))
     adapted = replace(model, saved=replace(model.saved, finished=finished))
-    written = export(adapted, out, data=data, member=member, cache=cache, say=say, threads=threads, adapted=adaptation)
-    return AdaptedExport(written, len(view))
+    return export(adapted, out, data=data, member=member, cache=cache, say=say, adapted=adaptation)

@@ -133,7 +133,6 @@ def fuse(
     on: Sequence[str] = (),
     cache: Path,
     say: Say = discard,
-    threads: int = 1,
 ) -> FusionResult:
     """Write a new directory with the models as members, whose log-odds are summed; leave nothing on failure.
 
@@ -165,7 +164,7 @@ def fuse(
             terms += _add_members(directory, len(terms) + 1, term, next(iter(on), None), cache, say)
         if len(terms) > MOST:
             raise UserError("MODEL", f"a fused model has at most {MOST} members, got {len(terms)}; leave some out")
-        sets = [_score(terms, named_set, threads) for named_set in named.values()]
+        sets = [_score(terms, named_set) for named_set in named.values()]
         members = [_member(term, [scored.logits[number] for scored in sets]) for number, term in enumerate(terms)]
         config = FusedConfig(
             members=tuple(members),
@@ -173,7 +172,7 @@ def fuse(
             threshold=OperatingPoint(value=FIXED, rule="fixed"),
             version=VERSION,
         )
-        config = _with_thresholds(directory, config, terms, sets, threads)
+        config = _with_thresholds(directory, config, terms, sets)
         # The AUC of each member and of the sum; both classes are held out, so all have one.
         aucs = {}
         for scored in sets:
@@ -243,7 +242,7 @@ def spread_of(histograms: Sequence[Histogram]) -> float | None:
     return float(np.sqrt(share @ (middles - share @ middles) ** 2)) or None
 
 
-def _score(terms: Sequence[Term], named: NamedSet, threads: int) -> HeldOut:
+def _score(terms: Sequence[Term], named: NamedSet) -> HeldOut:
     """Score a set's held-out images with each member; refuse a set without both classes there."""
     (part,) = named.view.slices
     view = named.view.subset(np.flatnonzero(part.set.rows.split[part.indices] == "heldout").astype(np.int64))
@@ -251,7 +250,7 @@ def _score(terms: Sequence[Term], named: NamedSet, threads: int) -> HeldOut:
         raise UserError("--on", f"{named.prepared.name} does not hold out both classes; import it with --heldout")
     logits = []
     for term in terms:
-        model = Exported.open(term.directory, threads=threads)
+        model = Exported.open(term.directory)
         check_set(replace(model, directory=Path(term.name)), view.slices[0].set, named.entry)
         logits.append(score_set(model, view))
     return HeldOut(named.entry, view, tuple(logits))
@@ -273,7 +272,7 @@ def _member(term: Term, logits: Sequence[FloatArray]) -> FusedMember:
 
 
 def _with_thresholds(
-    directory: Path, config: FusedConfig, terms: Sequence[Term], sets: Sequence[HeldOut], threads: int
+    directory: Path, config: FusedConfig, terms: Sequence[Term], sets: Sequence[HeldOut]
 ) -> FusedConfig:
     """Measure thresholds and error rates on the sets, or leave the threshold at even odds; write the description."""
     has_int8 = all((term.directory / INT8_GRAPH).is_file() for term in terms)
@@ -283,7 +282,7 @@ def _with_thresholds(
         return config
 
     def scores_and_threshold(*, int8: bool) -> tuple[list[FloatArray], OperatingPoint]:
-        model = Fused.open(directory, threads=threads, int8=int8)
+        model = Fused.open(directory, int8=int8)
         scores = [score_set(model, scored.view) for scored in sets]
         counts = [histogram(values, scored.labels) for values, scored in zip(scores, sets, strict=True)]
         return scores, point_of(threshold_from_histograms(counts, RULE))
