@@ -153,10 +153,6 @@ def _conditions(trials: Sequence[Presentation]) -> dict[str, dict[str, int]]:
 
 
 METRICS, TABLE, REPORT, PAGE = "metrics.json", "presentations.csv", "iso30107.json", "iso30107.html"
-COLUMNS = (
-    *("item", "subject", "species", "frames", "judged", "logit", "decision", "similarity", "match", "accepted"),
-    "reason",
-)
 RESAMPLES = 1000
 PASSED_OVER = 0.05
 """The largest share of presentations that may be unreadable."""
@@ -206,7 +202,7 @@ class Assessment:
         """Write the metrics and one row per presentation; ``report`` writes the metrics as JSON and HTML reports."""
         out.mkdir(parents=True, exist_ok=True)
         table = io.StringIO(newline="")
-        writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(table, self.rows[0], lineterminator="\n")
         writer.writeheader()
         writer.writerows(self.rows)
         write_atomically(out / TABLE, table.getvalue().encode())

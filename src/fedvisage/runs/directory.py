@@ -184,33 +184,26 @@ class RunDirectory:
     def hold(self) -> Iterator[None]:
         """Create the directory, keep other processes out of it, and remove the unfinished files of a killed run.
 
-        A full disk ends the run with a message, and a user's mistake at its start leaves the directory empty.
+        A full disk ends the run with a message. A user's mistake before a new run's first checkpoint empties the
+        directory again: the corrected recipe is a different one, and the files of the failed start would make the run
+        refuse it. Records of values that sites or the server released under differential privacy are never removed. A
+        run that has a name in a federation stays too, because the federation may still be working on it.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        with lock_directory(self.path), disk_full_is_failure(self.path, RESUME), self._undo_failed_start():
-            remove_unfinished(self.path)
-            yield
-
-    @contextmanager
-    def _undo_failed_start(self) -> Iterator[None]:
-        """Empty a new run's directory again if a user's mistake ends the run before its first checkpoint.
-
-        The corrected recipe is a different one, and the files of the failed start would make the run refuse it. Records
-        of values that sites or the server released under differential privacy are never removed. A run that has a name
-        in a federation stays too, because the federation may still be working on it.
-        """
-        fresh = not self._visible_entries()
-        try:
-            yield
-        except UserError:
-            has_records = (self / NAME).exists() or any(self.path.rglob(CHARGES))
-            if fresh and not has_records and not any(self.path.glob(f"{CHECKPOINTS}/*")):
-                for path in self._visible_entries():
-                    if path.is_dir():
-                        shutil.rmtree(path)
-                    else:
-                        path.unlink()
-            raise
+        with lock_directory(self.path), disk_full_is_failure(self.path, RESUME):
+            fresh = not self._visible_entries()
+            try:
+                remove_unfinished(self.path)
+                yield
+            except UserError:
+                has_records = (self / NAME).exists() or any(self.path.rglob(CHARGES))
+                if fresh and not has_records and not any(self.path.glob(f"{CHECKPOINTS}/*")):
+                    for path in self._visible_entries():
+                        if path.is_dir():
+                            shutil.rmtree(path)
+                        else:
+                            path.unlink()
+                raise
 
     def _visible_entries(self) -> list[Path]:
         return [path for path in self.path.iterdir() if not path.name.startswith(".")]

@@ -201,9 +201,6 @@ def evaluate_export(
 
 # Finished models.
 
-EXACT = "training.statistics=exact"
-"""The recipe change that a recount makes."""
-
 
 def recount(trained: Path, out: Path, cache: Path, reporter: Reporter) -> Metrics:
     """Adopt the model of a finished run, compute exact BatchNorm statistics over the sites' images, and evaluate it.
@@ -214,11 +211,9 @@ def recount(trained: Path, out: Path, cache: Path, reporter: Reporter) -> Metric
         raise UserError(
             str(trained), "is not a finished run; name its directory, or finish it with `fedvisage run --resume`"
         )
-    recipe = close_settings(load(trained / RECIPE, [EXACT], read_method), RunDirectory(trained).settings)
+    recipe = load(trained / RECIPE, ["training.statistics=exact"], read_method)
+    recipe = close_settings(recipe, RunDirectory(trained).settings)
     return run(Request(recipe, out, cache, resume=True, training=adoption(trained), report=True), reporter)
-
-
-PUBLIC_SPLITS = ("train", "heldout")
 
 
 @report_nondeterminism()
@@ -311,7 +306,7 @@ def _training_views(model: FinishedModel, cache: Path) -> dict[str, list[View]]:
         if selection.heldout is not None:
             views[place] = list(splits_of(prepared, selection, place))
             continue
-        splits = PUBLIC_SPLITS if place == PUBLIC else model.setup.task.splits
+        splits = ("train", "heldout") if place == PUBLIC else model.setup.task.splits
         shares = [share_of(View.of(prepared, split), part) for split in splits]
         views[place] = [select(view, selection, place) for view in shares]
     return views

@@ -6,6 +6,7 @@ run; programs that train on other machines give it their own ``training`` and ``
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from fedvisage.runs.engine import LocalEngine
 from fedvisage.runs.layout import with_chosen_settings
 from fedvisage.runs.request import Request
 from fedvisage.runs.train import open_site_workers, train_over_transport
-from fedvisage.runs.workers import SCRATCH, WorkerPool, remove_scratch
+from fedvisage.runs.workers import SCRATCH, WorkerPool
 from fedvisage.tasks import saved_model
 from fedvisage.tasks.catalogue import Setup, set_up, task_of
 from fedvisage.tasks.opened import RunData
@@ -92,7 +93,7 @@ def open_data(request: Request, setup: Setup, pool: WorkerPool, reporter: Report
 
 def train_model(request: Request, setup: Setup, data: RunData, pool: WorkerPool, reporter: Reporter) -> TrainingResult:
     """Train on this machine or elsewhere, from the latest checkpoint if there is one; save and return the model."""
-    remove_scratch(request.out)  # of a run that was killed
+    shutil.rmtree(request.out / SCRATCH, ignore_errors=True)  # of a run that was killed
     if request.training is None:
         first = setup.task.pretrain(setup.recipe, data, setup.compute, request.cache, reporter)
         site_workers, schemas = open_site_workers(setup, request.out, data, reporter)

@@ -7,7 +7,6 @@ process reads and writes the run directory. docs/decisions/0037-worker-engine.md
 from __future__ import annotations
 
 import pickle
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -143,9 +142,6 @@ memory for their turn in sorted order."""
 Wire = Callable[[Sequence[SiteWorker]], Transport]
 """A function that makes a transport from the sites of this process."""
 
-Workers = Literal["auto"] | int | None
-"""The values of ``runtime.workers``."""
-
 Job = Callable[[Worker], Future[Reply]]
 """Begins the order of a site at a worker."""
 
@@ -156,15 +152,10 @@ def recipe_of_worker(recipe: Recipe, engine: Engine, number: int) -> Recipe:
     return recipe.model_copy(update={"runtime": recipe.runtime.model_copy(update=device)})
 
 
-def remove_scratch(out: Path) -> None:
-    """Remove the files that the workers of a killed run left."""
-    shutil.rmtree(out / SCRATCH, ignore_errors=True)
-
-
 class WorkerPool:
     """The workers of a run; none before :meth:`start`."""
 
-    def __init__(self, requested: Workers, engine: Engine) -> None:
+    def __init__(self, requested: Literal["auto"] | int | None, engine: Engine) -> None:
         """Store the number of workers that the recipe asks for, and the engine that starts them."""
         self._requested, self.engine = requested, engine
         self.workers: Sequence[Worker] = ()

@@ -62,16 +62,13 @@ def run_group(group: list[Cell], cache: Path, checks: Checks, say: Say) -> Itera
         try:
             if cell.trained in failed:
                 raise RunFailed(f"uses the model of a cell that failed: {failed[cell.trained]}")
-            result: Metrics | Exception = _run_cell(cell, cache, checks, say)
+            recipe, training = cell.recipe, None
+            if cell.trained is not None:
+                # The rule may choose otherwise on this machine, but adopting a model does not train it again.
+                recipe, training = close_settings(recipe, RunDirectory(cell.trained).settings), adoption(cell.trained)
+            reporter = say.part(cell.title) if isinstance(say, Reporter) else Reporter(Console(), quiet=True)
+            request = Request(recipe, cell.out, cache, resume=True, training=training, checks=checks)
+            result: Metrics | Exception = run(request, reporter)
         except Exception as error:  # of any kind: a study may run for days
             failed[cell.out], result = cell.title, error
         yield cell, result
-
-
-def _run_cell(cell: Cell, cache: Path, checks: Checks, say: Say) -> Metrics:
-    recipe, training = cell.recipe, None
-    if cell.trained is not None:
-        # The rule may choose otherwise on this machine, but adopting a model does not train it again.
-        recipe, training = close_settings(recipe, RunDirectory(cell.trained).settings), adoption(cell.trained)
-    reporter = say.part(cell.title) if isinstance(say, Reporter) else Reporter(Console(), quiet=True)
-    return run(Request(recipe, cell.out, cache, resume=True, training=training, checks=checks), reporter)

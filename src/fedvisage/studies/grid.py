@@ -85,11 +85,13 @@ def tree_of(study: Study, name: str, target: str, seed: int) -> Tree:
     if study.protocol is not None:
         _divide(tree, PROTOCOLS[study.protocol], target, row.sites or study.sites)
     else:
-        trained, left_out = study.trains, _sites_of_target(study, target)
+        # No part of the target's set trains. With public identities, the targets are benchmarks, which never train.
+        source, _ = split_entry(study.sets[target])
+        left_out = {site for site, entry in study.sets.items() if split_entry(entry)[0] == source}
+        left_out |= set(study.targets if study.public is not None else ())
+        sites = [site for site in row.sites or study.sites if site not in left_out]
         tree["data"] = {
-            "sites": {
-                site: trained.get(site, study.sets[site]) for site in row.sites or study.sites if site not in left_out
-            },
+            "sites": {site: study.trains.get(site, study.sets[site]) for site in sites},
             "target": study.sets[target],
             "target_name": target,
         }
@@ -136,16 +138,6 @@ def _entry_with_path(entry: str, size: int, places: Mapping[SizedSet, Path]) -> 
     source = source_of(entry)
     place = places.get((source, size))
     return entry if place is None else f"{place}{entry.removeprefix(source)}"
-
-
-def _sites_of_target(study: Study, target: str) -> list[str]:
-    """Return the sites that do not train for a target: all parts of the target's set.
-
-    With public identities, the targets are benchmarks instead of sites in turn, and never train.
-    """
-    source, _ = split_entry(study.sets[target])
-    parts = [site for site, entry in study.sets.items() if split_entry(entry)[0] == source]
-    return [*parts, *([] if study.public is None else study.targets)]
 
 
 def with_changes(study: Study, changes: Sequence[str]) -> Study:

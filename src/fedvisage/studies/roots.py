@@ -168,10 +168,16 @@ def on_root(study: Study, cells: Sequence[Cell], root: Root, say: Say) -> list[C
         names = "; ".join([*(f"{need.name} ({_title(need)}): {_how_to_make(need, root)}" for need in missing), *files])
         count = format_count(len(missing) + len(files), "set or file", "sets or files")
         raise UserError(str(root.folder), f"{count} of the study not found; nothing was run. {names}")
-    plans = {need.place: _import_of(need) for need in needs if need.original is not None and need.place is not None}
-    for line in describe_needs(
-        cells, {need.name: _describe_need(need) for need in needs}, plans, root.sets, root.workers
-    ):
+    plans: dict[Path, tuple[ImportSpec, Path]] = {}
+    sets: dict[str, str] = {}
+    for need in needs:
+        sets[need.name] = f"{_title(need)}: the set {need.prepared}"
+        if need.original is not None:
+            assert need.spec is not None
+            assert need.target is not None
+            plans[need.target] = need.spec, need.original
+            sets[need.name] = f"{_title(need)}: {need.original}, to be imported to {need.target}"
+    for line in describe_needs(cells, sets, plans, root.sets, root.workers):
         say(line)
     for target, (spec, original) in plans.items():
         options = replace(spec.options, workers=root.workers)
@@ -204,7 +210,8 @@ def _find(study: Study, source: SizedSet, root: Root, below: FolderContents, pre
     spec = replace(spec, options=replace(spec.options, few=FEW if root.few else 0))
     matching = [place for place, manifest in prepared.items() if spec.is_met_by(manifest)]
     similar = [place for place, manifest in prepared.items() if spec.is_of_kind(manifest)]
-    target = root.sets / _directory_name(spec)
+    digest = hashlib.sha256(spec.settings.encode()).hexdigest()[:8]  # so that other import options have another name
+    target = root.sets / f"{spec.kind}-{spec.options.size}px-{digest}"
     return Need(
         name,
         source,
@@ -216,28 +223,10 @@ def _find(study: Study, source: SizedSet, root: Root, below: FolderContents, pre
     )
 
 
-def _directory_name(wanted: ImportSpec) -> str:
-    """Return the name of a set's directory; it depends on the import options."""
-    digest = hashlib.sha256(wanted.settings.encode()).hexdigest()[:8]
-    return f"{wanted.kind}-{wanted.options.size}px-{digest}"
-
-
 def missing_files(cells: Sequence[Cell]) -> list[str]:
     """Return the missing files of weights that recipes name."""
     named = {file for cell in cells for file in named_weights(cell.resolved).values()}
     return sorted(file for file in named if not Path(file).expanduser().exists())
-
-
-def _import_of(need: Need) -> tuple[ImportSpec, Path]:
-    assert need.spec is not None
-    assert need.original is not None
-    return need.spec, need.original
-
-
-def _describe_need(need: Need) -> str:
-    if need.prepared is not None:
-        return f"{_title(need)}: the set {need.prepared}"
-    return f"{_title(need)}: {need.original}, to be imported to {need.target}"
 
 
 def _title(need: Need) -> str:

@@ -131,8 +131,18 @@ def recipe_definitions(methods: Mapping[str, Method]) -> Schema:
     options |= {on(name, model).options for name in ALGORITHMS for model in MODELS}
     defined, named = definitions(sections_of(Recipe, *options), SHORT_FORMS)
     defined[named[Data]]["properties"]["sites"]["propertyNames"] = SITE_NAMES
-    defined[named[MethodOptions]] = _any_method(methods)
-    defined |= {f"method-{name}": _method(method, defined[named[method.options]]) for name, method in methods.items()}
+    defined[named[MethodOptions]] = {
+        "description": "A method with its own options, or its bare name.",
+        "anyOf": [{"enum": list(methods)}, {"oneOf": [{"$ref": f"{PLACE}method-{name}"} for name in methods]}],
+    }
+    for name, method in methods.items():
+        own = defined[named[method.options]]
+        defined[f"method-{name}"] = {
+            **own,
+            "title": method.name,
+            "description": f"{method.title} ({method.paper}). {own.get('description', '')}".strip(),
+            "properties": {**own["properties"], "name": {"const": method.name}},
+        }
     for name in ALGORITHMS:
         defined[f"method-{name}"] = _on_any_model(
             defined[f"method-{name}"], [defined[named[on(name, model).options]] for model in MODELS]
@@ -140,23 +150,6 @@ def recipe_definitions(methods: Mapping[str, Method]) -> Schema:
     for kind in options:
         del defined[named[kind]]
     return defined
-
-
-def _any_method(methods: Mapping[str, Method]) -> Schema:
-    return {
-        "description": "A method with its own options, or its bare name.",
-        "anyOf": [{"enum": list(methods)}, {"oneOf": [{"$ref": f"{PLACE}method-{name}"} for name in methods]}],
-    }
-
-
-def _method(method: Method, options: Schema) -> Schema:
-    """Return the options of one method, distinguished by its name."""
-    return {
-        **options,
-        "title": method.name,
-        "description": f"{method.title} ({method.paper}). {options.get('description', '')}".strip(),
-        "properties": {**options["properties"], "name": {"const": method.name}},
-    }
 
 
 def _on_any_model(bare: Schema, on_models: Sequence[Schema]) -> Schema:

@@ -209,23 +209,18 @@ def printing_errors(tables: Sequence[PrintedTable], rows: Sequence[str], targets
     """Report printed averages that contradict the printed rows, for rows printed for exactly these targets."""
     contradictions = []
     for table in tables:
-        for row in [row for row in table.averages if row in rows]:
-            means = (
-                quoted_mean(tables, row, _printed_targets(tables, row))
-                if _printed_targets(tables, row) == set(targets)
-                else {}
-            )
-            for name, average in zip(table.columns, table.averages[row], strict=False):
+        for row, averages in table.averages.items():
+            printed = {target for other in tables for target in other.rows.get(row, {})}
+            if row not in rows or printed != set(targets):
+                continue
+            means = quoted_mean(tables, row, printed)
+            for name, average in zip(table.columns, averages, strict=False):
                 if name in means and abs(means[name] - average) > ROUNDING:
                     contradictions.append(
                         f"{table.source}, prints {average:.2f} as the average {heading(name)} of {row}; "
                         f"its rows average {means[name]:.2f}, as shown above."
                     )
     return contradictions
-
-
-def _printed_targets(tables: Sequence[PrintedTable], row: str) -> set[str]:
-    return {target for table in tables for target in table.rows.get(row, {})}
 
 
 def _sites(entry: Values | dict[str, Values]) -> dict[str, Values]:
