@@ -15,7 +15,7 @@ from tests.report.run_files import make_run, target_scores
 from fedvisage.report import curves, recognition
 from fedvisage.report.curves import canvas, figure_style, key
 from fedvisage.report.figures import boundary, sample, tsne, tsne_figure
-from fedvisage.report.run_files import Features, read_run
+from fedvisage.report.run_files import Features, edge_of, read_run
 from fedvisage.report.tracking.tensorboard import write_events
 
 TEXT = re.compile(r"<text[^>]*>([^<]*)</text>")
@@ -209,5 +209,5 @@ def test_similarity_axis_holds_nearly_all_pairs_and_the_threshold() -> None:
     assert (last - first) % width == 0
     assert last >= 3072
     assert last <= 4096
-    _, (far, _, _) = curves.curve_of_counts([counts], recognition.edge_of(0.5), marked=True).points
+    _, (far, _, _) = curves.curve_of_counts([counts], edge_of(0.5), marked=True).points
     assert far == 0

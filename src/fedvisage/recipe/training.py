@@ -384,16 +384,12 @@ class Training(Section):
     """Differential privacy of people: DP-SGD at the sites. Its noise has the source ``privacy.noise``."""
 
     @model_validator(mode="after")
-    def _a_kept_start_is_whole(self) -> Training:
+    def _start_fits_its_uses(self) -> Training:
         start = self.starts_from
         if self.keep is not None and (start is None or start.parts is not None or not start.strict):
             raise ValueError(f"keep: {self.keep} compares with a complete start; set start to a file")
         if self.keep is not None and self.statistics == "exact":
             raise ValueError(f"keep: {self.keep} excludes statistics: exact, which change the start; leave one out")
-        return self
-
-    @model_validator(mode="after")
-    def _a_pull_has_a_start(self) -> Training:
         if self.l2sp is not None and self.start is None:
             raise ValueError("l2sp keeps sites close to the weights in start; set start to a file")
         return self

@@ -8,12 +8,9 @@ from fedvisage.base.progress import format_count
 from fedvisage.federation.record.attendance import failures_of
 from fedvisage.metrics.recorded import Metrics
 from fedvisage.metrics.scores import by_video
-from fedvisage.metrics.threshold import BINS
 from fedvisage.metrics.threshold import RATES as RATES_OF_PAPERS
-from fedvisage.report.run_files import Row, RunFiles, Uploads
+from fedvisage.report.run_files import WHOLE, Row, RunFiles, Uploads, edge_of
 from fedvisage.report.tables import Table, percent, size, table
-
-ALL_PAIRS = "all"
 
 
 def confusion_table(run: RunFiles) -> Table | None:
@@ -55,10 +52,10 @@ def threshold_of(metrics: Metrics, member: str) -> float | None:
 
 def _on_pairs(run: RunFiles) -> Table | None:
     """Count the decisions on genuine pairs and on impostor pairs."""
-    counts, threshold = run.similarities.get(ALL_PAIRS), run.metrics.number("threshold")
+    counts, threshold = run.similarities.get(WHOLE), run.metrics.number("threshold")
     if counts is None or threshold is None:
         return None
-    edge = round((threshold + 1) * BINS / 2)
+    edge = edge_of(threshold)
     rows = []
     for name, kind in (("one person", counts[1]), ("two people", counts[0])):
         accepted, count = int(kind[edge:].sum()), int(kind.sum())

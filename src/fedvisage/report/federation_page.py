@@ -15,7 +15,7 @@ from typing import Any
 from fedvisage.base.errors import plain_line
 from fedvisage.base.progress import duration_in_words, format_count
 from fedvisage.federation.record.attendance import failures_of
-from fedvisage.report.page import colours, environment
+from fedvisage.report.page import fill_template
 from fedvisage.report.run_files import Row
 from fedvisage.report.tables import Table, size, table
 
@@ -59,33 +59,29 @@ def _page(standing: FederationState, every: float, now: datetime) -> str:
         for run_details in standing.details.values()
         for row in run_details.get("rounds") or []
     )
-    return (
-        environment()
-        .get_template("console.html.jinja")
-        .render(
-            colours=colours(),
-            every=max(1, round(every)),
-            federation=_short(standing.federation),
-            asked=f"{standing.asked:%Y-%m-%d %H:%M:%S} UTC" if standing.asked else "",
-            ago=duration_in_words(max(0.0, (now - standing.asked).total_seconds())) if standing.asked else "",
-            trouble=_short(standing.trouble, 2 * LETTERS),
-            cards=[
-                ("connected", str(len(_connected(sites))), "sites"),
-                ("under way", str(len(runs)), "runs"),
-                ("failed", str(failures), "uploads of these runs that did not come"),
-            ],
-            sites=_sites(standing.status),
-            ending=[
-                *(
-                    f"The certificate of {_short(certificate['name'])} ends on {str(certificate['until'])[:10]}, "
-                    f"in {format_count(round(certificate['days_left']), 'day')}."
-                    for certificate in standing.status.get("certificates") or []
-                    if float(certificate["days_left"]) < SOON
-                ),
-                *map(_short, standing.status.get("differences") or []),
-            ],
-            runs=[_run(run, standing.details.get(str(run["run"]), {}), sites) for run in runs],
-        )
+    return fill_template(
+        "console.html.jinja",
+        every=max(1, round(every)),
+        federation=_short(standing.federation),
+        asked=f"{standing.asked:%Y-%m-%d %H:%M:%S} UTC" if standing.asked else "",
+        ago=duration_in_words(max(0.0, (now - standing.asked).total_seconds())) if standing.asked else "",
+        trouble=_short(standing.trouble, 2 * LETTERS),
+        cards=[
+            ("connected", str(len(_connected(sites))), "sites"),
+            ("under way", str(len(runs)), "runs"),
+            ("failed", str(failures), "uploads of these runs that did not come"),
+        ],
+        sites=_sites(standing.status),
+        ending=[
+            *(
+                f"The certificate of {_short(certificate['name'])} ends on {str(certificate['until'])[:10]}, "
+                f"in {format_count(round(certificate['days_left']), 'day')}."
+                for certificate in standing.status.get("certificates") or []
+                if float(certificate["days_left"]) < SOON
+            ),
+            *map(_short, standing.status.get("differences") or []),
+        ],
+        runs=[_run(run, standing.details.get(str(run["run"]), {}), sites) for run in runs],
     )
 
 

@@ -12,7 +12,7 @@ from fedvisage.metrics.recorded import Metrics
 from fedvisage.metrics.scores import Scores, from_columns
 from fedvisage.report.curves import canvas, colour, curve_of_scores, dash, det, figure_style, key, mark_threshold, svg
 from fedvisage.report.groups import tables_by_group
-from fedvisage.report.page import apply_theme, colours, environment
+from fedvisage.report.page import fill_template, with_theme
 from fedvisage.report.run_files import Row
 from fedvisage.report.tables import MISSING, Table, markdown, table
 
@@ -58,30 +58,19 @@ def lines(values: Row) -> list[str]:
 
 def page(values: Row, presentations: Presentations, at: Point) -> str:
     """Return the report as one page without scripts, external resources or names of people."""
-    drawings = [
-        (title, meaning, apply_theme(drawing, title))
-        for title, meaning, drawing in _drawings(values, presentations, at)
-    ]
-    return (
-        environment()
-        .get_template("iso30107.html.jinja")
-        .render(
-            {
-                "colours": colours(),
-                "test": values["test"],
-                "pipeline": values["pipeline"],
-                "cards": list(_cards(values)),
-                "tables": [
-                    part for part in (_bona_fide(values), _species(values), _targets(values), *_people(values)) if part
-                ]
-                + tables_by_group(Metrics.of(values.get("by", {}))),
-                "figures": drawings,
-                "conditions": [
-                    (name, ", ".join(f"{value} ({count})" for value, count in counts.items()))
-                    for name, counts in values["test"]["conditions"].items()
-                ],
-            }
-        )
+    tables = (_bona_fide(values), _species(values), _targets(values), *_people(values))
+    conditions = {
+        name: ", ".join(f"{value} ({count})" for value, count in counts.items())
+        for name, counts in values["test"]["conditions"].items()
+    }
+    return fill_template(
+        "iso30107.html.jinja",
+        test=values["test"],
+        pipeline=values["pipeline"],
+        cards=list(_cards(values)),
+        tables=[*filter(None, tables), *tables_by_group(Metrics.of(values.get("by", {})))],
+        figures=with_theme(_drawings(values, presentations, at)),
+        conditions=list(conditions.items()),
     )
 
 

@@ -3,7 +3,7 @@
 import base64
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from fedvisage.metrics.recorded import Metrics
 from fedvisage.metrics.scores import Scores
 from fedvisage.report import content, figures, privacy, recognition
 from fedvisage.report.curves import COLOURS, INK, ON_DARK, QUIET
+from fedvisage.report.figures import Figure
 from fedvisage.report.groups import tables_by_group
 from fedvisage.report.privacy import promises
 from fedvisage.report.run_files import Row, RunFiles, damaged_files_are_errors, read_run
@@ -49,15 +50,11 @@ def write_report(run: Path, cache: Path = CACHE, images: bool | None = None) -> 
 
 def render(run: RunFiles, cache: Path = CACHE, images: bool | None = None) -> str:
     """Return the page's HTML."""
-    return (
-        environment()
-        .get_template("page.html.jinja")
-        .render({**context(run), "worst": worst_images(run, cache, images)})
-    )
+    return fill_template("page.html.jinja", **context(run), worst=worst_images(run, cache, images))
 
 
-def environment() -> Environment:
-    """Return the template environment: every text is escaped, and undefined variables are errors."""
+def fill_template(name: str, /, **values: Any) -> str:
+    """Return a page from its template: every text is escaped, and undefined variables are errors."""
     templates = Environment(
         loader=PackageLoader("fedvisage.report", "."),
         autoescape=True,
@@ -66,12 +63,8 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     templates.filters["table"] = html
-    return templates
-
-
-def colours() -> dict[str, Markup]:
-    """Return the line colours for the style sheet, for light and for dark paper."""
-    return {"light": Markup(_colour_variables(COLOURS)), "dark": Markup(_colour_variables(ON_DARK))}
+    colours = {"light": _colour_variables(COLOURS), "dark": _colour_variables(ON_DARK)}
+    return templates.get_template(name).render(colours=colours, **values)
 
 
 def context(run: RunFiles) -> dict[str, Any]:
@@ -84,7 +77,6 @@ def context(run: RunFiles) -> dict[str, Any]:
             run.recipe.get("title") or f"{metrics.get('method', 'run')}, target {metrics.get('target') or 'none'}"
         ),
         "run": run.path.name,
-        "colours": colours(),
         "metrics": {name: metrics.get(name) for name in SHOWN},
         "has_members": bool(metrics.part("members")),
         "has_intervals": bool(metrics.part("intervals")),
@@ -104,9 +96,7 @@ def context(run: RunFiles) -> dict[str, Any]:
             *tables_by_group(metrics.part("by")),
             content.shortcuts_table(metrics),
         ),
-        "figures": [
-            (title, meaning, apply_theme(drawing, title) if drawing else "") for title, meaning, drawing in drawings
-        ],
+        "figures": with_theme(drawings),
         "uploads": _drop_missing(content.uploads_table(run.uploads), content.site_uploads_table(run.uploads)),
         "unseen": privacy.describe_unseen(run),
         "overlaps": privacy.sentences(run),
@@ -167,11 +157,18 @@ def costs(metrics: Metrics) -> list[tuple[str, str]]:
     return [(name, value) for name, value in rows if value != "–"]
 
 
+def with_theme(drawings: Iterable[Figure]) -> list[tuple[str, str, Markup]]:
+    """Return figures whose drawings, if they have one, are parts of a page."""
+    return [(title, meaning, apply_theme(drawing, title)) for title, meaning, drawing in drawings]
+
+
 def apply_theme(drawing: str, title: str) -> Markup:
-    """Make an SVG drawing part of the page: its colours follow the page's theme.
+    """Make an SVG drawing part of the page: its colours follow the page's theme. No drawing stays empty.
 
     The texts of the drawing are already escaped; the drawing contains no scripts and no links.
     """
+    if not drawing:
+        return Markup("")
     head, rest = drawing[drawing.index("<svg") :].split(">", 1)
     body = re.sub(r'\s(width|height)="[^"]*"', "", head) + ">" + rest  # the page sets the width
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
@@ -183,9 +180,9 @@ def apply_theme(drawing: str, title: str) -> Markup:
     return Markup(body.replace("<svg", label, 1))
 
 
-def _colour_variables(colours: Sequence[str]) -> str:
+def _colour_variables(colours: Sequence[str]) -> Markup:
     """Return the line colours as variables of the style sheet."""
-    return " ".join(f"--line{index}: {colour};" for index, colour in enumerate(colours))
+    return Markup(" ".join(f"--line{index}: {colour};" for index, colour in enumerate(colours)))
 
 
 def _drop_missing(*tables: Table | None) -> list[Table]:

@@ -10,7 +10,7 @@ from fedvisage.metrics.recorded import Metrics
 from fedvisage.metrics.threshold import BINS, Histogram
 from fedvisage.report import curves
 from fedvisage.report.figures import Figure
-from fedvisage.report.run_files import Row, RunFiles
+from fedvisage.report.run_files import WHOLE, Row, RunFiles, edge_of
 from fedvisage.report.tables import MISSING, Table, percent, table
 
 # Tables of further benchmarks: lists of pairs, templates, and sets without a list.
@@ -81,6 +81,7 @@ def rates_table(benchmarks: Benchmarks) -> Table | None:
 
 
 def _cells(rates: Metrics) -> Row:
+    """Return the measured rates by their columns."""
     return {
         f"{kind}@{rate}": percent(value)
         for kind in KINDS
@@ -100,7 +101,6 @@ def _benchmark_titles(rows: list[Row]) -> dict[str, str]:
 
 SHOWN_BINS = 50  # between the ends of the axis
 MANY = 8
-WHOLE = "all"
 
 
 def figures(run: RunFiles) -> list[Figure]:
@@ -139,11 +139,6 @@ def figures(run: RunFiles) -> list[Figure]:
 def impostors_of(counts: Mapping[str, Histogram]) -> int:
     """Return the largest number of impostor pairs of a histogram."""
     return max(int(histogram[0].sum()) for histogram in counts.values())
-
-
-def edge_of(threshold: float) -> int:
-    """Return the position of a similarity among the edges of the bins."""
-    return round((threshold + 1) * BINS / 2)
 
 
 def similarities(counts: Histogram, threshold: float | None) -> str:
@@ -269,7 +264,7 @@ def personal_table(metrics: Metrics) -> Table | None:
     """Return the means over sites for each kind of model that a site may use for its own people."""
     personal = metrics.part("personal")
     models = personal.parts("models")
-    rows = [{"model": MODELS.get(name, name)} | _columns(figures) for name, figures in models.items()]
+    rows = [{"model": MODELS.get(name, name)} | _cells(figures) for name, figures in models.items()]
     columns, remark = _measured_columns(list(models.values()))
     note = f"Means over sites. {IMPOSTORS.get(str(personal.get('impostors')), '')}{remark}"
     titles = {"model": "model"} | columns
@@ -281,7 +276,7 @@ def site_table(metrics: Metrics) -> Table | None:
     personal = metrics.part("personal")
     sites = personal.parts("sites")
     rows = [
-        {"site": name, "pairs": f"{row.get('genuine_pairs')} / {row.get('impostor_pairs')}"} | _columns(row)
+        {"site": name, "pairs": f"{row.get('genuine_pairs')} / {row.get('impostor_pairs')}"} | _cells(row)
         for name, row in sites.items()
     ]
     columns, note = _measured_columns(list(sites.values()))
@@ -300,7 +295,7 @@ def group_table(metrics: Metrics) -> Table | None:
             "fmr": percent(figures.get("fmr")),
             "fnmr": percent(figures.get("fnmr")),
         }
-        | _columns(figures)
+        | _cells(figures)
         for name, figures in groups.items()
     ]
     titles = {"group": "group", "people": "people"}
@@ -324,10 +319,6 @@ def left_out_table(metrics: Metrics) -> Table | None:
     return table("Left out of some metrics", rows, {"what": "what", "count": "how many"}) if rows else None
 
 
-def _columns(rates: Metrics) -> Row:
-    return {f"{kind}@{rate}": percent(value) for kind in KINDS for rate, value in rates.rates(kind).items()}
-
-
 def _rate_titles(rates: Metrics) -> Row:
     return {f"{kind}@{rate}": f"{title} {rate}" for kind, title in KINDS.items() for rate in rates.rates(kind)}
 
@@ -335,6 +326,6 @@ def _rate_titles(rates: Metrics) -> Row:
 def _measured_columns(rows: Sequence[Metrics]) -> tuple[Row, str]:
     """Return the columns with a figure in any row, and a sentence on the columns left out for lack of pairs."""
     titles = _rate_titles(rows[0] if rows else Metrics())
-    columns = {key: title for key, title in titles.items() if any(_columns(row).get(key) != MISSING for row in rows)}
+    columns = {key: title for key, title in titles.items() if any(key in _cells(row) for row in rows)}
     note = " Stricter rates are left out: no site has enough pairs for them." if len(columns) < len(titles) else ""
     return columns, note

@@ -24,6 +24,8 @@ from fedvisage.tasks.seal import SEAL, chain_of, check_seal
 Row = dict[str, Any]
 AUDIT = Path("audit") / "audit.json"
 """Path of the audit results in a run directory."""
+WHOLE = "all"
+"""The name of the counts of all pairs."""
 UNSEALED = (
     f"This run has no {SEAL}: an earlier version of fedvisage wrote it, so nothing proves that its files "
     "belong together."
@@ -192,7 +194,12 @@ def read_similarities(path: Path) -> dict[str, NDArray[np.int64]]:
     histograms = {name: counts.astype(np.int64) for name, counts in sorted(read_arrays(path)[0].items())}
     if any(counts.shape != (2, BINS) for counts in histograms.values()):
         raise UserError(str(path), f"does not contain two rows of {BINS} counts")
-    return {name: histograms[name] for name in sorted(histograms, key=lambda name: (name != "all", name))}
+    return {name: histograms[name] for name in sorted(histograms, key=lambda name: (name != WHOLE, name))}
+
+
+def edge_of(similarity: float) -> int:
+    """Return the position of a similarity among the edges of the bins."""
+    return round((similarity + 1) * BINS / 2)
 
 
 def _lines(path: Path, lacking: list[str]) -> Iterator[Row]:

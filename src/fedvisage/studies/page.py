@@ -16,9 +16,9 @@ from fedvisage.report.compare import Difference, difference, lower_is_better
 from fedvisage.report.compare_tables import counts_of, difference_cell, explain_differences
 from fedvisage.report.figures import PRIVILEGE, Figure
 from fedvisage.report.page import NAME as REPORT
-from fedvisage.report.page import apply_theme, colours, environment
-from fedvisage.report.recognition import WHOLE, impostors_of
-from fedvisage.report.run_files import read_similarities
+from fedvisage.report.page import fill_template, with_theme
+from fedvisage.report.recognition import impostors_of
+from fedvisage.report.run_files import WHOLE, read_similarities
 from fedvisage.report.tables import Table, table
 from fedvisage.runs.directory import METRICS
 from fedvisage.studies.grid import Cell
@@ -77,12 +77,11 @@ def rocs(study: Study, cells: Sequence[Cell]) -> list[Figure]:
     """Return one panel per target: the ROC of each method with one model, for the first seed."""
     drawings = []
     for target in study.targets:
-        drawings += _roc_of_pairs(study, cells, target)
+        at_target = [cell for cell in cells if (cell.target, cell.seed) == (target, study.seeds[0])]
+        drawings += _roc_of_pairs(study, at_target, target)
         groups: dict[str, Scores] = {}
         thresholds: dict[str, float] = {}
-        for cell in cells:
-            if (cell.target, cell.seed) != (target, study.seeds[0]):
-                continue
+        for cell in at_target:
             metrics = read_metrics(cell.out / METRICS, RUN_AGAIN)
             if (scores := _scores(cell, metrics)) is not None:
                 groups[cell.row], thresholds[cell.row] = scores, float(metrics["threshold"])
@@ -95,13 +94,12 @@ def rocs(study: Study, cells: Sequence[Cell]) -> list[Figure]:
 
 
 def _roc_of_pairs(study: Study, cells: Sequence[Cell], target: str) -> list[Figure]:
-    """Return the recognition panel of a target, from each run's counts of pairs by similarity."""
+    """Return the recognition panel of a target's cells, from each run's counts of pairs by similarity."""
     counts: dict[str, Histogram] = {}
     for cell in cells:
-        if (cell.target, cell.seed) == (target, study.seeds[0]):
-            all_pairs = read_similarities(cell.out / SIMILARITIES).get(WHOLE)
-            if all_pairs is not None and all_pairs.sum(axis=1).all():
-                counts[cell.row] = all_pairs
+        all_pairs = read_similarities(cell.out / SIMILARITIES).get(WHOLE)
+        if all_pairs is not None and all_pairs.sum(axis=1).all():
+            counts[cell.row] = all_pairs
     plotted = dict(list(counts.items())[:MOST_LINES])
     if len(plotted) < 2:
         return []
@@ -198,27 +196,20 @@ def render(
     out: Path,
 ) -> str:
     """Return the page's HTML from the table in Markdown and the differences; links to cells start at ``out``."""
-    drawn = [
-        (title, meaning, apply_theme(drawing, title)) for title, meaning, drawing in figures(study, cells, summary)
-    ]
     links = []
     for cell in cells:  # to its report, or to its metrics if it has none
         report = cell.out / REPORT
         link = Path(os.path.relpath(report if report.exists() else cell.out / METRICS, out)).as_posix()
         links.append((f"{cell.row}, target {cell.target}, seed {cell.seed}", link))
-    return (
-        environment()
-        .get_template("study.html.jinja")
-        .render(
-            title=study.title,
-            caption=text.split("\n")[2],
-            colours=colours(),
-            table=as_table(text),
-            notes=notes_of(text),
-            differences=gaps,
-            figures=drawn,
-            cells=links,
-        )
+    return fill_template(
+        "study.html.jinja",
+        title=study.title,
+        caption=text.split("\n")[2],
+        table=as_table(text),
+        notes=notes_of(text),
+        differences=gaps,
+        figures=with_theme(figures(study, cells, summary)),
+        cells=links,
     )
 
 

@@ -24,7 +24,7 @@ from fedvisage.nvflare.owner.policy import policy_path, policy_text, read_policy
 from fedvisage.nvflare.owner.record import Row, SiteRecord, compare_with_ledger
 from fedvisage.nvflare.owner.requests import Request, Requests
 from fedvisage.recipe import Recipe
-from fedvisage.report.page import colours, environment
+from fedvisage.report.page import fill_template
 from fedvisage.report.tables import Table, size, table
 from fedvisage.tasks.catalogue import describe
 
@@ -113,22 +113,18 @@ def review_page(site: SiteFiles, name: str, audit: Path | None = None) -> str:
         {key: each[key] for key in ("field", "kind")} | {"declared": ", ".join(each.get("parts", [each["guarantee"]]))}
         for each in method["leaves_a_site"]
     ]
-    return (
-        environment()
-        .get_template("site_request.html.jinja")
-        .render(
-            colours=colours(),
-            site=site.name,
-            request=request,
-            facts=_pairs(facts),
-            leaving=_table(leaving, "field", "kind", "declared"),
-            protection=protection_of(recipe),
-            sees=(recipe.federation.secure and method["sees_in_secure_sums"]) or method["server_sees"],
-            kinds={each["kind"] for each in leaving},
-            findings=None if audit is None else _findings(audit),
-            federation=recipe.federation,
-            recipe=_pairs(dict(flatten(request.recipe))),
-        )
+    return fill_template(
+        "site_request.html.jinja",
+        site=site.name,
+        request=request,
+        facts=_pairs(facts),
+        leaving=_table(leaving, "field", "kind", "declared"),
+        protection=protection_of(recipe),
+        sees=(recipe.federation.secure and method["sees_in_secure_sums"]) or method["server_sees"],
+        kinds={each["kind"] for each in leaving},
+        findings=None if audit is None else _findings(audit),
+        federation=recipe.federation,
+        recipe=_pairs(dict(flatten(request.recipe))),
     )
 
 
@@ -151,8 +147,7 @@ def report_page(site: SiteFiles) -> str:
         tables[event] = _table(listed, "time", "run", "content")
     titles = ("run", "began", "operator", "purpose", "method", "protection", "members", "rounds", "sent", "ε so far")
     tables["runs"] = _table(list(_runs(rows)), *titles)
-    template = environment().get_template("site_record.html.jinja")
-    return template.render(colours=colours(), site=site.name, lines=len(rows), **tables)
+    return fill_template("site_record.html.jinja", site=site.name, lines=len(rows), **tables)
 
 
 def _runs(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:

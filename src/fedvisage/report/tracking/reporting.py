@@ -29,13 +29,6 @@ TRACKERS = {"mlflow": "Mlflow", "tensorboard": "TensorBoard", "wandb": "WeightsA
 """The built-in trackers: modules of this package, which are loaded when a run needs them, and their classes."""
 
 
-def check_named(name: str) -> None:
-    """Refuse the name of an unknown tracker."""
-    available = [*TRACKERS, *extensions.names("trackers")]
-    if name not in available:
-        raise UserError("recipe.tracking.to", f"unknown tracker {name!r}{choice_hint(name, available)}")
-
-
 def tracker_named(name: str) -> Tracker:
     """Create a tracker; import errors of its package are passed on."""
     try:
@@ -68,8 +61,10 @@ class TrackerReports:
         self._started: set[str] = set()
         if tracking is None:
             return
+        available = [*TRACKERS, *extensions.names("trackers")]
         for name in tracking.to:
-            check_named(name)
+            if name not in available:
+                raise UserError("recipe.tracking.to", f"unknown tracker {name!r}{choice_hint(name, available)}")
         for name in tracking.to:
             with self._or_without(name):
                 self._live[name] = tracker_named(name)
