@@ -59,10 +59,8 @@ class _YamlWriter(yaml.SafeDumper):
     """Quotes also those texts that only the core schema reads as numbers."""
 
 
-for _kind in ("int", "float"):
-    _YamlWriter.add_implicit_resolver(
-        f"{_TAG}{_kind}", re.compile(f"(?:{(_INT if _kind == 'int' else _FLOAT).pattern})$"), [*"-+.0123456789"]
-    )
+for _kind, _pattern in (("int", _INT), ("float", _FLOAT)):
+    _YamlWriter.add_implicit_resolver(f"{_TAG}{_kind}", re.compile(f"(?:{_pattern.pattern})$"), [*"-+.0123456789"])
 
 
 class _ForbiddenYaml(Exception):

@@ -385,19 +385,15 @@ def _unpaired_note(
             for name in sorted(unknown)
         ]
     # Digests tell whether two groups were evaluated on the same pictures.
-    first_data, group_label, first_label = (
-        {member.target for member in first},
-        labels[group[0].settings].text,
-        labels[first[0].settings].text,
-    )
-    for foreign in sorted(
-        {member.target for member in group if member.target.digest} - first_data, key=lambda data: called[data]
-    ):
-        first_names = ", ".join(sorted(called[data] for data in first_data))
-        notes.append(
-            f"{group_label} was evaluated on {called[foreign]}, {first_label} on {first_names}: different data, "
-            "so these runs are not paired"
-        )
+    first_data = {member.target for member in first}
+    foreign = {member.target for member in group if member.target.digest} - first_data
+    group_label, first_label = labels[group[0].settings].text, labels[first[0].settings].text
+    first_names = ", ".join(sorted(called[data] for data in first_data))
+    notes += [
+        f"{group_label} was evaluated on {name}, {first_label} on {first_names}: different data, so these runs are not "
+        "paired"
+        for name in sorted(called[data] for data in foreign)
+    ]
     return tuple(notes)
 
 

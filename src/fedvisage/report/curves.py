@@ -274,10 +274,9 @@ def _key_of_curves(figure: Figure, handles: list[Artist], curves: Mapping[str, C
     markers = {marker for _, (_, _, marker) in _points(curves)}
     for marker, name in ((OPERATING, "at the threshold"), (EQUAL, "EER")):
         if marker in markers:
-            style = {"linestyle": "", "color": INK, "markersize": 5, "marker": marker}
             face = INK if marker == OPERATING else "none"
-            handles = [*handles, Line2D([], [], markerfacecolor=face, **style)]  # type: ignore[arg-type]
-            names = [*names, name]
+            point = Line2D([], [], linestyle="", color=INK, markersize=5, marker=marker, markerfacecolor=face)
+            handles, names = [*handles, point], [*names, name]
     key(figure, handles, names)
 
 
@@ -292,7 +291,7 @@ def histogram(
         for index, share in enumerate(shares.values()):
             if index == 0:
                 axes.stairs(share, edges, fill=True, color=colour(index), alpha=0.25)
-            handles.append(axes.stairs(share, edges, color=colour(index), linestyle=dash(index), linewidth=1.5))
+            handles.append(axes.stairs(share, edges, **line_style(index), linewidth=1.5))
         if threshold is not None:
             mark_threshold(axes, threshold, ends)
         axes.set(xlabel=labels[0], ylabel=labels[1], ylim=(0, None), xlim=ends)
@@ -364,7 +363,7 @@ def error_rates(
         figure, axes = canvas()
         handles: list[Artist] = []
         for index, values in enumerate(rates.values()):
-            handles += axes.plot(thresholds, values, color=colour(index), linestyle=dash(index))
+            handles += axes.plot(thresholds, values, **line_style(index))
         for threshold in marked:
             mark_threshold(axes, threshold, (thresholds[0], thresholds[-1]))
         axes.set(xlabel=f"threshold ({scale})", ylabel="error rate", ylim=(0, 1))
@@ -383,8 +382,8 @@ def over_values(series: Mapping[str, Sequence[tuple[float, float, float]]], labe
         handles: list[Artist] = []
         for index, points in enumerate(series.values()):
             at, mean, deviation = zip(*sorted(points), strict=True)
-            style = {"color": colour(index), "linestyle": dash(index), "marker": "o", "markersize": 3, "capsize": 2}
-            handles.append(axes.errorbar(at, mean, yerr=deviation, **style)[0])  # type: ignore[arg-type]
+            bars = axes.errorbar(at, mean, yerr=deviation, marker="o", markersize=3, capsize=2, **line_style(index))
+            handles.append(bars[0])
         axes.set(xlabel=labels[0], ylabel=labels[1])
         key(figure, handles, list(series))
         return svg(figure, name)
@@ -395,22 +394,12 @@ def by_row(rows: Mapping[str, Sequence[float]], means: Mapping[str, Sequence[flo
     with figure_style():
         figure, axes = canvas((5.2, 1.2 + 0.24 * len(rows)))
         places = range(len(rows))
-        style = {"color": INK, "linestyle": "", "markerfacecolor": "none", "markersize": 4}
-        targets = [
-            axes.plot(values, [at] * len(values), marker="o", **style)[0]  # type: ignore[arg-type]
-            for at, values in zip(places, rows.values(), strict=True)
-        ]
+        targets: list[Artist] = []
+        for at, values in zip(places, rows.values(), strict=True):
+            targets += axes.plot(values, [at] * len(values), "o", color=INK, markerfacecolor="none", markersize=4)
         mean, deviation = zip(*(means[row] for row in rows), strict=True)
-        bar = {
-            "color": colour(0),
-            "ecolor": INK,
-            "capsize": 2,
-            "height": 0.6,
-            "alpha": 0.4,
-            "zorder": 0,
-            "error_kw": {"zorder": 3},
-        }
-        drawn = axes.barh(list(places), mean, xerr=deviation, **bar)  # type: ignore[arg-type]
+        errors = {"ecolor": INK, "capsize": 2, "zorder": 3}
+        drawn = axes.barh(places, mean, 0.6, xerr=deviation, color=colour(0), alpha=0.4, zorder=0, error_kw=errors)
         for at, value in zip(places, mean, strict=True):
             axes.annotate(f"{value:.1f}", (0, at), (3, 0), textcoords="offset points", va="center", fontsize=7)
         axes.set_yticks(list(places), [printable(row) for row in rows])

@@ -47,16 +47,15 @@ def tsne_figure(features: Features) -> str | None:
         for index in range(min(len(names), MOST_SITES)):
             live, attack = (place[(group == index) & (label == value)] for value in (1, 0))
             for points, marker, width in ((live, "o", 0.0), (attack, "x", 0.9)):
-                style = {"marker": marker, "color": colour(index), "linewidths": width}
-                axes.scatter(points[:, 0], points[:, 1], s=14, alpha=0.75, **style)  # type: ignore[arg-type]
+                x, y = points.T
+                axes.scatter(x, y, s=14, alpha=0.75, marker=marker, color=colour(index), linewidths=width)
         middle, reach = (place.max(0) + place.min(0)) / 2, float(np.ptp(place, axis=0).max()) * 0.54 or 1.0
         axes.set(xlim=middle[0] + np.array([-reach, reach]), ylim=middle[1] + np.array([-reach, reach]))
         axes.set_aspect("equal")  # the points determine the frame; lines may leave it
         for index in range(min(len(names), MOST_SITES)):
             ends = boundary(place[group == index], label[group == index])
             if ends is not None:
-                line = {"color": colour(index), "linewidth": 1.0, "linestyle": "--", "zorder": 0}
-                axes.plot(ends[:, 0], ends[:, 1], **line)  # type: ignore[arg-type]  # below the points
+                axes.plot(*ends.T, color=colour(index), linewidth=1.0, linestyle="--", zorder=0)  # below the points
         axes.set(xticks=[], yticks=[])
         for side in axes.spines.values():
             side.set_visible(True)
@@ -191,10 +190,8 @@ def _error_curves(run: RunFiles) -> list[Figure]:
     if sites and run.metrics.get("task") != "recognition":
         subjects = "training images" if run.metrics.part("sites_training") else "held-out subjects"
         explanation = f"The finished model on the sites' own {subjects}, from their histograms."
-        lines, many = (
-            {name: curves.curve_of_counts([counts]) for name, counts in sites.items()},
-            len(sites) > MANY_SITES,
-        )
+        lines = {name: curves.curve_of_counts([counts]) for name, counts in sites.items()}
+        many = len(sites) > MANY_SITES
         if many:
             lines["their mean"] = curves.curve_of_counts(list(sites.values()))
         drawings.append(("ROC by site", explanation, curves.roc(lines, name="roc-sites", mean=many)))

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 
 from fedvisage.metrics.presentations import Point, Presentations, figures
 from fedvisage.metrics.recorded import Metrics
 from fedvisage.metrics.scores import Scores, from_columns
-from fedvisage.report.curves import canvas, colour, curve_of_scores, dash, det, figure_style, key, mark_threshold, svg
+from fedvisage.report.curves import canvas, curve_of_scores, det, figure_style, key, line_style, mark_threshold, svg
 from fedvisage.report.groups import tables_by_group
 from fedvisage.report.page import fill_template, with_theme
 from fedvisage.report.run_files import Row
@@ -220,10 +221,9 @@ def over_similarity(presentations: Presentations, at: Point) -> str:
     with figure_style():
         figure, axes = canvas()
         drawn = {name: path for name, path in series.items() if path in rows[0]}
-        handles = [
-            axes.plot(thresholds, [100 * float(row[path][0]) for row in rows], color=colour(i), linestyle=dash(i))[0]
-            for i, path in enumerate(drawn.values())
-        ]
+        handles: list[Artist] = []
+        for index, path in enumerate(drawn.values()):
+            handles += axes.plot(thresholds, [100 * float(row[path][0]) for row in rows], **line_style(index))
         mark_threshold(axes, at.recognition, ends)
         axes.set(xlabel="similarity threshold", ylabel="rate (%)", xlim=ends, ylim=(0, None))
         key(figure, handles, list(drawn))

@@ -235,10 +235,14 @@ def worst_images(run: RunFiles, cache: Path, wanted: bool | None = None) -> Wors
     model = str(np.unique(scores.model)[0])
     model_scores = scores.where(scores.model == model)
     threshold = content.threshold_of(run.metrics, model)
+    attacks = model_scores.where(model_scores.label == 0)
+    scores_by_kind = [("bona fide", model_scores.where(model_scores.label == 1))]
+    for name in np.unique(attacks.species).tolist():
+        scores_by_kind.append((name or "attack", attacks.where(attacks.species == name)))
     kinds = tuple(
         (name, pictures)
-        for name, kind_scores in _kinds(model_scores)
-        if (pictures := _pictures(target_set, kind_scores, threshold))
+        for name, kind_scores in scores_by_kind
+        if len(kind_scores) and (pictures := _pictures(target_set, kind_scores, threshold))
     )
     return WorstImages(_describe_source(target_set, run.recipe, model), kinds) if kinds else None
 
@@ -253,13 +257,6 @@ def _set_of(run: RunFiles, cache: Path) -> PreparedSet | None:
     except UserError:  # the set may have been removed or damaged since, and the report works without it
         return None
     return target_set if target_set is not None and target_set.digest == run.digests.get(TARGET) else None
-
-
-def _kinds(scores: Scores) -> list[tuple[str, Scores]]:
-    kinds = [("bona fide", scores.where(scores.label == 1))]
-    species = np.unique(scores.species[scores.label == 0]).tolist()
-    kinds += [(name or "attack", scores.where((scores.label == 0) & (scores.species == name))) for name in species]
-    return [kind for kind in kinds if len(kind[1])]
 
 
 def worst_of(scores: Scores) -> list[int]:

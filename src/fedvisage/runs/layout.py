@@ -38,11 +38,10 @@ def with_chosen_settings(setup: Setup) -> Recipe:
     recipe = setup.recipe
     settings: dict[str, str] = {"precision": setup.compute.precision}
     if recipe.runtime.layout == "auto":
-
-        def traits() -> NetworkTraits:
-            return describe_network(setup.method.initial_network(recipe), recipe.input)
-
-        settings["layout"] = choose_layout(setup.compute, torch.backends.cpu.get_cpu_capability(), traits)
+        instructions = torch.backends.cpu.get_cpu_capability()
+        settings["layout"] = choose_layout(
+            setup.compute, instructions, lambda: describe_network(setup.method.initial_network(recipe), recipe.input)
+        )
     return close_settings(recipe, settings)
 
 

@@ -49,9 +49,6 @@ CHANGES = (
     "evaluation.features=0",
     "runtime.threads=1",
 )
-BATCH, EPOCH = "training.local={batches: 1}", "training.local={epochs: 1}"
-NARROW, FEW_HEADS = "method.network.width=8", "method.network.heads=2"
-FEW = "method.minimum=2"
 BENCHMARK = f"{SYNTHETIC} people identities=80 images=4 size={SIZE} first=200000 test=0.5"
 
 
@@ -82,8 +79,8 @@ def shrink_for_smoke(study: Study, *, rendered: bool = True) -> Study:
     )
     # Networks become small first, then trainings short; rows that are then equal run once.
     rows = {name: _narrow(small, name) for name in small.rows}
-    local = BATCH if study.public is None else EPOCH
-    small = with_changes(small.model_copy(update={"rows": rows}), [*CHANGES, local])
+    local = "batches" if study.public is None else "epochs"
+    small = with_changes(small.model_copy(update={"rows": rows}), [*CHANGES, f"training.local={{{local}: 1}}"])
     return small.model_copy(update={"rows": _rows_of_each_kind(small)})
 
 
@@ -155,8 +152,8 @@ def _narrow(study: Study, name: str) -> StudyRow:
     tree = tree_of(study, name, study.targets[0], study.seeds[0])
     options = find(tree["method"]).options.model_fields
     fields = getattr(options["network"].annotation, "model_fields", {}) if "network" in options else {}
-    changes = [FEW] if "minimum" in options else []
-    changes += [change for field, change in (("width", NARROW), ("heads", FEW_HEADS)) if field in fields]
+    changes = ["method.minimum=2"] if "minimum" in options else []
+    changes += [f"method.network.{field}={least}" for field, least in (("width", 8), ("heads", 2)) if field in fields]
     if "weights" in fields:  # no published weights fit a narrow network
         changes.append(f"method.network.weights={json_key(fields['weights'].default)}")
     if study.public is not None and tree["training"].get("pretrain") is not None:

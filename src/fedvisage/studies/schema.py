@@ -59,15 +59,11 @@ def definitions(
             if key in keys:
                 keys[key].setdefault("description", description)
         for key, short in short_forms.get(section, {}).items():
-            keys[key] = _with_short_form(keys[key], short)
+            full = keys[key]
+            annotations: Schema = {word: full[word] for word in ("default", "description") if word in full}
+            others = {word: full[word] for word in full if word not in annotations}
+            keys[key] = {**annotations, "anyOf": [short, *full.get("anyOf", [others])]}
     return defined, named
-
-
-def _with_short_form(key: Schema, short: Schema) -> Schema:
-    """Return a key's schema that also accepts a short form."""
-    annotations: Schema = {word: key[word] for word in ("default", "description") if word in key}
-    alternatives = key["anyOf"] if "anyOf" in key else [{word: key[word] for word in key if word not in annotations}]
-    return {**annotations, "anyOf": [short, *alternatives]}
 
 
 def docstrings(section: type[Section]) -> dict[str, str]:

@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from mlflow.entities import Metric, Param
@@ -29,8 +30,11 @@ class Mlflow:
         """Create a run, or reopen an earlier one."""
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # or it refuses stores that are not databases
         self._client = MlflowClient(tracking_uri=(run.store.resolve() / FOLDER).as_uri())
-        if earlier and self._goes_on(earlier):
-            return earlier
+        if earlier:
+            with suppress(MlflowException):  # of another store, or an emptied one
+                self._client.update_run(earlier, status="RUNNING")
+                self._run = earlier
+                return earlier
         existing = self._client.get_experiment_by_name(run.project)
         experiment = existing.experiment_id if existing else self._client.create_experiment(run.project)
         self._run = str(self._client.create_run(experiment, run_name=run.name).info.run_id)
@@ -38,14 +42,6 @@ class Mlflow:
         for first in range(0, len(settings), MOST):
             self._client.log_batch(self._run, params=settings[first : first + MOST])
         return self._run
-
-    def _goes_on(self, earlier: str) -> bool:
-        try:
-            self._client.update_run(earlier, status="RUNNING")
-        except MlflowException:
-            return False  # another store, or an emptied one
-        self._run = earlier
-        return True
 
     def log(self, step: int, figures: Mapping[str, float], when: float) -> None:
         """Write metrics."""

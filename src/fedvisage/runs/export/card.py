@@ -35,8 +35,8 @@ _SIMULATED = (
 )
 
 
-def card(model: FinishedModel, config: Config, figures: Metrics, notices: Sequence[str]) -> str:
-    """Return the card in the format of a model hub: metadata, then text. The function makes no network requests."""
+def write_card(path: Path, model: FinishedModel, config: Config, figures: Metrics, notices: Sequence[str]) -> None:
+    """Write the card in the format of a model hub: metadata, then text. The function makes no network requests."""
     try:
         from huggingface_hub import EvalResult, ModelCardData
     except ImportError:
@@ -57,17 +57,17 @@ def card(model: FinishedModel, config: Config, figures: Metrics, notices: Sequen
         model_name=f"{model.setup.method.title} ({description.task})",
         eval_results=results or None,
     )
-    return f"---\n{data.to_yaml()}\n---\n\n{_text(model, config, notices)}"
+    _write(path, data.to_yaml(), _lines(model, config, notices))
 
 
-def write_card(path: Path, text: str) -> None:
-    """Parse the card with the hub's own reader, then write it to a file."""
+def _write(path: Path, metadata: str, lines: Sequence[str]) -> None:
+    """Parse a card with the hub's own reader, then write it to a file."""
     from huggingface_hub import ModelCard
 
-    ModelCard(text).save(path)
+    ModelCard("\n".join(["---", metadata, "---", "", *lines, ""])).save(path)
 
 
-def _text(model: FinishedModel, config: Config, notices: Sequence[str]) -> str:
+def _lines(model: FinishedModel, config: Config, notices: Sequence[str]) -> list[str]:
     description, method = config.float32.description, model.setup.method
     graphs = [f"- `{GRAPH}`: float32, SHA-256 `{config.float32.file.sha256}`"]
     if config.int8 is not None:
@@ -83,7 +83,7 @@ def _text(model: FinishedModel, config: Config, notices: Sequence[str]) -> str:
         source += f" Licence of the weights: {licence}."
     trained = "; ".join(map(str, description.trained_on)) or "unknown"
     rendered = are_all_rendered(description.trained_on)
-    lines = [
+    return [
         f"# {method.title}",
         "",
         _PURPOSE[description.task],
@@ -118,7 +118,6 @@ def _text(model: FinishedModel, config: Config, notices: Sequence[str]) -> str:
         f"weights `{description.model_sha256}`, recipe `{description.recipe_sha256}`, fedvisage "
         f"{description.version}. `parity.json` compares the graph with torch.",
     ]
-    return "\n".join(lines) + "\n"
 
 
 def _curves_line(curves: ErrorCurves) -> str:
@@ -190,4 +189,4 @@ def write_fused_card(
         f"- {_SIMULATED}",
         *(f"- {notice}" for notice in notices),
     ]
-    write_card(path, f"---\n{data.to_yaml()}\n---\n\n" + "\n".join(lines) + "\n")
+    _write(path, data.to_yaml(), lines)

@@ -49,7 +49,7 @@ from fedvisage.metrics.threshold import Threshold
 from fedvisage.nn.inputs import prepare
 from fedvisage.recipe import Adapt
 from fedvisage.runs.directory import METRICS
-from fedvisage.runs.export.card import card, write_card
+from fedvisage.runs.export.card import write_card
 from fedvisage.runs.export.graph import (
     COSINE,
     LEAST,
@@ -249,7 +249,7 @@ def export(
         written = ExportResult(out, config, parity, compared_on, (*model.notices, *notices), moved)
         path = model.directory / METRICS
         figures = read_metrics(path) if path.exists() else Metrics()
-        write_card(directory / CARD, card(model, config, figures, notices))
+        write_card(directory / CARD, model, config, figures, notices)
     return written
 
 
