@@ -154,7 +154,7 @@ def test_command_adapts_an_export_without_torch(pad: Path, photographs: dict[str
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 2, result.stderr
     assert "--data: has 4 usable faces; 16 are needed" in result.stderr
-    assert "1 file is not a picture" in result.stderr
+    assert "1 file skipped by its ending" in result.stderr
 
 
 def test_adapted_weights_give_the_adapted_scores(sets: Mapping[str, Path], pad_run: Path, open_gate: None) -> None:
