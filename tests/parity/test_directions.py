@@ -160,6 +160,14 @@ def test_server_compares_a_bounded_number_of_centres() -> None:
     assert moved == {"A": 1, "B": fedface.MOST_CENTRES // 3, "C": fedface.MOST_CENTRES // 3}
 
 
+def test_server_compares_all_centres_of_unequal_sites() -> None:
+    rng = np.random.default_rng(0)
+    rows = {"A": 1, "B": fedface.MOST_CENTRES // 4, "C": 1, "D": 1, "E": 1}
+    centres = {name: np.float32(1) + 0.1 * rng.random((count, 8), np.float32) for name, count in rows.items()}
+    actual, _ = spread_out(centres, None)
+    assert {name: int((actual[name] != centres[name]).any(axis=1).sum()) for name in centres} == rows
+
+
 @pytest.mark.long
 def test_fedsgd_takes_one_step_down_the_mean_over_its_batches(sets: Sets, tmp_path: Path) -> None:
     """Two batches of four have the gradient of one of eight: the loss is a mean over images, which no layer mixes."""

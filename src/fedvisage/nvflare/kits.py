@@ -6,7 +6,7 @@ import copy
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -265,10 +265,10 @@ def hold_port(port: int) -> Iterator[None]:
     for two servers that start at the same moment. So this function also takes a name in Linux' abstract sockets: like a
     port it belongs to the machine (or container), and to one process at most. Other systems only have the check.
     """
-    with ExitStack() as stack:
+    with socket.socket(socket.AF_UNIX) if sys.platform == "linux" else nullcontext() as name_socket:
         try:
-            if sys.platform == "linux":
-                stack.enter_context(socket.socket(socket.AF_UNIX)).bind(f"\0fedvisage-port-{port}")
+            if name_socket is not None:
+                name_socket.bind(f"\0fedvisage-port-{port}")
             with socket.socket() as probe:  # without SO_REUSEPORT, so that it detects any listener
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(("", port))

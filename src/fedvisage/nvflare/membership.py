@@ -285,7 +285,7 @@ def _renew(authority: Authority, names: Iterable[str], directory: Path) -> dict[
     with new_kits(authority, authority.members[authority.host], revoked, {}) as kits:
         for name, kit in kits.items():
             at_server = revoked[name].kind == "server"
-            made, target = (credentials_in(place, at_server=at_server) for place in (kit, updates[name]))
+            made, target = credentials_in(kit, at_server=at_server), credentials_in(updates[name], at_server=at_server)
             shutil.move(made.key, target.key)
             shutil.move(made.certificate, target.certificate)
             authority.members[name] = revoked[name].with_certificate(certificates_in(target.certificate)[0])

@@ -340,7 +340,7 @@ class Training(Section):
         {"micro_batch", "server_optimizer", "pretrain", "l2sp", "statistics", "keep", "privacy"}
     )
 
-    rounds: int = Field(ge=1, le=1_000_000)
+    rounds: int = Field(ge=1, le=100_000)
     """Number of aggregations."""
     local: Local = Local(epochs=3)
     """Local work between two aggregations."""

@@ -48,6 +48,14 @@ class TrainingResult:
     """Cause and reason of an early end of training; empty if all rounds of the recipe took place."""
 
 
+def _keep_recipe(recipe: Recipe, cache: Path, say: Say) -> Recipe:
+    return recipe
+
+
+def _no_weights(recipe: Recipe, data: RunData, compute: Compute, cache: Path, say: Say) -> Message:
+    return {}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """Presentation attack detection, or face recognition."""
@@ -62,11 +70,11 @@ class Task:
     """Refuses settings that a method of this task cannot follow, or that would select by its evaluation data."""
     check_real: Callable[[Recipe], None] = accept_any
     """Refuses settings of this task that only a simulation supports."""
-    fill_recipe: Callable[[Recipe, Path, Say], Recipe] = lambda recipe, cache, say: recipe
+    fill_recipe: Callable[[Recipe, Path, Say], Recipe] = _keep_recipe
     """Returns the recipe with values that follow from its data and that networks depend on."""
     open: Callable[[Recipe, Method, Path, Say], RunData]
     """Opens or renders the recipe's sets, and raises an error for faulty ones before training."""
-    pretrain: Callable[[Recipe, RunData, Compute, Path, Say], Message] = lambda recipe, data, compute, cache, say: {}
+    pretrain: Callable[[Recipe, RunData, Compute, Path, Say], Message] = _no_weights
     """Returns the parts that the server trains before the first round, if the recipe asks for any."""
 
     # After training, at the sites and the server.

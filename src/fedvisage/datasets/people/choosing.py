@@ -87,9 +87,10 @@ def _released_part(listing: PhotographList, options: ImportOptions, clients: boo
     fit = [person for person in part if least <= listing.counts[person] <= most]
     people = _take_people(fit, options.people or wanted, f"with {least} to {most} photographs in the {place} half")
     chosen = _limit_listing(listing, people, max(listing.counts.values()), options.seed)
-    if (count := len(listing.counts)) != MS1MV2:
-        fault = f"MS1MV2 has {MS1MV2:,} people, but this file has {count:,}: the division differs from the authors'"
-        chosen = replace(chosen, notes=(*chosen.notes, fault))
+    if len(listing.counts) != MS1MV2:
+        found = f"{len(listing.counts):,}"
+        note = f"MS1MV2 has {MS1MV2:,} people, but this file has {found}: the division differs from the authors'"
+        chosen = replace(chosen, notes=(*chosen.notes, note))
     if not clients:
         return replace(chosen, splits=lambda _, count: ["train"] * count)
     named = _rename_people(chosen, people)

@@ -230,8 +230,8 @@ def _joint_cost(charges: tuple[Charge, ...], delta: float) -> JointCost:
 
 def account_of(recipe: Recipe, method: Method) -> Account | None:
     """Return the account of a recipe with noise on the models of a method whose sites also release values, or None."""
-    plan, budget, release_costs = plan_of(recipe), recipe.privacy, method.release_costs
-    if plan is None or release_costs is None:
+    budget, release_costs = recipe.privacy, method.release_costs
+    if release_costs is None or (plan := plan_of(recipe)) is None:
         return None
     if budget.delta is None:
         raise UserError("recipe.privacy", "does not set a budget; give epsilon and delta for all releases of the run")

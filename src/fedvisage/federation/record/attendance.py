@@ -83,7 +83,8 @@ def attendance_of(rows: Iterable[Mapping[str, Any]]) -> Attendance:
     for row in rows:
         number = int(row["round"])
         # Lines of an earlier version only list replies and failures.
-        names = row.get("counted", counted_sites(row.get("replied") or (), row.get("failed") or {}))
+        earlier = "counted" not in row
+        names = counted_sites(row.get("replied") or (), row.get("failed") or {}) if earlier else row["counted"]
         for name in row.get("uncommitted") or ():
             uncommitted.setdefault(name, []).append(number)
         if names is None:

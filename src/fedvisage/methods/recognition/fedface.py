@@ -43,7 +43,7 @@ class Spreadout(Section):
     margin: float = Field(0.9, gt=0, le=2)
     """Margin v of the regulariser."""
     sampled: int | None = Field(None, ge=1)
-    """Number of centres per site in the regulariser; by default all, but at most 16,384 of all sites together."""
+    """Number of centres per site in the regulariser; by default all, or equal shares of 16,384 if there are more."""
 
 
 class Options(face.CosFaceOptions):
@@ -96,7 +96,9 @@ def program(settings: Callable[[Recipe], Spreadout]) -> Callable[[Server], Itera
 
 def spread_centres(s: Server, centres: Mapping[str, Tensor], options: Spreadout) -> dict[str, Tensor]:
     """Take one step down the regulariser, over the sampled number of centres per site."""
-    training, wanted = s.recipe.training, options.sampled or max(1, MOST_CENTRES // len(centres))
+    training, wanted, total = s.recipe.training, options.sampled, sum(map(len, centres.values()))
+    if wanted is None:
+        wanted = total if total <= MOST_CENTRES else max(1, MOST_CENTRES // len(centres))
     sampled_rows = {name: _sample_centres(s, name, len(value), wanted) for name, value in centres.items()}
     stacked = torch.cat([centres[name][rows] for name, rows in sampled_rows.items()]).requires_grad_()
     counts = torch.tensor([len(rows) for rows in sampled_rows.values()])

@@ -132,9 +132,9 @@ def open_data(recipe: Recipe, method: Method, cache: Path, say: Say) -> RunData:
         _check_nobody_twice({**trained_on, f"{PLACE}{name}": (benchmark.view,)})
     # Fail before training if a requested rate needs more pairs than a site or the target has.
     checked = [_check_site(site, place, recipe, method) for place, site in sites.items()]
-    # An operator's machine has no sites.
-    names = ("without_test_images", "with_one_test_image")
-    counted = {name: sum(row[name] for row in checked) for name in names}
+    counted = {
+        name: sum(row[name] for row in checked) for name in ("without_test_images", "with_one_test_image")
+    }  # of no site on an operator's machine
     site_data = {place.removeprefix(SITE): site for place, site in sites.items()}
     strangers = _strangers(recipe, site_data, heldout)
     _check_rates(recipe, site_data, strangers)
