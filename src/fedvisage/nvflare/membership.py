@@ -215,8 +215,8 @@ def _add(
     with new_kits(authority, at_server, placed, requested) as kits:
         for name, kit in kits.items():
             member = authority.members.get(name, placed[name])
-            made = credentials_in(kit, at_server=member.kind == "server")
-            authority.members[name] = member.with_certificate(certificates_in(made.certificate)[0])
+            credentials = credentials_in(kit, at_server=member.kind == "server")
+            authority.members[name] = member.with_certificate(certificates_in(credentials.certificate)[0])
             if placed[name].kind == "server":  # the server requires a list from its first start on
                 write_atomically(kit / "startup" / REVOKED, authority.revocations())
                 streams = {"streams": str(server.streams), "streams_each": str(server.streams_each)}
@@ -285,9 +285,10 @@ def _renew(authority: Authority, names: Iterable[str], directory: Path) -> dict[
     with new_kits(authority, authority.members[authority.host], revoked, {}) as kits:
         for name, kit in kits.items():
             at_server = revoked[name].kind == "server"
-            made, target = credentials_in(kit, at_server=at_server), credentials_in(updates[name], at_server=at_server)
-            shutil.move(made.key, target.key)
-            shutil.move(made.certificate, target.certificate)
+            created = credentials_in(kit, at_server=at_server)
+            target = credentials_in(updates[name], at_server=at_server)
+            shutil.move(created.key, target.key)
+            shutil.move(created.certificate, target.certificate)
             authority.members[name] = revoked[name].with_certificate(certificates_in(target.certificate)[0])
     for name, member in members.items():
         if name not in revoked:

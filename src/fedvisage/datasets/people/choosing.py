@@ -88,8 +88,10 @@ def _released_part(listing: PhotographList, options: ImportOptions, clients: boo
     people = _take_people(fit, options.people or wanted, f"with {least} to {most} photographs in the {place} half")
     chosen = _limit_listing(listing, people, max(listing.counts.values()), options.seed)
     if len(listing.counts) != MS1MV2:
-        found = f"{len(listing.counts):,}"
-        note = f"MS1MV2 has {MS1MV2:,} people, but this file has {found}: the division differs from the authors'"
+        people_in_file = f"{len(listing.counts):,}"
+        note = (
+            f"MS1MV2 has {MS1MV2:,} people, but this file has {people_in_file}: the division differs from the authors'"
+        )
         chosen = replace(chosen, notes=(*chosen.notes, note))
     if not clients:
         return replace(chosen, splits=lambda _, count: ["train"] * count)
