@@ -94,8 +94,11 @@ def _stem(path: str) -> str:
 
 def scan(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
     """Scan by names, and read the part of each file from the list grandtest."""
-    has_crops = any(CUT.parse(without_ending(file)) for file in tree.files)
-    listing = scan_by_name(replace(scanner, names=_names(cut_out=has_crops)), tree, options)
+    if any(CUT.parse(without_ending(file)) for file in tree.files):
+        skipped = Name(STATION, _skip_recording, "arrays")
+        names = tuple(skipped if name.grammar is STATION else name for name in scanner.names)
+        scanner = replace(scanner, names=names)
+    listing = scan_by_name(scanner, tree, options)
     parts = {}
     for name in tree.files:
         for _, line in tree.lines(name) if _GRANDTEST.fullmatch(name) else ():
@@ -106,15 +109,8 @@ def scan(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
     return replace(listing, items=[replace(item, split=parts.get(stem_of(item))) for item in listing.items])
 
 
-def _names(*, cut_out: bool) -> tuple[Name, ...]:
-    return (
-        Name(MANY, lambda _, __: "grey, depth, infrared and thermal arrays", "arrays"),
-        Name(CUT, _parse_name, "arrays"),
-        Name(
-            STATION, (lambda _, __: "recordings whose cropped frames are present") if cut_out else _parse_name, "arrays"
-        ),
-        Name(BARE, _parse_name, "arrays"),
-    )
+def _skip_recording(_: Mapping[str, str], __: ImportOptions) -> str:
+    return "recordings whose cropped frames are present"
 
 
 def _further(number: int) -> tuple[Clip, ...]:
@@ -131,7 +127,12 @@ SCANNER = Scanner(
 [preprocessed-face-station_RGB/]26.01.18/012_01_017_2_83.hdf5     client_session_presenter_type_instrument; type 0 real
 [face-station/]26.01.18/012_01_017_2_83.hdf5                      the recordings, where there are no cut-out frames
 PROTOCOL-grandtest.csv …                                          compared with the names; grandtest has the parts""",
-    names=_names(cut_out=False),
+    names=(
+        Name(MANY, lambda _, __: "grey, depth, infrared and thermal arrays", "arrays"),
+        Name(CUT, _parse_name, "arrays"),
+        Name(STATION, _parse_name, "arrays"),
+        Name(BARE, _parse_name, "arrays"),
+    ),
     columns=("session", "presenter", "type", "instrument"),
     counts={"all": (347, 1332)},
     lists=LabelLists(r"PROTOCOL-\w+\.csv|WMCA_Grandtest\.txt", _parse_line, lambda label: label in ("0", "bonafide")),
