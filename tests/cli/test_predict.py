@@ -182,6 +182,11 @@ def test_pictures_in_place_of_the_model_are_named(photographs: Path, model: str,
         output_of("predict", photographs / model, photographs / "two.png")
 
 
+def test_published_model_in_place_of_the_model_is_named(photographs: Path) -> None:
+    with refused("minifasnet", "--pad minifasnet"):
+        output_of("predict", "minifasnet", photographs / "one.png")
+
+
 def test_misspelt_crop_suggests_the_nearest(run: Path, crops: Path) -> None:
     with refused("--crop", "did you mean centre"):
         output_of("predict", run, crops, "--crop", "center")

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from tests.commands import refusal_of
 from tests.refusals import failed, refused
 
 from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.data.crops import CropRecord
 from fedvisage.device import Exported, Pipeline
 from fedvisage.device.service.app import open_engine
 
@@ -276,6 +278,14 @@ def test_export_of_an_earlier_version_opens_with_a_notice(copy: Path, pad: Path)
     assert exported.threshold == expected.threshold
     done = run_command(["threshold", str(copy)])
     assert (done.returncode, done.stderr.splitlines()) == (0, [f"note: {notice}"])
+
+
+def test_recognition_of_rendered_faces_opens_with_a_notice(recognition: Path) -> None:
+    exported = Exported.open(recognition)
+    crops = CropRecord(how="rendered", alignment="points"), CropRecord(how="detected", alignment="points")
+    for crop, count in zip(crops, (1, 0), strict=True):
+        trained = replace(exported, description=exported.description.model_copy(update={"trained_on": (crop,)}))
+        assert len([notice for notice in trained.notices if "rendered" in notice]) == count
 
 
 def test_graph_without_metadata_is_refused(copy: Path) -> None:

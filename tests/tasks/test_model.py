@@ -78,3 +78,6 @@ def test_directory_without_a_model_is_named(tmp_path: Path) -> None:
         saved_model.load(tmp_path)
     with refused("nowhere", "directory not found"):
         saved_model.load(tmp_path / "nowhere")
+    (tmp_path / "cells").mkdir()
+    with refused(tmp_path, "study", "cells"):
+        saved_model.load(tmp_path)

@@ -146,6 +146,8 @@ def enrol(
         engine = _engine(pad, recognition, at)
         enrolled = enrolment.enrol(opened, engine, collection, person, _pictures(images), force=force)
     note(*(plain_line(f"{name}: not taken: {reason}") for name, reason in enrolled.refused))
+    for name in enrolled.unlike:
+        note(plain_line(f"{name}: matches no other of these faces; is this {enrolled.person.name}?"))
     replaced = f"; {enrolled.replaced} templates of another model are gone" if enrolled.replaced else ""
     faces = format_count(len(enrolled.faces), "face")
     say(f"{enrolled.person.name} ({enrolled.person.id}): {faces} enrolled{replaced}")

@@ -276,7 +276,7 @@ def predict_images(
     from fedvisage.device.exported import is_export
     from fedvisage.device.predict import list_input_pictures, refuse_pictures
     from fedvisage.faces.pictures import BYTES_LIMIT
-    from fedvisage.starts.published import detector_hint, locate_detector
+    from fedvisage.starts.published import detector_hint, locate_detector, read_catalogue
 
     def read_stdin() -> bytes:
         return sys.stdin.buffer.read(BYTES_LIMIT + 1)  # one byte more than the largest picture
@@ -289,6 +289,8 @@ def predict_images(
             raise UserError("--pad", f"{pad} is neither an export nor a published detector{detector_hint(pad)}")
     if model is None:
         raise UserError("MODEL", "is missing; give a model, or --pad NAME with a published one, such as minifasnet")
+    if not model.exists() and str(model) in read_catalogue():
+        raise UserError(str(model), f"is a published model; give it as --pad {model}")
     refuse_pictures(model)
     images = list_input_pictures(paths, _read_list(paths_from, paths), read_stdin)
     references = None if against is None else list_input_pictures([against])

@@ -403,8 +403,12 @@ class Exported:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """A notice about an export of an earlier version, whose graph does not state the digests of its description."""
-        return () if self.description.is_bound else (f"{self.directory}: {UNBOUND}",)
+        """Notices when the model is opened: about a graph without digests, and about recognition of rendered faces.
+
+        Attack detection has `notes` with each decision instead.
+        """
+        unbound = () if self.description.is_bound else (UNBOUND,)
+        return tuple(f"{self.directory}: {text}" for text in unbound + (() if self.task == "pad" else self.notes))
 
     @property
     def notes(self) -> tuple[str, ...]:

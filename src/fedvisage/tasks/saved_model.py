@@ -122,6 +122,8 @@ def load(directory: Path) -> SavedModel:
     path = directory / SETTINGS
     if not directory.is_dir():
         raise UserError(str(directory), f"directory not found; {GIVE}")
+    if (directory / "cells").is_dir():
+        raise UserError(str(directory), "is a study; give one of the runs in its folder cells")
     if not path.exists():
         raise UserError(str(path), f"does not exist; {GIVE}")
     settings = read_json(path, AGAIN)

@@ -70,6 +70,14 @@ def test_renewable_similarities_average_to_the_cosine_over_keys(other: int) -> N
     assert np.std(similarities) < 0.05
 
 
+def test_a_face_that_matches_no_other_of_its_folder_is_named(gallery: Gallery) -> None:
+    pictures = [("a.png", tile_of(5, 0)), ("b.png", tile_of(5, 1)), ("stranger.png", tile_of(8, 0))]
+    rows = [(name, row_of(tile)) for name, tile in pictures]
+    assert enrolment.enrol(gallery, ENGINE, "default", "eve", rows).unlike == ("stranger.png",)
+    assert enrolment.enrol(gallery, ENGINE, "default", "eve", rows[:2]).unlike == ()
+    assert enrolment.enrol(gallery, ENGINE, "default", "eve", rows[:1]).unlike == ()
+
+
 @pytest.mark.parametrize(
     ("picture", "reason"),
     [

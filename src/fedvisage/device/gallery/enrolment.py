@@ -89,12 +89,16 @@ class PersonMatch:
 
 @dataclass(frozen=True)
 class EnrolmentResult:
-    """An enrolled person: the faces used, the refused pictures, and the number of replaced templates."""
+    """An enrolled person: the faces used, the refused pictures, and the number of replaced templates.
+
+    ``unlike`` names the pictures whose face matches none of the others at the model's threshold.
+    """
 
     person: Person
     faces: tuple[Face, ...]
     refused: tuple[tuple[str, str], ...]
     replaced: int
+    unlike: tuple[str, ...] = ()
 
 
 def enrol(
@@ -112,20 +116,22 @@ def enrol(
     A face that matches another enrolled person, and a name that looks like another, are refused; ``force`` omits these
     checks. ``new`` requires a person who is not enrolled yet, and ``new=False`` one who is.
     """
-    model, usable, refused = model_of(engine), list[CheckedFace](), list[tuple[str, str]]()
+    model, usable, refused = model_of(engine), list[tuple[str, CheckedFace]](), list[tuple[str, str]]()
     gallery.collection(collection)
     for picture, image in pictures:
         checked = face_to_enrol(engine, image)
         if isinstance(checked, str):
             refused.append((picture, checked))
         else:
-            usable.append(checked)
+            usable.append((picture, checked))
     if not usable:
         picture, reason = refused[0] if refused else ("pictures", "there are none")
         remainder = f", and {format_count(len(refused) - 1, 'more image')} refused" if len(refused) > 1 else ""
         raise NotEnrolled(picture, f"{reason}; nobody was enrolled{remainder}")
-    embeddings = np.stack([embedding for face in usable if (embedding := face.embedding) is not None])
-    scores = [face.pad.score if face.pad else None for face in usable]
+    embeddings = np.stack([embedding for _, face in usable if (embedding := face.embedding) is not None])
+    scores = [face.pad.score if face.pad else None for _, face in usable]
+    matches = (embeddings @ embeddings.T >= model.threshold).sum(axis=1) - 1  # each face matches itself
+    unlike = [picture for (picture, _), count in zip(usable, matches.tolist(), strict=True) if count == 0]
 
     def refuse() -> None:
         if new is False:
@@ -141,7 +147,7 @@ def enrol(
     with gallery.transaction():
         refuse()
         person, faces, replaced = gallery.enrol(collection, name, embeddings, model.digest, scores)
-    return EnrolmentResult(person, tuple(faces), tuple(refused), replaced)
+    return EnrolmentResult(person, tuple(faces), tuple(refused), replaced, tuple(unlike) if len(usable) > 1 else ())
 
 
 def _refuse_lookalike(gallery: Gallery, model: EmbeddingModel, collection: str, name: str, size: int) -> None:

@@ -38,6 +38,7 @@ from fedvisage.device.fused import (
     open_export,
     write_fused,
 )
+from fedvisage.device.predict import probability
 from fedvisage.metrics.operating_point import BONA_FIDE, CLASSES, average_curves, count_by_type
 from fedvisage.metrics.scores import FloatArray
 from fedvisage.metrics.threshold import (
@@ -121,7 +122,10 @@ class FusionResult:
         for entry, (*members, total) in self.aucs.items():
             lines.append(f"AUC on {entry}: {', '.join(f'{auc:.4f}' for auc in members)}; sum {total:.4f}")
         point = self.config.threshold
-        return [*lines, f"{self.directory}: threshold {point.value:.4f}, {describe_rule(point.rule)}"]
+        return [
+            *lines,
+            f"{self.directory}: threshold: score {probability(point.value):.4f}, {describe_rule(point.rule)}",
+        ]
 
 
 def fuse(
@@ -221,7 +225,7 @@ def _add_members(directory: Path, number: int, term: Term, on: str | None, cache
         return [replace(term, directory=place)]
     if term.scale is None:
         raise UserError(
-            "--scale", f"{source} is a fused model, which has no scale of its own; name it first, with --scale 1"
+            "--scale", f"{source} is a fused model, whose scale is 1; give one for each model up to this: --scale 1"
         )
     # The factors of nested sums multiply.
     terms = []
