@@ -116,7 +116,9 @@ def test_threshold_stays_unless_it_rejects_too_many_genuine_pictures(bright: Pat
         result = run(model, live, tmp_path / f"{name}-door", None)
         assert result.threshold.value == pytest.approx(expected, abs=2e-3)
         assert ("as before" in result.lines()[0]) is (name == "low")
-        assert result.threshold.rule == "aimed at BPCER 20% (8 genuine pictures of one camera; APCER unknown)"
+        source = "source-eer (checked with 8 genuine pictures of one camera)"
+        aimed = "aimed at BPCER 20% (8 genuine pictures of one camera; APCER unknown)"
+        assert result.threshold.rule == (source if name == "low" else aimed)
         reason = "the model's own threshold has a weight of 20%; more pictures lower this"
         assert any(line.endswith(reason) for line in result.lines()) is (name == "high")
 
@@ -131,6 +133,40 @@ def test_results_state_unknown_apcer_and_the_number_of_pictures(bright: Path, li
         assert re.search(r"further pictures: (?:<1|\d+)% expected \(95%: \d+% to \d+%\)", text)
     predictions = predict(Exported.open(tmp_path / "door"), list_input_pictures([live]), crop="none")
     assert "at the sites" not in "\n".join(predictions.lines()), "no site has this threshold"
+
+
+def lower(model: Path, out: Path, at: str | None = None) -> Path:
+    """Copy an export with a threshold that rejects no genuine picture; ``at`` chooses its rule and its rates."""
+    shutil.copytree(model, out)
+    config, opened = read_config(out), Exported.open(model)
+    threshold = replace(required_threshold(opened if at is None else opened.at(at)), value=-9.0)
+    description = config.float32.description.model_copy(update={"threshold": point_of(threshold)})
+    write_export(out, description, curves=config.curves)
+    return out
+
+
+def test_kept_threshold_keeps_its_rates_at_the_sites(bright: Path, live: Path, tmp_path: Path) -> None:
+    for name, at in (("eer", None), ("wished", "bpcer=50%")):
+        source = lower(bright, tmp_path / name, at)
+        run(source, live, tmp_path / f"{name}-door", None)
+        before, after = (required_threshold(Exported.open(path)) for path in (source, tmp_path / f"{name}-door"))
+        assert (after.value, after.far, after.frr) == (before.value, before.far, before.frr)
+        assert before.estimates.items() < after.estimates.items()
+        inputs = list_input_pictures([live])
+        (line, *_) = predict(Exported.open(tmp_path / f"{name}-door"), inputs, crop="none").lines()
+        assert f"{before.rule} (checked with 8 genuine pictures of one camera)" in line
+        assert "these pictures: 0% rejected" in line
+        for text in (f"; on held-out people of the sites, {before.rule}", *map(str, before.estimates.values())):
+            assert (text in line) is (name == "wished")
+        assert ("; at the sites it accepts" in line) is (name == "eer")
+
+
+@pytest.mark.parametrize("at", [None, "bpcer=2%"], ids=["kept", "moved"])
+def test_calibrated_export_is_not_calibrated_again(bright: Path, live: Path, tmp_path: Path, at: str | None) -> None:
+    run(lower(bright, tmp_path / "low"), live, tmp_path / "door", at)
+    with refused(tmp_path / "door", "calibrated", "export"):
+        run(tmp_path / "door", live, tmp_path / "again", at)
+    assert not (tmp_path / "again").exists()
 
 
 def test_command_writes_the_export_and_prints_json(bright: Path, live: Path, tmp_path: Path) -> None:
