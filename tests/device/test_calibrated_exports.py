@@ -12,15 +12,16 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from PIL import Image
-from tests.commands import output_of
+from tests.commands import call, output_of
 from tests.refusals import refused
 
 from fedvisage.device import Exported
 from fedvisage.device.calibration import CalibrationResult, calibrate
-from fedvisage.device.exported import GRAPH, point_of, read_config, write_export
+from fedvisage.device.exported import GRAPH, INT8_GRAPH, point_of, read_config, write_export
 from fedvisage.device.fused import required_threshold
 from fedvisage.device.predict import list_input_pictures, predict
 from fedvisage.metrics.calibration import K, threshold_for_camera
+from fedvisage.metrics.threshold import Threshold
 
 WEIGHTS = "model.safetensors"
 
@@ -167,6 +168,26 @@ def test_calibrated_export_is_not_calibrated_again(bright: Path, live: Path, tmp
     with refused(tmp_path / "door", "calibrated", "export"):
         run(tmp_path / "door", live, tmp_path / "again", at)
     assert not (tmp_path / "again").exists()
+
+
+@pytest.fixture(scope="module")
+def both(bright: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The export with a second graph in the place of the int8 one, whose rates are those of one set."""
+    out = shutil.copytree(bright, tmp_path_factory.mktemp("both") / "export")
+    shutil.copy(out / GRAPH, out / INT8_GRAPH)
+    config, threshold = read_config(out), Threshold(0.5, "source-eer", 0.0, 1 / 3)
+    int8 = config.float32.description.model_copy(update={"arithmetic": "int8", "threshold": point_of(threshold)})
+    write_export(out, config.float32.description, int8, curves=config.curves)
+    return out
+
+
+def test_command_states_that_the_int8_graph_is_left_out(both: Path, bright: Path, live: Path, tmp_path: Path) -> None:
+    for model, expected in ((both, True), (bright, False)):
+        out = tmp_path / model.parent.name
+        result = call("calibrate", model, "--live", live, "--out", out, "--crop=none", "--quiet", "--json")
+        assert result.exit_code == 0, result.output
+        assert ("int8" in result.stderr) is expected
+        assert not (out / INT8_GRAPH).exists()
 
 
 def test_command_writes_the_export_and_prints_json(bright: Path, live: Path, tmp_path: Path) -> None:
