@@ -190,6 +190,12 @@ def test_command_states_that_the_int8_graph_is_left_out(both: Path, bright: Path
         assert not (out / INT8_GRAPH).exists()
 
 
+def test_rates_of_an_int8_graph_are_those_of_its_calibration_set(both: Path, live: Path) -> None:
+    for int8, place in ((True, "on the calibration set"), (False, "at the sites")):
+        (line, *_) = predict(Exported.open(both, int8=int8), list_input_pictures([live]), crop="none").lines()
+        assert f"; {place} it accepts " in line
+
+
 def test_command_writes_the_export_and_prints_json(bright: Path, live: Path, tmp_path: Path) -> None:
     words = ("calibrate", bright, "--live", live, "--at=bpcer=5%", "--out", tmp_path / "door", "--crop=none", "--quiet")
     values = json.loads(output_of(*words, "--json"))

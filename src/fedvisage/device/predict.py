@@ -272,7 +272,7 @@ class Predictions:
         # An operating point's estimates include both rates.
         if "BPCER" not in threshold.estimates and threshold.far is not None and threshold.frr is not None:
             split = "training" if threshold.rule.startswith(ON_TRAINING) else "held-out"
-            rates += f"; at the sites it accepts {threshold.far:.2%} of {split} attacks"
+            rates += f"; {threshold.place} it accepts {threshold.far:.2%} of {split} attacks"
             rates += f" and rejects {threshold.frr:.2%} of live"
         lines = [f"threshold: score {probability(threshold.value):.4f}{rates}"]
         for image in self.images:
@@ -564,12 +564,13 @@ def face_aligner(crop: str, size: int, threads: int = 1, *, detector: DetectorNa
 
 
 def operating_point(threshold: Threshold) -> str:
-    """Describe the similarity threshold and its errors at the sites."""
+    """Describe the similarity threshold and its errors."""
     if threshold.estimates:
         return f"threshold: similarity {threshold.value:+.4f}; at the sites {threshold.operating_point}"
     missed = f" and misses {threshold.frr:.2%} of genuine ones" if threshold.frr is not None else ""
     accepted = f"accepts {threshold.far:.4%} of impostor pairs{missed}" if threshold.far is not None else ""
-    return f"threshold: similarity {threshold.value:+.4f}, {describe_rule(threshold.rule)}; at the sites it {accepted}"
+    rule = describe_rule(threshold.rule)
+    return f"threshold: similarity {threshold.value:+.4f}, {rule}; {threshold.place} it {accepted}"
 
 
 def predict(

@@ -81,6 +81,8 @@ class Threshold:
     frr: float | None
     estimates: Mapping[str, Estimate] = field(default_factory=dict)
     """Error rates with intervals by name, such as ``APCER print``, if a user asked for this operating point."""
+    place: str = "at the sites"
+    """Where ``far`` and ``frr`` were measured, for people."""
 
     @property
     def operating_point(self) -> str:
