@@ -12,15 +12,16 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from PIL import Image
-from tests.commands import output_of
+from tests.commands import call, output_of
 from tests.refusals import refused
 
 from fedvisage.device import Exported
 from fedvisage.device.calibration import CalibrationResult, calibrate
-from fedvisage.device.exported import GRAPH, point_of, read_config, write_export
+from fedvisage.device.exported import GRAPH, INT8_GRAPH, point_of, read_config, write_export
 from fedvisage.device.fused import required_threshold
 from fedvisage.device.predict import list_input_pictures, predict
 from fedvisage.metrics.calibration import K, threshold_for_camera
+from fedvisage.metrics.threshold import Threshold
 
 WEIGHTS = "model.safetensors"
 
@@ -116,7 +117,9 @@ def test_threshold_stays_unless_it_rejects_too_many_genuine_pictures(bright: Pat
         result = run(model, live, tmp_path / f"{name}-door", None)
         assert result.threshold.value == pytest.approx(expected, abs=2e-3)
         assert ("as before" in result.lines()[0]) is (name == "low")
-        assert result.threshold.rule == "aimed at BPCER 20% (8 genuine pictures of one camera; APCER unknown)"
+        source = "source-eer (checked with 8 genuine pictures of one camera)"
+        aimed = "aimed at BPCER 20% (8 genuine pictures of one camera; APCER unknown)"
+        assert result.threshold.rule == (source if name == "low" else aimed)
         reason = "the model's own threshold has a weight of 20%; more pictures lower this"
         assert any(line.endswith(reason) for line in result.lines()) is (name == "high")
 
@@ -128,9 +131,69 @@ def test_results_state_unknown_apcer_and_the_number_of_pictures(bright: Path, li
         assert "8 genuine pictures" in text
         assert "APCER unknown" in text
         assert re.search(r"these pictures: \d+% rejected \(95%: \d+% to \d+%\)", text)
-        assert re.search(r"further pictures: \d+% expected \(95%: \d+% to \d+%\)", text)
+        assert re.search(r"further pictures: (?:<1|\d+)% expected \(95%: \d+% to \d+%\)", text)
     predictions = predict(Exported.open(tmp_path / "door"), list_input_pictures([live]), crop="none")
     assert "at the sites" not in "\n".join(predictions.lines()), "no site has this threshold"
+
+
+def lower(model: Path, out: Path, at: str | None = None) -> Path:
+    """Copy an export with a threshold that rejects no genuine picture; ``at`` chooses its rule and its rates."""
+    shutil.copytree(model, out)
+    config, opened = read_config(out), Exported.open(model)
+    threshold = replace(required_threshold(opened if at is None else opened.at(at)), value=-9.0)
+    description = config.float32.description.model_copy(update={"threshold": point_of(threshold)})
+    write_export(out, description, curves=config.curves)
+    return out
+
+
+def test_kept_threshold_keeps_its_rates_at_the_sites(bright: Path, live: Path, tmp_path: Path) -> None:
+    for name, at in (("eer", None), ("wished", "bpcer=50%")):
+        source = lower(bright, tmp_path / name, at)
+        run(source, live, tmp_path / f"{name}-door", None)
+        before, after = (required_threshold(Exported.open(path)) for path in (source, tmp_path / f"{name}-door"))
+        assert (after.value, after.far, after.frr) == (before.value, before.far, before.frr)
+        assert before.estimates.items() < after.estimates.items()
+        inputs = list_input_pictures([live])
+        (line, *_) = predict(Exported.open(tmp_path / f"{name}-door"), inputs, crop="none").lines()
+        assert f"{before.rule} (checked with 8 genuine pictures of one camera)" in line
+        assert "these pictures: 0% rejected" in line
+        for text in (f"; on held-out people of the sites, {before.rule}", *map(str, before.estimates.values())):
+            assert (text in line) is (name == "wished")
+        assert ("; at the sites it accepts" in line) is (name == "eer")
+
+
+@pytest.mark.parametrize("at", [None, "bpcer=2%"], ids=["kept", "moved"])
+def test_calibrated_export_is_not_calibrated_again(bright: Path, live: Path, tmp_path: Path, at: str | None) -> None:
+    run(lower(bright, tmp_path / "low"), live, tmp_path / "door", at)
+    with refused(tmp_path / "door", "calibrated", "export"):
+        run(tmp_path / "door", live, tmp_path / "again", at)
+    assert not (tmp_path / "again").exists()
+
+
+@pytest.fixture(scope="module")
+def both(bright: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The export with a second graph in the place of the int8 one, whose rates are those of one set."""
+    out = shutil.copytree(bright, tmp_path_factory.mktemp("both") / "export")
+    shutil.copy(out / GRAPH, out / INT8_GRAPH)
+    config, threshold = read_config(out), Threshold(0.5, "source-eer", 0.0, 1 / 3)
+    int8 = config.float32.description.model_copy(update={"arithmetic": "int8", "threshold": point_of(threshold)})
+    write_export(out, config.float32.description, int8, curves=config.curves)
+    return out
+
+
+def test_command_states_that_the_int8_graph_is_left_out(both: Path, bright: Path, live: Path, tmp_path: Path) -> None:
+    for model, expected in ((both, True), (bright, False)):
+        out = tmp_path / model.parent.name
+        result = call("calibrate", model, "--live", live, "--out", out, "--crop=none", "--quiet", "--json")
+        assert result.exit_code == 0, result.output
+        assert ("int8" in result.stderr) is expected
+        assert not (out / INT8_GRAPH).exists()
+
+
+def test_rates_of_an_int8_graph_are_those_of_its_calibration_set(both: Path, live: Path) -> None:
+    for int8, place in ((True, "on the calibration set"), (False, "at the sites")):
+        (line, *_) = predict(Exported.open(both, int8=int8), list_input_pictures([live]), crop="none").lines()
+        assert f"; {place} it accepts " in line
 
 
 def test_command_writes_the_export_and_prints_json(bright: Path, live: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from benchmarks.real.calibration import CANDIDATES, Site, choose, errors_of, mean_over_kinds, read_sites
-from scipy import stats
+from scipy import optimize, stats
 
 from fedvisage.metrics.calibration import (
     K,
@@ -14,6 +14,7 @@ from fedvisage.metrics.calibration import (
     student_quantile,
     threshold_for_camera,
 )
+from fedvisage.metrics.threshold import OF_FURTHER, Estimate, Threshold
 
 
 @pytest.mark.parametrize("degrees", [4, 9, 19, 100])
@@ -39,18 +40,39 @@ def test_the_models_threshold_counts_as_a_fixed_number_of_pictures(count: int) -
     assert ends[0].of_pictures == ends[1].of_pictures
 
 
-@pytest.mark.parametrize("count", [5, 20, 100])
-def test_interval_of_the_expected_bpcer_is_that_of_a_noncentral_t(count: int) -> None:
+@pytest.mark.parametrize(("count", "threshold"), [(5, -0.5), (20, -0.5), (20, 0.5), (100, 1.5)])
+def test_interval_of_the_expected_bpcer_is_that_of_a_noncentral_t_and_of_the_counted_share(
+    count: int, threshold: float
+) -> None:
     pictures = np.random.default_rng(4).normal(2, 1.5, count)
-    threshold = -0.5
     scaled = np.sqrt(count) * (pictures.mean() - threshold) / pictures.std(ddof=1)
     expected = expected_bpcer(pictures, threshold)
-    # A camera with the BPCER of a bound gives this t, or one beyond it, in 2.5 % of all draws of pictures.
-    for bound, beyond in ((expected.high, 0.025), (expected.low, 0.975)):
-        centre = -stats.norm.ppf(bound) * np.sqrt(count)
-        assert stats.nct.sf(scaled, count - 1, centre) == pytest.approx(beyond, abs=0.01)
+
+    def camera_bpcer(beyond: float) -> float:
+        """Return the BPCER of a camera that gives this t, or one beyond it, in this share of all draws of pictures."""
+        return optimize.brentq(
+            lambda rate: stats.nct.sf(scaled, count - 1, -stats.norm.ppf(rate) * np.sqrt(count)) - beyond, 1e-6, 0.999
+        )
+
+    counted = stats.binomtest(int((pictures < threshold).sum()), count).proportion_ci(method="wilson")
+    assert expected.low == pytest.approx(min(camera_bpcer(0.975), counted.low), abs=0.01)
+    assert expected.high == pytest.approx(max(camera_bpcer(0.025), counted.high), abs=0.01)
     width = pictures.std(ddof=1) * np.sqrt(1 + 1 / count)
     assert expected.rate == pytest.approx(stats.t.cdf((threshold - pictures.mean()) / width, count - 1), abs=0.01)
+
+
+def test_neighbouring_pictures_do_not_narrow_the_interval_of_further_ones() -> None:
+    """Six frames of one scene are closer to each other than other pictures of the camera."""
+    pictures = np.linspace(2.0, 2.1, 6)
+    threshold = threshold_for_camera(pictures, 0.0, 0.02)
+    assert threshold.value > 0
+    assert expected_bpcer(pictures, threshold.value).high == pytest.approx(1.96**2 / (6 + 1.96**2), abs=1e-3)
+
+
+@pytest.mark.parametrize(("rate", "text"), [(0.0, "0%"), (1e-9, "<1%"), (0.004, "<1%"), (0.005, "1%"), (0.125, "13%")])
+def test_small_rate_of_one_camera_is_not_printed_as_zero(rate: float, text: str) -> None:
+    threshold = Threshold(0.0, "rule", None, None, {OF_FURTHER: Estimate(rate, 0.0, 0.24)})
+    assert threshold.operating_point == f"rule: further pictures: {text} expected (95%: 0% to 24%)"
 
 
 def test_outliers_are_attacks_and_not_ordinary_pictures() -> None:

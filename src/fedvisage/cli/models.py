@@ -386,7 +386,8 @@ def calibrate_model(
     """
     from fedvisage.base.progress import in_steps
     from fedvisage.device.calibration import calibrate
-    from fedvisage.device.exported import is_export
+    from fedvisage.device.exported import INT8_GRAPH, is_export
+    from fedvisage.device.fused import members_of
     from fedvisage.device.predict import list_input_pictures
     from fedvisage.faces.cropping import other_detector
     from fedvisage.starts.published import detector_hint, locate_detector
@@ -400,6 +401,8 @@ def calibrate_model(
     note(*pictures.notices, *other_detector(detector, opened.crop_records))
     with interruptible(NOTHING), in_steps("images", progress.reporter(aside=True)) as steps:
         calibrated = calibrate(opened, pictures, at, out, crop=crop, detector=detector, steps=steps)
+    if any((member.directory / INT8_GRAPH).is_file() for member in members_of(opened)):
+        note("the result has no int8 graph, because calibrate sets the threshold of the float32 graph only")
     print_result(calibrated, as_json)
 
 

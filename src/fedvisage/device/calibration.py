@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +119,9 @@ def calibrate(
         raise UserError("--at", f"{wish.measure} cannot be known from genuine pictures; give bpcer=2%")
     if model.task != "pad" or model.threshold is None:
         raise UserError(str(model.directory), "has no threshold of attack detection; calibrate an export that has one")
-    own = model.threshold.value
+    own = model.threshold
+    if OF_PICTURES in own.estimates:
+        raise UserError(str(model.directory), "was calibrated already; calibrate the export that it was made from")
     reductions: dict[str, NDArray[np.float32]] = {}
     pictures = [_remembering(picture, reductions) for picture in inputs.pictures]
     predictions = predict(model, InputPictures(pictures), crop=crop, detector=detector, steps=steps).images
@@ -142,14 +144,19 @@ def calibrate(
         )
     logits = np.array([image.logit for image in distinct], np.float64)
     outliers = tuple(printable(distinct[number].path) for number in find_outliers(logits))
-    camera = threshold_for_camera(logits, own, None if wish is None else wish.rate)
+    camera = threshold_for_camera(logits, own.value, None if wish is None else wish.rate)
     below = float((logits < camera.value).mean())
-    pictures_used = format_count(camera.pictures, "genuine picture")
+    pictures_used = f"{format_count(camera.pictures, 'genuine picture')} of one camera"
     aim = MOST_REJECTED if wish is None else wish.rate
-    rule = f"aimed at BPCER {100 * aim:g}% ({pictures_used} of one camera; APCER unknown)"
     further = expected_bpcer(logits, camera.value)
     estimates = {OF_PICTURES: Estimate(below, *wilson(below, camera.pictures)), OF_FURTHER: further}
-    threshold = Threshold(camera.value, rule, None, below, estimates)
+    if camera.weight:
+        rule = f"aimed at BPCER {100 * aim:g}% ({pictures_used}; APCER unknown)"
+        threshold = Threshold(camera.value, rule, None, below, estimates)
+    else:
+        # The threshold stays, and so do its rates at the sites.
+        rule = f"{own.rule} (checked with {pictures_used})"
+        threshold = replace(own, rule=rule, estimates={**own.estimates, **estimates})
     with replaced_when_complete(out) as directory:
         with disk_full_is_failure(out):
             _write(directory, model, threshold)
@@ -157,7 +164,7 @@ def calibrate(
     left_out = Counter(image.reason for image in predictions if image.logit is None)
     left_out += Counter({"repeats another picture": len(scored) - len(distinct)})
     at_sites = rates_below(model.curves, camera.value)
-    return CalibrationResult(out, threshold, camera, own, aim, at_sites, left_out, outliers)
+    return CalibrationResult(out, threshold, camera, own.value, aim, at_sites, left_out, outliers)
 
 
 def _values_of(logit: float) -> dict[str, Any]:
@@ -188,8 +195,8 @@ def _write(directory: Path, model: Model, threshold: Threshold) -> None:
         write_export(directory, model.description.model_copy(update=update), curves=model.curves)
     card = (
         f"# {model.method}, calibrated to one camera\n\nThreshold: logit {threshold.value:.6g}, "
-        f"{threshold.operating_point}. It applies to the camera of the pictures. The error rates of other people "
-        f"and of attacks are not known. Weights: `{model.digest}`, unchanged. The card of the source model "
+        f"{threshold.operating_point}. It applies to the camera of the pictures, whose error rates for other people "
+        f"and for attacks are not known. Weights: `{model.digest}`, unchanged. The card of the source model "
         "describes its purpose and limits.\n"
     )
     write_atomically(directory / CARD, card.encode())

@@ -56,6 +56,9 @@ _NONE = json_key(None)
 CONFIG_LIMIT = 1 << 20
 
 Arithmetic = Literal["float32", "int8"]
+RATES_FROM: Final[Mapping[Arithmetic, str]] = {"float32": "at the sites", "int8": "on the calibration set"}
+"""Where the error rates of a graph's threshold were measured, for people."""
+
 Beside = Literal["model.safetensors", "parity.json"]
 BESIDE: Final[tuple[Beside, ...]] = get_args(Beside)
 """Files beside the graphs whose digests `config.json` records; the model card is excluded, because owners edit it."""
@@ -453,7 +456,8 @@ class Exported:
     @property
     def threshold(self) -> Threshold | None:
         """The decision threshold: a logit, or a cosine."""
-        return threshold_of(self.description.threshold)
+        threshold = threshold_of(self.description.threshold)
+        return threshold and replace(threshold, place=RATES_FROM[self.arithmetic])
 
     def at(self, point: str) -> Exported:
         """Return the model with the threshold of an operating point, such as ``bpcer=1%`` or ``eer``.

@@ -35,7 +35,7 @@ from fedvisage.faces.pictures import ENDINGS, VIDEO_ENDINGS, open_picture, read_
 from fedvisage.faces.quality import NO_FACE, TILTED, Settings, pose
 from fedvisage.metrics.scores import FloatArray
 from fedvisage.metrics.similarity import Features
-from fedvisage.metrics.threshold import OF_PICTURES, ON_TRAINING, Threshold, describe_rule
+from fedvisage.metrics.threshold import ON_TRAINING, Threshold, describe_rule
 
 # Input pictures: files, folders, lists of paths, and one from standard input; notes and exit codes.
 
@@ -265,14 +265,15 @@ class Predictions:
         """Return all results as lines, for people."""
         threshold = self.threshold
         if threshold.estimates:
-            people = "" if OF_PICTURES in threshold.estimates else "on held-out people of the sites, "
+            people = "on held-out people of the sites, " if "BPCER" in threshold.estimates else ""
             rates = f"; {people}{threshold.operating_point}"
         else:
             rates = f", {describe_rule(threshold.rule)}"
-            if threshold.far is not None and threshold.frr is not None:
-                split = "training" if threshold.rule == ON_TRAINING else "held-out"
-                rates += f"; at the sites it accepts {threshold.far:.2%} of {split} attacks"
-                rates += f" and rejects {threshold.frr:.2%} of live"
+        # An operating point's estimates include both rates.
+        if "BPCER" not in threshold.estimates and threshold.far is not None and threshold.frr is not None:
+            split = "training" if threshold.rule.startswith(ON_TRAINING) else "held-out"
+            rates += f"; {threshold.place} it accepts {threshold.far:.2%} of {split} attacks"
+            rates += f" and rejects {threshold.frr:.2%} of live"
         lines = [f"threshold: score {probability(threshold.value):.4f}{rates}"]
         for image in self.images:
             result = image.reason if image.logit is None else score_line(image.logit, threshold.value)
@@ -563,12 +564,13 @@ def face_aligner(crop: str, size: int, threads: int = 1, *, detector: DetectorNa
 
 
 def operating_point(threshold: Threshold) -> str:
-    """Describe the similarity threshold and its errors at the sites."""
+    """Describe the similarity threshold and its errors."""
     if threshold.estimates:
         return f"threshold: similarity {threshold.value:+.4f}; at the sites {threshold.operating_point}"
     missed = f" and misses {threshold.frr:.2%} of genuine ones" if threshold.frr is not None else ""
     accepted = f"accepts {threshold.far:.4%} of impostor pairs{missed}" if threshold.far is not None else ""
-    return f"threshold: similarity {threshold.value:+.4f}, {describe_rule(threshold.rule)}; at the sites it {accepted}"
+    rule = describe_rule(threshold.rule)
+    return f"threshold: similarity {threshold.value:+.4f}, {rule}; {threshold.place} it {accepted}"
 
 
 def predict(

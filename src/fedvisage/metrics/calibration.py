@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.base.streams import numpy_rng
+from fedvisage.metrics.operating_point import wilson
 from fedvisage.metrics.scores import FloatArray
 from fedvisage.metrics.threshold import Estimate
 
@@ -69,14 +70,16 @@ def expected_bpcer(logits: FloatArray, threshold: float) -> Estimate:
     """Return the BPCER to expect of the camera's further pictures at a threshold, with its 95 % interval.
 
     Log-odds are taken as normal. The rates are those of drawn means and variances that agree with the pictures: the
-    variance is a scaled inverse χ², the mean normal around that of the pictures.
+    variance is a scaled inverse χ², the mean normal around that of the pictures. A few pictures cannot show that scores
+    are normal, so the interval is united with Wilson's for the share of the pictures below the threshold.
     """
     count, rng = len(logits), numpy_rng(0, "calibration")
     spread = max(float(np.std(logits, ddof=1)), 1e-9) * np.sqrt((count - 1) / rng.chisquare(count - 1, DRAWS))
     centre = float(np.mean(logits)) + spread * rng.standard_normal(DRAWS) / math.sqrt(count)
     rates = [NormalDist().cdf(distance) for distance in ((threshold - centre) / spread).tolist()]
     low, high = np.quantile(rates, [0.025, 0.975]).tolist()
-    return Estimate(float(np.mean(rates)), low, high)
+    of_share = wilson(float(np.mean(logits < threshold)), count)
+    return Estimate(float(np.mean(rates)), min(low, of_share[0]), max(high, of_share[1]))
 
 
 def find_outliers(logits: FloatArray) -> NDArray[np.int64]:

@@ -81,6 +81,8 @@ class Threshold:
     frr: float | None
     estimates: Mapping[str, Estimate] = field(default_factory=dict)
     """Error rates with intervals by name, such as ``APCER print``, if a user asked for this operating point."""
+    place: str = "at the sites"
+    """Where ``far`` and ``frr`` were measured, for people."""
 
     @property
     def operating_point(self) -> str:
@@ -187,8 +189,9 @@ def _describe_estimate(name: str, estimate: Estimate) -> str:
     if name not in _OF_CAMERA:
         return f"{name} {estimate}"
     pictures, verb = _OF_CAMERA[name]
-    # Half a per cent is rounded up, as on the web page.
+    # Half a per cent is rounded up, as on the web page; a lower rate is not zero.
     rate, low, high = (f"{int(100 * share + 0.5)}%" for share in (estimate.rate, estimate.low, estimate.high))
+    rate = "<1%" if 0 < estimate.rate < 0.005 else rate
     return f"{pictures}: {rate} {verb} (95%: {low} to {high})"
 
 

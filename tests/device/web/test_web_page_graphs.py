@@ -134,7 +134,7 @@ console.log(operatingPoint(JSON.parse(process.argv[2])));
 
 @pytest.mark.parametrize("names", [(OF_PICTURES, OF_FURTHER), ("BPCER", "APCER print")])
 def test_page_and_python_print_the_same_operating_point(script: Path, names: tuple[str, str]) -> None:
-    estimates = {names[0]: Estimate(0.125, 0.02, 0.47), names[1]: Estimate(0.3, 0, 1)}
+    estimates = {names[0]: Estimate(0.125, 0.02, 0.47), names[1]: Estimate(0.003, 0, 1)}
     point = Threshold(0.5, "rule", None, None, estimates)
     assert run_node(script, POINT, json.dumps(asdict(point))) == point.operating_point
 

@@ -23,6 +23,7 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.device.exported import Exported
 from fedvisage.federation.method import Member
 from fedvisage.methods import METHODS, find
+from fedvisage.metrics.threshold import Threshold
 from fedvisage.nn.texture import ColourTexture
 from fedvisage.runs.export.export import export
 from fedvisage.runs.export.graph import Compute, Graph, measure, require_parity
@@ -88,6 +89,14 @@ def test_parity_file_records_the_comparison(pad: Path) -> None:
     stored = json.loads((pad / "parity.json").read_text())
     assert [row["batch"] for row in stored["batches"]] == [1, 5]
     assert all(row["score_difference"] <= 1e-4 for row in stored["batches"])
+
+
+def test_card_states_where_the_rates_of_a_fixed_threshold_were_measured(pad_run: Path, tmp_path: Path) -> None:
+    model = open_model(pad_run)
+    fixed = replace(model, saved=replace(model.saved, thresholds={"": Threshold(0.0, "fixed", 0.25, 0.5)}))
+    export(fixed, tmp_path / "out", cache=tmp_path)
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "Threshold: logit 0, fixed beforehand (at the sites: FAR 25.00%, FRR 50.00%)." in card
 
 
 def test_export_names_no_site_and_no_path(sets: Sets, pad: Path) -> None:

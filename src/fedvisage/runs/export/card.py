@@ -7,7 +7,17 @@ from pathlib import Path
 
 from fedvisage.base.extensions import missing_extra
 from fedvisage.data.crops import are_all_rendered
-from fedvisage.device.exported import CARD, GRAPH, INT8_GRAPH, MEMBERS, Config, Description, OperatingPoint, read_config
+from fedvisage.device.exported import (
+    CARD,
+    GRAPH,
+    INT8_GRAPH,
+    MEMBERS,
+    RATES_FROM,
+    Config,
+    Description,
+    OperatingPoint,
+    read_config,
+)
 from fedvisage.device.fused import FusedConfig, folder_of
 from fedvisage.metrics.operating_point import ErrorCurves
 from fedvisage.metrics.recorded import Metrics
@@ -132,18 +142,18 @@ def _threshold(description: Description) -> str:
     point = description.threshold
     if point is None:
         return "The sites had too few pairs to choose one"
-    return _point(point, "logit" if description.task == "pad" else "cosine")
+    return _point(point, "logit" if description.task == "pad" else "cosine", RATES_FROM[description.arithmetic])
 
 
-def _point(point: OperatingPoint, scale: str) -> str:
+def _point(point: OperatingPoint, scale: str, place: str = "") -> str:
     if point.estimates:
         rates = ", ".join(f"{name} {Estimate(**value.model_dump())}" for name, value in point.estimates.items())
         return f"Threshold: {scale} {point.value:.6g}, chosen for {point.rule}; on the sites' held-out people: {rates}"
     rates = ", ".join(
         f"{name} {value:.2%}" for name, value in (("FAR", point.far), ("FRR", point.frr)) if value is not None
     )
-    measured = f" ({rates} where it was chosen)" if rates else ""
-    return f"Threshold: {scale} {point.value:.6g}, {describe_rule(point.rule)}{measured}"
+    measured = f"{place}: {rates}" if point.rule == "fixed" else f"{rates} where it was chosen"
+    return f"Threshold: {scale} {point.value:.6g}, {describe_rule(point.rule)}{f' ({measured})' if rates else ''}"
 
 
 def write_fused_card(

@@ -157,7 +157,7 @@ export function operatingPoint({ rule, estimates }) {
   const rates = Object.entries(estimates ?? {}).map(([name, { rate, low, high }]) => {
     const [pictures, verb] = OF_CAMERA[name] ?? [];
     return pictures
-      ? `${pictures}: ${whole(rate)} ${verb} (95%: ${whole(low)} to ${whole(high)})`
+      ? `${pictures}: ${rate > 0 && rate < 0.005 ? "<1%" : whole(rate)} ${verb} (95%: ${whole(low)} to ${whole(high)})`
       : `${name} ${percent(rate)} (95%: ${percent(low)} to ${percent(high)})`;
   });
   return rates.length ? `${rule}: ${rates.join(", ")}` : rule;
