@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedvisage.base.errors import BadFile, UserError
 from fedvisage.base.progress import format_count
 from fedvisage.device.exported import Exported
-from fedvisage.device.fused import Fused, Model, open_export, required_threshold
+from fedvisage.device.fused import Fused, Model, check_task, open_export, required_threshold
 from fedvisage.device.predict import probability
 from fedvisage.faces.align import DetectedFaces, Image, align
 from fedvisage.faces.cropping import (
@@ -350,7 +350,5 @@ def _open_model(model: Path | str | Model | None, task: str, threads: int) -> Mo
     if model is None:
         return None
     exported = open_export(Path(model), threads=threads) if isinstance(model, Path | str) else model
-    if exported.task != task:
-        kinds = {"pad": "an attack detector", "recognition": "a recognition model"}
-        raise UserError(str(exported.directory), f"is {kinds[exported.task]}; --{task} needs {kinds[task]}")
+    check_task(exported, task)
     return exported
