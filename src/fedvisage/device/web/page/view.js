@@ -40,6 +40,17 @@ export class View {
     this.at("stage").style.setProperty("--shape", `${bitmap.width} / ${bitmap.height}`);
   }
 
+  /** Remove picture, boxes and decision. */
+  clear() {
+    Object.assign(this.at("picture"), { width: 640, height: 480 }); // empties it
+    this.boxes([], 640, 480);
+    this.at("verdict").dataset.decision = "none";
+    this.at("mark").textContent = "";
+    this.at("decision").textContent = this.said = "No decision yet";
+    this.score(null);
+    this.speed("");
+  }
+
   /** Show the decision; its text changes, and is read aloud, only when the decision or its reasons change. */
   decision(checked, verdict) {
     const decision = verdict?.decision ?? checked.decision;
