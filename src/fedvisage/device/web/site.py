@@ -31,7 +31,7 @@ from fedvisage.device.exported import CONFIG, GRAPH, INT8_GRAPH, check_free
 from fedvisage.device.fused import Model, check_task, members_of, required_threshold
 from fedvisage.device.pipeline import SAME_PLACE
 from fedvisage.faces import detection
-from fedvisage.faces.align import PLACES, SIDE, SURE, SURE_TURNED
+from fedvisage.faces.align import BORDER, LONGEST, PLACES, SIDE, SURE, SURE_TURNED
 from fedvisage.faces.cropping import (
     CLOSE,
     LEAST_CONTEXT,
@@ -108,7 +108,7 @@ def settings_json(settings: Settings) -> Values:
                 "parallel": detection.PARALLEL,
             },
         },
-        "upright": {"sure": SURE, "sure_turned": SURE_TURNED},
+        "upright": {"sure": SURE, "sure_turned": SURE_TURNED, "longest": LONGEST, "border": BORDER},
         "limits": {name: getattr(settings, name) for name in ("smallest", "sharpness", "turned", "tilted")},
         "least_context": LEAST_CONTEXT,
         "strict": settings.strict,
