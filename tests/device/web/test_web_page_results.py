@@ -12,6 +12,7 @@ from tests.device.exports import with_margin
 from tests.device.web.conftest import as_png, serve_folder
 
 from fedvisage.device import Checked, Exported, Pipeline, open_export
+from fedvisage.device.predict import GREY
 from fedvisage.device.web.site import RuntimeFiles, build
 from fedvisage.runs.export.fuse import fuse
 
@@ -107,6 +108,7 @@ def compare_faces(shown: dict[str, Any], face: Any) -> None:
     assert tuple(shown["quality"]["reasons"]) == face.quality.reasons
     assert shown["pad"]["decision"] == face.pad.decision
     assert shown["pad"]["threshold"] == pytest.approx(face.pad.threshold, abs=1e-6)
+    assert tuple(shown["pad"]["notes"]) == face.pad.notes
     assert (shown["pad"]["score"] is None) == (face.pad.score is None)
     if face.pad.score is not None:
         assert shown["pad"]["score"] == pytest.approx(face.pad.score, abs=1e-3)
@@ -137,6 +139,7 @@ def test_pictures_cover_all_answers(trained_export: Path, recognition: Path, pic
     assert len({answer.reasons for answer in answers}) >= 5
     assert any(face.embedding is not None for answer in answers for face in answer.faces)
     assert {answer.turns for answer in answers} == {0, 1, 2, 3}
+    assert any(GREY in face.pad.notes for answer in answers for face in answer.faces if face.pad)
 
 
 def test_page_scales_pictures_like_opencv(page: Any) -> None:

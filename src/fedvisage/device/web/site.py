@@ -30,8 +30,9 @@ from fedvisage.device import Settings
 from fedvisage.device.exported import CONFIG, GRAPH, INT8_GRAPH, check_free
 from fedvisage.device.fused import Model, check_task, members_of, required_threshold
 from fedvisage.device.pipeline import SAME_PLACE
+from fedvisage.device.predict import GREY
 from fedvisage.faces import detection
-from fedvisage.faces.align import BORDER, LONGEST, PLACES, SIDE, SURE, SURE_TURNED
+from fedvisage.faces.align import BORDER, COLOURLESS, LONGEST, MOSTLY, PLACES, SIDE, SURE, SURE_TURNED
 from fedvisage.faces.cropping import (
     CLOSE,
     LEAST_CONTEXT,
@@ -109,6 +110,7 @@ def settings_json(settings: Settings) -> Values:
             },
         },
         "upright": {"sure": SURE, "sure_turned": SURE_TURNED, "longest": LONGEST, "border": BORDER},
+        "grey": {"note": GREY, "colourless": COLOURLESS, "mostly": MOSTLY},
         "limits": {name: getattr(settings, name) for name in ("smallest", "sharpness", "turned", "tilted")},
         "least_context": LEAST_CONTEXT,
         "strict": settings.strict,

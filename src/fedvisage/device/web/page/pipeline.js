@@ -92,8 +92,14 @@ async function judged(image, face, quality, pad, settings) {
   const point = pad.threshold;
   const verdict = { threshold: probability(point.value), operating_point: operatingPoint(point) };
   if (quality.reasons.length) return { ...verdict, decision: "no_decision", score: null, logit: null, notes: [] };
-  const notes = [...(pad.rendered ? [settings.rendered_only] : []), ...(tight ? [settings.little_context] : [])];
-  const logit = await pad.score(places.map((where) => cropped(image, where)));
+  const crops = places.map((where) => cropped(image, where));
+  const noted = [
+    [settings.rendered_only, pad.rendered],
+    [settings.grey.note, isGrey(crops[0], settings.grey)],
+    [settings.little_context, tight],
+  ];
+  const notes = noted.filter(([, applies]) => applies).map(([note]) => note);
+  const logit = await pad.score(crops);
   const decision = logit >= point.value ? "bona_fide" : "attack";
   return { ...verdict, decision, score: probability(logit), logit, notes };
 }
@@ -114,4 +120,14 @@ function inOriginal(face, { image: { width, height }, turns }) {
   const [across, down] = [Math.abs(right - left), Math.abs(bottom - top)];
   const box = { x: Math.min(left, right), y: Math.min(top, bottom), width: across, height: down };
   return { ...face, box, points: face.points.map(place) };
+}
+
+/** Return whether a crop has no colours, like those of infrared cameras. */
+function isGrey(data, { colourless, mostly }) {
+  let grey = 0;
+  for (let from = 0; from < data.length; from += 3) {
+    const [red, green, blue] = data.subarray(from, from + 3);
+    if (Math.max(red, green, blue) - Math.min(red, green, blue) <= colourless) grey += 3;
+  }
+  return grey / data.length >= mostly;
 }

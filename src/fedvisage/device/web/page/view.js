@@ -1,6 +1,7 @@
 // The visible and spoken output: decision, score, reasons, boxes, and enrolled people. Colour is never the only signal.
 
 const TITLES = { bona_fide: "Living face", attack: "Attack", no_decision: "No decision" };
+const NOTES = { grey: "grey, like infrared: the model expects colour" };
 const MARKS = { bona_fide: "✓", attack: "✕", no_decision: "?" };
 
 export class View {
@@ -54,7 +55,8 @@ export class View {
   /** Show the decision; its text changes, and is read aloud, only when the decision or its reasons change. */
   decision(checked, verdict) {
     const decision = verdict?.decision ?? checked.decision;
-    const why = [...checked.reasons, ...(checked.faces[0]?.pad?.notes ?? [])].join(", ");
+    const notes = (checked.faces[0]?.pad?.notes ?? []).map((note) => NOTES[note] ?? note);
+    const why = [...checked.reasons, ...notes].join(", ");
     const text = `${TITLES[decision]}${why && `: ${why}`}`;
     this.at("verdict").dataset.decision = decision;
     this.at("mark").textContent = MARKS[decision];
