@@ -180,8 +180,9 @@ def in_png(image: Image.Image) -> bytes:
     [
         (b"no picture", "is not an image"),
         (in_png(Image.new("1", (8001, 8001))), "at most 64 million"),
+        (in_png(Image.new("RGBA", (640, 480), (200, 150, 130, 1))), "transparent pixels"),
     ],
-    ids=["unreadable", "large"],
+    ids=["unreadable", "large", "transparent"],
 )
 def test_refused_picture_leaves_no_result_of_the_last_one(
     page: Any, webcam_frames: dict[str, np.ndarray], content: bytes, words: str

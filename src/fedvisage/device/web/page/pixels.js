@@ -2,6 +2,7 @@
 //
 // The scaling of browsers differs between them, and so would the scores.
 
+import { Refused } from "./refused.js";
 import { clipped, nearest } from "./rounding.js";
 
 const { fround } = Math;
@@ -12,13 +13,14 @@ export function picture(width, height, data = new Uint8ClampedArray(width * heig
   return { width, height, data };
 }
 
-/** Remove the alpha channel from a canvas's data. */
+/** Remove the alpha channel from a canvas's data; refuse transparent pixels, like Python. */
 export function withoutAlpha({ width, height, data }) {
   const out = new Uint8ClampedArray(width * height * CHANNELS);
   for (let from = 0, to = 0; from < data.length; from += 4, to += CHANNELS) {
     out[to] = data[from];
     out[to + 1] = data[from + 1];
     out[to + 2] = data[from + 2];
+    if (data[from + 3] < 255) throw new Refused("picture", "The picture has transparent pixels; flatten it onto a background first.");
   }
   return picture(width, height, out);
 }
