@@ -8,14 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.device.exports import with_threshold
+from tests.device.service.clients import connect
+from tests.device.web.conftest import as_png
 from tests.refusals import refused
 
 from fedvisage.base.files import json_text
 from fedvisage.device import Box, Checked, CheckedFace, Exported, Match, PadVerdict, Pipeline, Settings
 from fedvisage.device.pipeline import FaceTrack
+from fedvisage.device.predict import GREY, InputPicture, InputPictures, predict
+from fedvisage.device.service.app import open_engine
+from fedvisage.device.service.limits import Limits
 from fedvisage.faces.align import align
 from fedvisage.faces.cropping import crop_face, make_detector
 from fedvisage.faces.quality import Quality
+from fedvisage.runs.analysis import analyze
 
 Photographs = dict[str, np.ndarray]
 
@@ -51,6 +57,19 @@ def test_all_faces_of_a_picture_can_be_scored(pad: Path, photographs: Photograph
     checked = Pipeline(pad, settings=Settings(several=True)).check(photographs["two"])
     assert [face.pad is not None and face.pad.score is not None for face in checked.faces] == [True, True]
     assert checked.faces[0].box.width > checked.faces[1].box.width
+
+
+@pytest.mark.parametrize(("name", "is_noted"), [("grey", True), ("one", False)])
+def test_grey_picture_has_the_note_of_predict(pad: Path, photographs: Photographs, name: str, is_noted: bool) -> None:
+    picture = photographs[name]
+    (predicted,) = predict(Exported.open(pad), InputPictures([InputPicture(name, lambda: picture)])).images
+    verdict = Pipeline(pad).check(picture).faces[0].pad
+    (analyzed,) = analyze(picture, pad)
+    with connect(open_engine(pad, None), limits=Limits(rate=0)) as client:
+        (served,) = client.post("/v1/pad", files={"image": as_png(picture)}).json()["faces"]
+    assert verdict is not None
+    assert (GREY in predicted.notes) == is_noted
+    assert set(verdict.notes) == set(analyzed.notes) == set(served["pad"]["notes"]) == set(predicted.notes)
 
 
 def test_upside_down_face_has_its_box_in_the_original_picture(pad: Path, photographs: Photographs) -> None:

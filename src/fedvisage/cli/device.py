@@ -393,13 +393,11 @@ def build(
     ] = None,
 ) -> None:
     """Write a page that checks faces in the browser, as a folder for any web server; no picture leaves the browser."""
-    from fedvisage.device import Exported
     from fedvisage.device.web.site import RuntimeFiles
     from fedvisage.device.web.site import build as build_folder
 
     pad_model = open_noted(pad, int8=int8)
-    recognition_model = None if recognition is None else Exported.open(recognition, int8=int8)
-    note(*(recognition_model.notices if recognition_model else ()))
+    recognition_model = None if recognition is None else open_noted(recognition, int8=int8)
     with interruptible(NOTHING):
         built = build_folder(
             directory, pad_model, recognition_model, runtime=None if runtime is None else RuntimeFiles(runtime)

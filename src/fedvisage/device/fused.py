@@ -269,6 +269,13 @@ def required_threshold(model: Model) -> Threshold:
     return model.threshold
 
 
+def check_task(model: Model, task: str) -> None:
+    """Refuse a model of another task."""
+    if model.task != task:
+        kinds = {"pad": "an attack detector", "recognition": "a recognition model"}
+        raise UserError(str(model.directory), f"is {kinds[model.task]}; --{task} needs {kinds[task]}")
+
+
 def members_of(model: Model) -> tuple[Exported, ...]:
     """Return the members of a fused model, or the only one of an exported model."""
     return model.members if isinstance(model, Fused) else (model,)

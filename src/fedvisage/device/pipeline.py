@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from fedvisage.base.errors import BadFile, UserError
 from fedvisage.base.progress import format_count
 from fedvisage.device.exported import Exported
-from fedvisage.device.fused import Fused, Model, open_export, required_threshold
-from fedvisage.device.predict import probability
-from fedvisage.faces.align import DetectedFaces, Image, align
+from fedvisage.device.fused import Fused, Model, check_task, open_export, required_threshold
+from fedvisage.device.predict import notes_of, probability
+from fedvisage.faces.align import DetectedFaces, Image, align, is_grey
 from fedvisage.faces.cropping import (
     CLOSE,
     LITTLE_CONTEXT,
@@ -330,7 +330,8 @@ class Pipeline:
             logit = float(self.pad.score([cropped.image[None] for cropped in crops])[0]) if quality.ok else None
             decision = NO_DECISION if logit is None else BONA_FIDE if logit >= point.value else ATTACK
             score = None if logit is None else probability(logit)
-            notes = () if logit is None else self.pad.notes + ((LITTLE_CONTEXT,) if close else ())
+            grey = notes_of(None, grey=is_grey(crops[0].image))
+            notes = () if logit is None else (*self.pad.notes, *grey, *((LITTLE_CONTEXT,) if close else ()))
             verdict = PadVerdict(
                 decision, score, probability(point.value), logit, point.value, point.operating_point, notes
             )
@@ -350,7 +351,5 @@ def _open_model(model: Path | str | Model | None, task: str, threads: int) -> Mo
     if model is None:
         return None
     exported = open_export(Path(model), threads=threads) if isinstance(model, Path | str) else model
-    if exported.task != task:
-        kinds = {"pad": "an attack detector", "recognition": "a recognition model"}
-        raise UserError(str(exported.directory), f"is {kinds[exported.task]}; --{task} needs {kinds[task]}")
+    check_task(exported, task)
     return exported

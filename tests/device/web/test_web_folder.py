@@ -167,6 +167,17 @@ def test_page_of_a_model_without_threshold_is_refused(pad: Path, runtime: Runtim
     assert not (tmp_path / "page").exists()
 
 
+def test_page_of_models_of_the_wrong_task_is_refused(
+    pad: Path, recognition: Path, runtime: RuntimeFiles, tmp_path: Path
+) -> None:
+    detects, recognises = Exported.open(pad), Exported.open(recognition)
+    with refused("recognition", "recognition model", "--pad", "attack detector"):
+        build(tmp_path / "page", recognises, None, runtime=runtime)
+    with refused("pad", "attack detector", "--recognition", "recognition model"):
+        build(tmp_path / "page", detects, detects, runtime=runtime)
+    assert not (tmp_path / "page").exists()
+
+
 def test_command_refuses_in_one_line(pad: Path, tmp_path: Path) -> None:
     words = ("web", "build", tmp_path / "page", "--pad")
     assert "nothing" in refusal_of(*words, tmp_path / "nothing").place

@@ -12,6 +12,7 @@ from tests.device.exports import with_margin
 from tests.device.web.conftest import as_png, serve_folder
 
 from fedvisage.device import Checked, Exported, Pipeline, open_export
+from fedvisage.device.predict import GREY
 from fedvisage.device.web.site import RuntimeFiles, build
 from fedvisage.runs.export.fuse import fuse
 
@@ -69,10 +70,13 @@ def pictures(photographs: dict[str, np.ndarray], webcam_frames: dict[str, np.nda
     large = cv2.resize(webcam_frames["bonafide"], (1600, 1200), interpolation=cv2.INTER_CUBIC)
     narrow = np.ascontiguousarray(webcam_frames["bonafide"][:, 180:460])
     grey = np.repeat(webcam_frames["bonafide"].mean(axis=2, keepdims=True), 3, axis=2).astype(np.uint8)
-    return {**photographs, **webcam_frames, "large": large, "narrow": narrow, "grey": grey}
+    left, right = np.rot90(photographs["one"]), np.rot90(webcam_frames["bonafide"], 3)
+    changed = {"large": large, "narrow": narrow, "grey": grey, "left": left, "right": right}
+    return {**photographs, **webcam_frames, **{name: np.ascontiguousarray(image) for name, image in changed.items()}}
 
 
-NAMES = (*("one", "two", "turned", "blurred", "small", "wall", "bonafide", "replay", "large", "narrow", "grey"),)
+NAMES = ("one", "two", "turned", "left", "right", "blurred", "small", "wall", "bonafide", "replay", "large", "narrow")
+NAMES = (*NAMES, "grey")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -86,7 +90,7 @@ def compare_answers(page: Any, pipeline: Pipeline, picture: np.ndarray) -> None:
     """Compare the answers of the page and of Python to a picture."""
     shown = page.evaluate(ASK, base64.b64encode(as_png(picture)).decode())
     expected = pipeline.check(picture)
-    assert (shown["decision"], shown["turned"]) == (expected.decision, expected.turns == 2)
+    assert (shown["decision"], shown["turns"]) == (expected.decision, expected.turns)
     assert tuple(shown["reasons"]) == expected.reasons
     for shown_face, face in zip(shown["faces"], expected.faces, strict=True):
         compare_faces(shown_face, face)
@@ -104,6 +108,7 @@ def compare_faces(shown: dict[str, Any], face: Any) -> None:
     assert tuple(shown["quality"]["reasons"]) == face.quality.reasons
     assert shown["pad"]["decision"] == face.pad.decision
     assert shown["pad"]["threshold"] == pytest.approx(face.pad.threshold, abs=1e-6)
+    assert tuple(shown["pad"]["notes"]) == face.pad.notes
     assert (shown["pad"]["score"] is None) == (face.pad.score is None)
     if face.pad.score is not None:
         assert shown["pad"]["score"] == pytest.approx(face.pad.score, abs=1e-3)
@@ -133,7 +138,8 @@ def test_pictures_cover_all_answers(trained_export: Path, recognition: Path, pic
     assert {answer.decision for answer in answers} == {"bona_fide", "attack", "no_decision"}
     assert len({answer.reasons for answer in answers}) >= 5
     assert any(face.embedding is not None for answer in answers for face in answer.faces)
-    assert any(answer.turns for answer in answers)
+    assert {answer.turns for answer in answers} == {0, 1, 2, 3}
+    assert any(GREY in face.pad.notes for answer in answers for face in answer.faces if face.pad)
 
 
 def test_page_scales_pictures_like_opencv(page: Any) -> None:

@@ -47,6 +47,26 @@ VIOLATED = """async (attempt) => {
 }"""
 
 
+WATCH = """() => {
+  window.decisions = [];
+  const verdict = document.getElementById("verdict");
+  const note = () => {
+    const decision = verdict.dataset.decision;
+    if (decision !== window.decisions.at(-1)) window.decisions.push(decision);
+  };
+  new MutationObserver(note).observe(verdict, { attributeFilter: ["data-decision"] });
+}"""
+CHOOSE = """(pictures) => {
+  const input = document.getElementById("file");
+  for (const [name, content] of Object.entries(pictures)) {
+    const chosen = new DataTransfer();
+    chosen.items.add(new File([Uint8Array.from(atob(content), (letter) => letter.charCodeAt(0))], name));
+    input.files = chosen.files;
+    input.dispatchEvent(new Event("change"));
+  }
+}"""
+
+
 @pytest.fixture
 def page(browser: Any, address: str) -> Iterator[Any]:
     with open_page(browser, address) as opened:
@@ -109,8 +129,11 @@ def test_webcam_tells_live_person_from_replay(
     camera = as_webcam(webcam_frames[species], tmp_path / "camera.mjpeg")
     flags = (*FAKE, f"--use-file-for-fake-video-capture={camera}")
     with open_browser(playwright, chromium, *flags) as browser, open_page(browser, address) as page:
+        show(page, webcam_frames["replay" if species == "bonafide" else "bonafide"])
+        page.evaluate(WATCH)
         page.get_by_role("button", name="Start the camera").click()
         page.wait_for_selector(f"#decision:has-text('{title}')", timeout=PATIENCE)
+        assert page.evaluate("window.decisions")[0] == "none", "the result of the picture is removed"
         frame = np.ascontiguousarray(pixels_of(page, "video")[..., :3])
         (face,) = Pipeline(difference_export).check(frame).faces
         expected = face.pad
@@ -128,6 +151,7 @@ def test_webcam_tells_live_person_from_replay(
         page.wait_for_selector(selector, timeout=PATIENCE)
         page.get_by_role("button", name="Stop the camera").click()
         page.wait_for_selector("#video", state="hidden")
+        check_no_result(page)
 
 
 @pytest.mark.parametrize(
@@ -143,6 +167,62 @@ def test_unusable_picture_shows_why(page: Any, photographs: dict[str, np.ndarray
 def test_file_without_a_picture_shows_an_error(page: Any) -> None:
     page.set_input_files("#file", {"name": "notes.png", "mimeType": "image/png", "buffer": b"no picture"})
     assert "notes.png: is not an image" in wait_for_state(page, "refused")
+
+
+def in_png(image: Image.Image) -> bytes:
+    out = io.BytesIO()
+    image.save(out, "PNG")
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"no picture", "is not an image"),
+        (in_png(Image.new("1", (8001, 8001))), "at most 64 million"),
+        (in_png(Image.new("RGBA", (640, 480), (200, 150, 130, 1))), "transparent pixels"),
+    ],
+    ids=["unreadable", "large", "transparent"],
+)
+def test_refused_picture_leaves_no_result_of_the_last_one(
+    page: Any, webcam_frames: dict[str, np.ndarray], content: bytes, words: str
+) -> None:
+    assert show(page, webcam_frames["bonafide"]).startswith("Living")
+    for _ in range(2):  # the same file can be chosen again
+        page.evaluate("() => { document.getElementById('state').dataset.kind = 'none'; }")
+        page.set_input_files("#file", {"name": "refused.png", "mimeType": "image/png", "buffer": content})
+        assert words in wait_for_state(page, "refused")
+        assert page.evaluate("document.getElementById('file').files.length") == 0
+    check_no_result(page)
+    page.get_by_label("Name").fill("Anna")
+    page.get_by_role("button", name="Enrol this face").click()
+    page.wait_for_selector("#state:has-text('no living face')")
+    assert page.inner_text("#list") == ""
+
+
+def check_no_result(page: Any) -> None:
+    """Check that the page shows no decision, no score, no boxes and no similarity."""
+    assert page.get_attribute("#verdict", "data-decision") == "none"
+    texts = [page.inner_text(place) for place in ("#mark", "#decision", "#figures", "#speed", "#matched")]
+    assert texts == ["", "No decision yet", "", "", ""]
+    assert page.get_attribute("#bar", "data-known") == "false"
+    assert not pixels_of(page, "boxes").any()
+
+
+def test_last_result_is_removed_while_the_next_picture_is_checked(
+    page: Any, webcam_frames: dict[str, np.ndarray]
+) -> None:
+    assert show(page, webcam_frames["bonafide"]).startswith("Living")
+    page.evaluate(WATCH)
+    assert show(page, webcam_frames["replay"], "replay.png").startswith("Attack")
+    assert page.evaluate("window.decisions") == ["none", "attack"]
+
+
+def test_only_the_last_chosen_picture_gets_a_result(page: Any, webcam_frames: dict[str, np.ndarray]) -> None:
+    page.evaluate(WATCH)
+    page.evaluate(CHOOSE, {name: base64.b64encode(as_png(image)).decode() for name, image in webcam_frames.items()})
+    page.wait_for_selector("#state:has-text('replay was checked')", timeout=PATIENCE)
+    assert page.evaluate("window.decisions") == ["none", "attack"]
 
 
 def test_page_enrols_and_compares_people_and_refuses_attacks(page: Any, webcam_frames: dict[str, np.ndarray]) -> None:

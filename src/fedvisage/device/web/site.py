@@ -26,12 +26,13 @@ from fedvisage.base.files import (
 )
 from fedvisage.base.version import VERSION
 from fedvisage.data.crops import RENDERED_ONLY
-from fedvisage.device import Exported, Settings
+from fedvisage.device import Settings
 from fedvisage.device.exported import CONFIG, GRAPH, INT8_GRAPH, check_free
-from fedvisage.device.fused import Model, members_of, required_threshold
+from fedvisage.device.fused import Model, check_task, members_of, required_threshold
 from fedvisage.device.pipeline import SAME_PLACE
+from fedvisage.device.predict import GREY
 from fedvisage.faces import detection
-from fedvisage.faces.align import PLACES, SIDE, SURE, SURE_TURNED
+from fedvisage.faces.align import BORDER, COLOURLESS, LONGEST, MOSTLY, PLACES, SIDE, SURE, SURE_TURNED
 from fedvisage.faces.cropping import (
     CLOSE,
     LEAST_CONTEXT,
@@ -55,7 +56,7 @@ RUNTIME, DETECTOR, MODELS = "runtime", "detector", "models"
 
 def page_json(
     pad: Model,
-    recognition: Exported | None,
+    recognition: Model | None,
     *,
     offline: Mapping[str, PageFile],
     settings: Settings,
@@ -108,7 +109,8 @@ def settings_json(settings: Settings) -> Values:
                 "parallel": detection.PARALLEL,
             },
         },
-        "upright": {"sure": SURE, "sure_turned": SURE_TURNED},
+        "upright": {"sure": SURE, "sure_turned": SURE_TURNED, "longest": LONGEST, "border": BORDER},
+        "grey": {"note": GREY, "colourless": COLOURLESS, "mostly": MOSTLY},
         "limits": {name: getattr(settings, name) for name in ("smallest", "sharpness", "turned", "tilted")},
         "least_context": LEAST_CONTEXT,
         "strict": settings.strict,
@@ -292,7 +294,7 @@ class PageFile:
 
 def page_files(
     pad: Model,
-    recognition: Exported | None,
+    recognition: Model | None,
     *,
     settings: Settings | None = None,
     service: Values | None = None,
@@ -302,6 +304,9 @@ def page_files(
 
     The same applies at an operating point that the models' files do not have.
     """
+    check_task(pad, "pad")
+    if recognition is not None:
+        check_task(recognition, "recognition")
     ort, settings = runtime or RuntimeFiles(), settings or Settings()
     own = files("fedvisage.device.web").joinpath("page").iterdir()
     entries = [PageFile(file.name, file.read_bytes) for file in sorted(own, key=lambda file: file.name)]
@@ -365,7 +370,7 @@ class BuildResult:
 
 
 def build(
-    directory: Path, pad: Model, recognition: Exported | None, *, runtime: RuntimeFiles | None = None
+    directory: Path, pad: Model, recognition: Model | None, *, runtime: RuntimeFiles | None = None
 ) -> BuildResult:
     """Write the page with its models into a new directory; leave nothing on failure."""
     check_free(directory)

@@ -180,7 +180,8 @@ function at(values, index, length) {
   return values.slice(index * length, (index + 1) * length);
 }
 
-function reduced(image, longest) {
+/** Return a picture whose longer side has at most this length. */
+export function reduced(image, longest) {
   const scale = longest / Math.max(image.width, image.height);
   if (scale >= 1) return image;
   return resized(image, ...[image.width, image.height].map((side) => Math.max(1, nearest(side * scale))));

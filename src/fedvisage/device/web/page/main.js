@@ -20,7 +20,7 @@ let engine; // Local or Remote, open
 let models; // descriptions of the engine's models
 let running;
 let filming = 0; // the number of the camera session; 0 while it is off
-let turns = 0;
+let turns = 0; // the number of the last picture or camera session
 let last = null; // the last result
 let found = []; // its similarities to the enrolled people
 
@@ -57,7 +57,7 @@ function promise() {
 }
 
 async function open() {
-  await stop();
+  stop();
   engine?.close();
   const remote = isRemote();
   view.enable(false, { recognises: false });
@@ -85,23 +85,30 @@ async function startOrStop() {
   const video = at("video");
   view.state("working", "Waiting for the camera…");
   await openCamera(video);
-  onCameraLost(video, (refused) => stop().then(() => told(refused)));
+  onCameraLost(video, (refused) => (stop(), told(refused)));
   running.forget();
+  forgetResult();
   view.filming(true);
   view.state("ready", "The camera is on.");
-  filming = ++turns;
+  filming = turns;
   film(video, filming);
 }
 
-async function stop() {
+function stop() {
+  forgetResult();
   if (!filming) return;
   filming = 0;
   closeCamera(at("video"));
   view.filming(false);
-  view.boxes([], 640, 480);
-  view.speed("");
-  last = null;
   view.state("ready", "The camera is off.");
+}
+
+/** Remove the last result, so that it is neither shown beside another picture nor enrolled. */
+function forgetResult() {
+  turns += 1; // a check that still runs is out of date
+  [last, found] = [null, []];
+  view.clear();
+  show();
 }
 
 /** Check the newest frame whenever a worker is free; results are shown in the order of the frames. */
@@ -123,7 +130,7 @@ async function film(video, turn) {
     }
   } catch (error) {
     if (filming !== turn) return; // a frame of an earlier session
-    await stop();
+    stop();
     told(error);
   } finally {
     coming.forEach((frame) => frame.catch(() => {})); // their results are no longer needed
@@ -150,17 +157,19 @@ function rate(times, milliseconds) {
 async function choose() {
   const [file] = at("file").files;
   if (!file) return;
-  await stop();
-  view.boxes([], 640, 480);
+  at("file").value = ""; // the same file can be chosen again
+  stop();
+  const turn = turns;
+  view.state("working", "Checking the picture…");
   const picture = await readPicture(file);
+  if (turn !== turns) return;
   const { width, height } = picture;
   view.picture(picture);
-  view.state("working", "Checking the picture…");
   const checked = await engine.check(picture, { embed: true });
+  if (turn !== turns) return; // another picture or the camera was chosen
   judged(checked, checked.faces[0]?.pad ?? null, width, height);
   view.speed(`${checked.milliseconds.toFixed(0)} ms`);
   view.state("ready", `${file.name} was checked.`);
-  at("file").value = "";
 }
 
 function judged(checked, verdict, width, height) {

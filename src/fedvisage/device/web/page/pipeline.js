@@ -2,9 +2,9 @@
 // living face.
 
 import { aligned } from "./align.js";
-import { detector } from "./cascade.js";
+import { detector, reduced } from "./cascade.js";
 import { operatingPoint } from "./models.js";
-import { cut, resized, turned } from "./pixels.js";
+import { bordered, cut, resized, turned } from "./pixels.js";
 import { measured } from "./quality.js";
 import { clipped, nearest } from "./rounding.js";
 
@@ -21,9 +21,9 @@ export function pipeline({ nets, pad, recognition, settings }) {
       const verdict = pad ? await judged(detected.image, face, quality, pad, settings) : null;
       const passed = quality.reasons.length === 0 && (verdict === null || verdict.decision === "bona_fide");
       const embedding = embed && recognition && passed ? await embedded(detected.image, face, recognition, settings) : null;
-      faces.push({ ...(detected.turned ? asItCame(face, image) : face), quality, pad: verdict, embedding });
+      faces.push({ ...inOriginal(face, detected), quality, pad: verdict, embedding });
     }
-    return { faces, turned: detected.turned, ...decided(faces, settings) };
+    return { faces, turns: detected.turns, ...decided(faces, settings) };
   };
 }
 
@@ -32,14 +32,40 @@ function decided(faces, { reasons }) {
   return { decision: faces[0].pad?.decision ?? "no_decision", reasons: faces[0].quality.reasons };
 }
 
-/** Find the faces of a picture, the largest first, and turn the picture if its largest face is upside down. */
-async function find(image, detect, { sure, sure_turned: sureTurned }) {
-  const upright = { image, faces: bySize(await detect(image)), turned: false };
-  const largest = upright.faces[0]?.confidence ?? 0;
-  if (largest >= sure) return upright;
-  const flipped = turned(image);
-  const faces = bySize(await detect(flipped));
-  return (faces[0]?.confidence ?? 0) > Math.max(sureTurned, largest) ? { image: flipped, faces, turned: true } : upright;
+/** Find the faces of a picture, the largest first, and turn the picture if its largest face is upside down or on its side. */
+async function find(image, detect, { sure, sure_turned: sureTurned, longest, border }) {
+  const search = async (turns, look) => {
+    const picture = turns ? turned(image, turns) : image;
+    return { image: picture, faces: bySize(await look(picture)), turns };
+  };
+  const confidence = ({ faces }) => faces[0]?.confidence ?? 0;
+  const upright = await search(0, detect);
+  if (confidence(upright) >= sure) return upright;
+  const flipped = await search(2, detect);
+  if (confidence(flipped) > Math.max(sureTurned, confidence(upright))) return flipped;
+  if (upright.faces.length) return upright;
+  // The networks miss a face that fills the picture: they need some surroundings.
+  let best = upright;
+  for (const turns of [0, 1, 2, 3]) {
+    const result = await search(turns, (picture) => searchWithBorder(picture, detect, longest, border));
+    if (confidence(result) > Math.max(sureTurned, confidence(best))) best = result;
+  }
+  return best;
+}
+
+/** Find the faces of a reduced picture with a border that repeats its edge; all five points lie in the picture. */
+async function searchWithBorder(image, detect, longest, share) {
+  const { width, height } = image;
+  const scale = Math.min(1, longest / Math.max(width, height));
+  const small = reduced(image, longest);
+  const border = nearest(share * Math.max(small.width, small.height));
+  const back = (value) => (value - border) / scale;
+  const faces = (await detect(bordered(small, border))).map(({ box, points, confidence }) => ({
+    box: { x: back(box.x), y: back(box.y), width: box.width / scale, height: box.height / scale },
+    points: points.map((point) => point.map(back)),
+    confidence,
+  }));
+  return faces.filter(({ points }) => points.every(([x, y]) => x >= 0 && x <= width && y >= 0 && y <= height));
 }
 
 function bySize(faces) {
@@ -66,8 +92,14 @@ async function judged(image, face, quality, pad, settings) {
   const point = pad.threshold;
   const verdict = { threshold: probability(point.value), operating_point: operatingPoint(point) };
   if (quality.reasons.length) return { ...verdict, decision: "no_decision", score: null, logit: null, notes: [] };
-  const notes = [...(pad.rendered ? [settings.rendered_only] : []), ...(tight ? [settings.little_context] : [])];
-  const logit = await pad.score(places.map((where) => cropped(image, where)));
+  const crops = places.map((where) => cropped(image, where));
+  const noted = [
+    [settings.rendered_only, pad.rendered],
+    [settings.grey.note, isGrey(crops[0], settings.grey)],
+    [settings.little_context, tight],
+  ];
+  const notes = noted.filter(([, applies]) => applies).map(([note]) => note);
+  const logit = await pad.score(crops);
   const decision = logit >= point.value ? "bona_fide" : "attack";
   return { ...verdict, decision, score: probability(logit), logit, notes };
 }
@@ -80,11 +112,22 @@ async function embedded(image, face, recognition, { alignment }) {
   return recognition.run(aligned(image, face.points, recognition.size, alignment).data);
 }
 
-function asItCame(face, image) {
-  const { x, y, width, height } = face.box;
-  return {
-    ...face,
-    box: { x: image.width - x - width, y: image.height - y - height, width, height },
-    points: face.points.map(([across, down]) => [image.width - across, image.height - down]),
-  };
+/** Return a face of a turned picture in the original one. */
+function inOriginal(face, { image: { width, height }, turns }) {
+  const place = ([x, y]) => [[x, y], [height - y, x], [width - x, height - y], [y, width - x]][turns];
+  const { x, y, width: wide, height: high } = face.box;
+  const [[left, top], [right, bottom]] = [place([x, y]), place([x + wide, y + high])];
+  const [across, down] = [Math.abs(right - left), Math.abs(bottom - top)];
+  const box = { x: Math.min(left, right), y: Math.min(top, bottom), width: across, height: down };
+  return { ...face, box, points: face.points.map(place) };
+}
+
+/** Return whether a crop has no colours, like those of infrared cameras. */
+function isGrey(data, { colourless, mostly }) {
+  let grey = 0;
+  for (let from = 0; from < data.length; from += 3) {
+    const [red, green, blue] = data.subarray(from, from + 3);
+    if (Math.max(red, green, blue) - Math.min(red, green, blue) <= colourless) grey += 3;
+  }
+  return grey / data.length >= mostly;
 }

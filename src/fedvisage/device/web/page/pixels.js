@@ -2,6 +2,7 @@
 //
 // The scaling of browsers differs between them, and so would the scores.
 
+import { Refused } from "./refused.js";
 import { clipped, nearest } from "./rounding.js";
 
 const { fround } = Math;
@@ -12,26 +13,46 @@ export function picture(width, height, data = new Uint8ClampedArray(width * heig
   return { width, height, data };
 }
 
-/** Remove the alpha channel from a canvas's data. */
+/** Remove the alpha channel from a canvas's data; refuse transparent pixels, like Python. */
 export function withoutAlpha({ width, height, data }) {
   const out = new Uint8ClampedArray(width * height * CHANNELS);
   for (let from = 0, to = 0; from < data.length; from += 4, to += CHANNELS) {
     out[to] = data[from];
     out[to + 1] = data[from + 1];
     out[to + 2] = data[from + 2];
+    if (data[from + 3] < 255) throw new Refused("picture", "The picture has transparent pixels; flatten it onto a background first.");
   }
   return picture(width, height, out);
 }
 
-/** Turn a picture by 180°. */
-export function turned({ width, height, data }) {
-  const out = new Uint8ClampedArray(data.length);
-  for (let from = 0, to = data.length - CHANNELS; from < data.length; from += CHANNELS, to -= CHANNELS) {
-    out[to] = data[from];
-    out[to + 1] = data[from + 1];
-    out[to + 2] = data[from + 2];
+/** Turn a picture by quarter turns, counter-clockwise. */
+export function turned({ width, height, data }, turns) {
+  const out = turns % 2 ? picture(height, width) : picture(width, height);
+  // The pixel of `data` that becomes the first one, and the distances to its neighbours on the right and below.
+  const [first, right, below] = [
+    [0, 1, width],
+    [width - 1, width, -1],
+    [width * height - 1, -1, -width],
+    [width * (height - 1), -width, 1],
+  ][turns];
+  for (let y = 0, to = 0; y < out.height; y++) {
+    for (let x = 0; x < out.width; x++, to += CHANNELS) copyPixel(data, first + x * right + y * below, out.data, to);
   }
-  return picture(width, height, out);
+  return out;
+}
+
+/** Add a border that repeats the picture's edge. */
+export function bordered({ width, height, data }, border) {
+  const out = picture(width + 2 * border, height + 2 * border);
+  for (let y = 0, to = 0; y < out.height; y++) {
+    const row = clipped(y - border, 0, height - 1) * width;
+    for (let x = 0; x < out.width; x++, to += CHANNELS) copyPixel(data, row + clipped(x - border, 0, width - 1), out.data, to);
+  }
+  return out;
+}
+
+function copyPixel(data, pixel, out, to) {
+  for (let channel = 0; channel < CHANNELS; channel++) out[to + channel] = data[pixel * CHANNELS + channel];
 }
 
 /** Scale a picture, averaging pixels when it shrinks. */

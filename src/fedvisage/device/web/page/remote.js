@@ -29,7 +29,7 @@ export class Remote {
     const body = await canvas.convertToBlob({ type: "image/png" });
     const route = embed && this.recognises ? "v1/embed" : "v1/pad";
     const reply = await this.ask(route, { method: "POST", body, headers: { "content-type": "image/png" } });
-    return { ...this.judged(reply.faces), turned: false, milliseconds: performance.now() - begun };
+    return { ...this.judged(reply.faces), milliseconds: performance.now() - begun };
   }
 
   /** The service evaluates every face; this page only accepts a single one. */

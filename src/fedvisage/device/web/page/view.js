@@ -1,6 +1,7 @@
 // The visible and spoken output: decision, score, reasons, boxes, and enrolled people. Colour is never the only signal.
 
 const TITLES = { bona_fide: "Living face", attack: "Attack", no_decision: "No decision" };
+const NOTES = { grey: "grey, like infrared: the model expects colour" };
 const MARKS = { bona_fide: "✓", attack: "✕", no_decision: "?" };
 
 export class View {
@@ -40,10 +41,22 @@ export class View {
     this.at("stage").style.setProperty("--shape", `${bitmap.width} / ${bitmap.height}`);
   }
 
+  /** Remove picture, boxes and decision. */
+  clear() {
+    Object.assign(this.at("picture"), { width: 640, height: 480 }); // empties it
+    this.boxes([], 640, 480);
+    this.at("verdict").dataset.decision = "none";
+    this.at("mark").textContent = "";
+    this.at("decision").textContent = this.said = "No decision yet";
+    this.score(null);
+    this.speed("");
+  }
+
   /** Show the decision; its text changes, and is read aloud, only when the decision or its reasons change. */
   decision(checked, verdict) {
     const decision = verdict?.decision ?? checked.decision;
-    const why = [...checked.reasons, ...(checked.faces[0]?.pad?.notes ?? [])].join(", ");
+    const notes = (checked.faces[0]?.pad?.notes ?? []).map((note) => NOTES[note] ?? note);
+    const why = [...checked.reasons, ...notes].join(", ");
     const text = `${TITLES[decision]}${why && `: ${why}`}`;
     this.at("verdict").dataset.decision = decision;
     this.at("mark").textContent = MARKS[decision];
