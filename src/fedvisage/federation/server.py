@@ -263,7 +263,7 @@ class Server:
             try:
                 total = sum_uploads(self.exchange, message or {}, layout, needed)
             except TooFewSites as error:
-                raise NoQuorum(str(error)) from error
+                raise NoQuorum(f"{error}{self.exchange.record.reasons()}") from error
             self.check_quorum(len(total.replied))
             return Reduced(self._finish_mean(SUMMED, total.value, len(total.replied)), total.replied, total.failed, {})
         lent = cache(lambda: self.exchange.as_lent(self.tensors(*self.net)))
@@ -312,10 +312,9 @@ class Server:
         except NoQuorum as error:
             self.net.zero_grad(set_to_none=True)
             self.without_quorum += 1
-            last = f"{error}{self.exchange.record.reasons()}"
-            self.exchange.note_failure(NO_QUORUM, str(error))
+            self.exchange.note_failure(NO_QUORUM, str(error).removesuffix(self.exchange.record.reasons()))
             if self.without_quorum >= (limit := self.recipe.federation.give_up_after):
-                raise RunFailed(f"{limit} rounds in a row without a quorum; last: {last}") from error
+                raise RunFailed(f"{limit} rounds in a row without a quorum; last: {error}") from error
         else:
             self.without_quorum = 0
 
@@ -323,7 +322,8 @@ class Server:
         """Raise :class:`NoQuorum` if fewer sites have replied than the recipe and the rule need."""
         needed = max(self.recipe.federation.quorum, least)
         if replied < needed:
-            raise NoQuorum(f"{replied} of {len(self.present)} sites sent a usable reply, {needed} needed")
+            counts = f"{replied} of {len(self.present)} sites sent a usable reply, {needed} needed"
+            raise NoQuorum(f"{counts}{self.exchange.record.reasons()}")
 
     def finished(self) -> Message:
         """Return the finished model: the delivered parts, or one member per site."""
