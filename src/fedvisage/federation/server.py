@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
-from fedvisage.base.errors import RunFailed
+from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.streams import torch_rng
 from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.method import Home, Method
@@ -193,6 +193,10 @@ class Server:
 
     def load(self, message: Message) -> None:
         """Load combined uploads into the parts that they name; a part must be complete."""
+        if not isinstance(message, Mapping) or not any(name.partition(".")[0] in self.net for name in message):
+            given = next(iter(message), "nothing") if isinstance(message, Mapping) else type(message).__name__
+            fault = f"server.load needs tensors of a part ({', '.join(self.net)}), as in result.value; got {given}"
+            raise UserError(f"method {self.method.name!r}", fault)
         load_parts(self.net, message)
 
     def step(self, *parts: str, scale: float = 1.0) -> None:
@@ -253,6 +257,9 @@ class Server:
         names.
         """
         federation = self.recipe.federation
+        if isinstance(weight, str) and weight not in ("uniform", "examples"):
+            fault = f"server.reduce has the unknown weight {weight!r}; use uniform, examples, or numbers by site"
+            raise UserError(f"method {self.method.name!r}", fault)
         if federation.secure is not None:
             assert call == SUMMED, "a secure sum is of the training's uploads"
             assert isinstance(weight, str), "the sites weight their own uploads"
@@ -350,6 +357,6 @@ class Server:
 
     def restore(self, state: Message, round_number: int) -> None:
         """Restore the state of a checkpoint."""
-        self.load(under("net/", state))
+        load_parts(self.net, under("net/", state))
         self.kept = under("kept/", state)
         self.round = round_number
