@@ -18,6 +18,7 @@ from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import LARGEST_MAGNITUDE
 from fedvisage.methods.pad import fedpad
+from fedvisage.tasks.catalogue import describe
 from fedvisage.tasks.saved_model import load
 
 TRAIN = fedpad.METHOD.calls["train"]
@@ -183,3 +184,13 @@ def test_statistics_too_far_apart_to_send_do_not_end_a_trained_run(sets: Sets, t
     content = tree(sets, training__rounds=2, evaluation__every=0, federation=noise)
     run_toy(content, tmp_path / "run")
     assert set(load(tmp_path / "run").scatter.values()) == {LARGEST_MAGNITUDE}
+
+
+def test_uploads_of_one_name_in_two_calls_are_both_described() -> None:
+    second = Upload("weights", "statistic", shape=(2,), guarantee="two numbers")
+    method = variant(calls={"train": TRAIN, "more": Call(TRAIN.run, (second, *TRAIN.uploads[1:]))})
+    fields = [(row["field"], row["kind"]) for row in describe(method)["leaves_a_site"]]
+    assert fields[:4] == [
+        ("weights", "weights"), ("examples", "statistic"), ("loss", "statistic"), ("weights", "statistic")
+    ]  # fmt: skip
+    assert len(fields) == len(set(fields)), "equal uploads of two calls are described once"
