@@ -26,7 +26,7 @@ from fedvisage.federation.method import Method
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.record.store import CHECKPOINTS, read_sealed, write_sealed
 from fedvisage.federation.site_worker import LocalTransport
-from fedvisage.methods import METHODS, read_method
+from fedvisage.methods import METHODS, reader_of
 from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.recipe import Recipe
 from fedvisage.runs.request import Request
@@ -234,7 +234,7 @@ def shortest_recipe(name: str, **options: Any) -> Recipe:
 
 def recipe_of(content: Mapping[str, Any], method: Method | None = None) -> Recipe:
     """Validate a recipe of plain values, with the options of the shipped methods or of the given one."""
-    return recipes.validate(content, read_method if method is None else method.options.model_validate)
+    return recipes.validate(content, reader_of(method))
 
 
 def write_study(study: Mapping[str, Any], folder: Path) -> Path:

@@ -24,7 +24,7 @@ from fedvisage.device.fused import Fused, open_export
 from fedvisage.federation.method import Method
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS, read_lines
 from fedvisage.federation.site_worker import LocalTransport
-from fedvisage.methods import MODELS, Catalogue, find, listed_methods, model_named, read_method
+from fedvisage.methods import MODELS, Catalogue, find, listed_methods, model_named, reader_of
 from fedvisage.methods.models.model import Model
 from fedvisage.methods.origin import check_name
 from fedvisage.metrics.recorded import Metrics, read_metrics
@@ -94,8 +94,7 @@ class Run:
     @property
     def recipe(self) -> Recipe:
         """The resolved recipe."""
-        read_section = read_method if self.method is None else self.method.options.model_validate
-        return load_recipe(self._file(RECIPE), [], read_section)
+        return load_recipe(self._file(RECIPE), [], reader_of(self.method))
 
     @property
     def rounds(self) -> Any:
@@ -423,11 +422,10 @@ def load(recipe: RecipeSource, changes: Changes | None = None, *, method: Method
             if not isinstance(change, str):
                 raise wrong_argument(f"changes[{number}]", "a text such as 'training.rounds=4'", change)
             recipes.apply_override(tree, change)
-    if method is None:
-        return recipes.validate(tree, read_method)
-    section = tree["method"]
-    options = dict(section) if isinstance(section, Mapping) else {}
-    return recipes.validate({**tree, "method": {**options, "name": method.name}}, method.options.model_validate)
+    if method is not None:
+        section = tree["method"]
+        tree["method"] = {**(section if isinstance(section, Mapping) else {}), "name": method.name}
+    return recipes.validate(tree, reader_of(method))
 
 
 @check_arguments(

@@ -179,6 +179,8 @@ def test_options_of_a_passed_method_are_validated(sets: Mapping[str, Path]) -> N
         with pytest.raises(fv.UserError) as caught:
             fv.load(recipe, changes, method=mine)
         assert caught.value.place in ("recipe.method.mew", "recipe.method.temperature")
+    with refused("recipe.method.weigth", "did you mean weight?"):
+        fv.load("demo/fedpad", {"method.weigth": "uniform"}, method=mine)
 
 
 @pytest.mark.long

@@ -210,15 +210,21 @@ def test_rows_that_break_a_rule_are_refused(tmp_path: Path, changes: dict[str, o
 
 @pytest.mark.parametrize(
     "images",
-    [pixels(1, 9), pixels(2), pixels(1).astype(np.float32), pixels(1)[..., :1]],
-    ids=["size", "count", "type", "channels"],
+    [pixels(1, 9), pixels(1)[0], pixels(1).astype(np.float32), pixels(1)[..., :1]],
+    ids=["size", "no batch", "type", "channels"],
 )
 def test_images_of_another_shape_or_type_are_refused(tmp_path: Path, images: np.ndarray) -> None:
-    with (
-        pytest.raises(ValueError, match=r"images\.npy: expected"),
-        Writer(tmp_path / "T", name="T", size=8, source="") as out,
-    ):
+    with refused("T", "images.npy", "expected"), Writer(tmp_path / "T", name="T", size=8, source="") as out:
         out.add(images, **row())
+
+
+@pytest.mark.parametrize(
+    ("label", "keyword"), [([1], "one value per image"), (1, "one value per image"), (["live"] * 2, "whole numbers")]
+)
+def test_labels_that_are_not_one_number_per_image_are_refused(label: Any, keyword: str, tmp_path: Path) -> None:
+    columns = columns_of(2, video=["v"] * 2, subject=["s"] * 2, item=["i", "j"]) | {"label": label}
+    with refused("T", "label", keyword), Writer(tmp_path / "T", name="T", size=8, source="") as out:
+        out.add(pixels(2), **columns)
 
 
 def rewrite(prepared: Path, name: str, content: bytes) -> None:

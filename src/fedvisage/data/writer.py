@@ -186,16 +186,9 @@ class Writer:
             raise TypeError(f"a batch has the columns {', '.join(COLUMNS)}, got {', '.join(columns)}")
         if tuple(further or ()) != self.further:
             raise ValueError(f"the further columns are {self.further}")
-        count, group = len(columns["item"]), columns.get("group")
-        texts = [*zip(*further.values(), strict=True)] if further else [()] * count
+        place, count, group = str(self.path), len(images), columns.get("group")
         if (group is None) != (GROUP not in self._columns):
             raise ValueError("images need groups in an identity set, and must not have them in other sets")
-        groups = [None] * count if group is None else [str(name) for name in group]
-        names, labels, frames = columns["item"], columns["label"], columns["frame"]
-        kinds, people, videos, splits = columns["species"], columns["subject"], columns["video"], columns["split"]
-        lengths = [*map(len, (names, labels, kinds, people, videos, frames, splits, groups, texts))]
-        if {*lengths} != {count}:
-            raise ValueError(f"columns of different lengths: {lengths}")
         arrays: dict[FileName, Any] = {IMAGES: images, DEPTH: depth, POINTS: points}
         arrays |= dict(zip(FURTHER_IMAGES, at_further_margins, strict=False))
         if missing := self._shapes.keys() - arrays.keys():
@@ -208,15 +201,26 @@ class Writer:
             shape, dtype = self._shapes[file]
             if array is None or array.shape != (count, *shape) or array.dtype != dtype:
                 actual = "nothing" if array is None else f"{array.dtype} {array.shape}"
-                raise ValueError(f"{file}: expected {np.dtype(dtype)} {(count, *shape)}, got {actual}")
+                raise UserError(place, f"{file}: expected {np.dtype(dtype)} {(count, *shape)}, got {actual}")
             if file == POINTS and not np.isfinite(array).all():
                 raise ValueError(f"{file}: points must be finite")
-        rows = [
-            ImageRow(str(i), int(y), str(s), str(person), str(v), int(f), str(part), g, tuple(extra))
-            for i, y, s, person, v, f, part, g, extra in zip(
-                names, labels, kinds, people, videos, frames, splits, groups, texts, strict=True
-            )
-        ]
+        for name, values in {**columns, **(further or {})}.items():
+            given = np.asarray(values).shape
+            if values is not None and given[:1] != (count,):
+                raise UserError(place, f"{name}: expected one value per image ({count}), got shape {given}")
+        names, labels, frames = columns["item"], columns["label"], columns["frame"]
+        kinds, people, videos, splits = columns["species"], columns["subject"], columns["video"], columns["split"]
+        groups = [None] * count if group is None else [str(name) for name in group]
+        texts = [*zip(*further.values(), strict=True)] if further else [()] * count
+        try:
+            rows = [
+                ImageRow(str(i), int(y), str(s), str(person), str(v), int(f), str(part), g, tuple(extra))
+                for i, y, s, person, v, f, part, g, extra in zip(
+                    names, labels, kinds, people, videos, frames, splits, groups, texts, strict=True
+                )
+            ]
+        except (TypeError, ValueError) as error:
+            raise UserError(place, f"label and frame must be whole numbers: {error}") from error
         # Check all rows before writing any array or table.
         for row in rows:
             self._count(row)

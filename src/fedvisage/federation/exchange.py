@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fedvisage.base.errors import plain_line
+from fedvisage.base.errors import UserError, choice_hint, plain_line
 from fedvisage.base.streams import torch_rng
 from fedvisage.federation.privacy.accountant import BudgetSpent
 from fedvisage.federation.protections.steps import admit
@@ -98,6 +98,11 @@ class Exchange:
         visit: int | None = None,
     ) -> Iterator[Reply]:
         """Send orders, and yield admitted or failed replies in sorted order of sites."""
+        sites = [(name, self.transport.names) for name in (*(to or ()), *(each or ()))]
+        for name, known in ((call, self.schemas), *sites):
+            if name not in known:
+                fault = f"server names {name!r}, which is neither a call nor a site{choice_hint(name, known)}"
+                raise UserError(f"method {self.recipe.method.name!r}", fault)
         number = self.new_visit() if visit is None else visit
         message = self._travelling(call, message)
         names = self.present if to is None else [name for name in to if name in self.present]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Literal
+from inspect import isgeneratorfunction
+from typing import TYPE_CHECKING, Literal, get_args
 
 from torch import Generator, Tensor, nn
 
+from fedvisage.base.errors import UserError
 from fedvisage.base.imports import pause_garbage_collection
 from fedvisage.base.streams import seed_global_rng
 from fedvisage.federation.privacy.accountant import Charge
@@ -16,6 +18,7 @@ from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import COST, EXAMPLES, LOSS, SUMMED, Kind, Upload
 from fedvisage.recipe import MethodOptions, Recipe
+from fedvisage.recipe.data import SITE_NAME
 
 if TYPE_CHECKING:
     from fedvisage.federation.server import Server
@@ -69,6 +72,9 @@ def keep_initial_model(server: Server) -> None:
 def _no_weights_beside(recipe: Recipe) -> tuple[Upload, ...]:
     return ()
 
+
+NUMBERS = (EXAMPLES.name, LOSS.name, "steps")
+"""Names of uploads that the record of a round contains as numbers."""
 
 BEFORE_TRAINING = 0
 """The round of calls before training."""
@@ -195,6 +201,25 @@ class Method:
     least_identities: Callable[[Recipe], int] = one_identity
     """Recognition: number of identities that a site needs for its loss to have a gradient."""
 
+    def __post_init__(self) -> None:
+        """Refuse an invalid name, a server program without a yield, and uploads that no site could send."""
+        place, shared = f"method {self.name!r}", self.parts_at(Home.LENT, Home.SITE)
+        if not SITE_NAME.fullmatch(self.name):
+            raise UserError(place, "has an invalid name: use letters, digits, '-' and '_', at most 64")
+        if not isgeneratorfunction(self.server):
+            raise UserError(place, "server must be a generator function over s.rounds(): yield in each round")
+        for name, call in self.calls.items():
+            for upload in call.uploads:
+                fault = ""
+                if unknown := [part for part in upload.parts if part not in shared]:
+                    fault = f"part {unknown[0]!r}, which home does not place at the sites, as {', '.join(shared)}"
+                elif upload.kind not in get_args(Kind):
+                    fault = f"kind {upload.kind!r}; use one of {', '.join(get_args(Kind))}"
+                elif upload.name in NUMBERS and (upload.parts or upload.shape != ()):
+                    fault = "a name that means a single number; use another name"
+                if fault:
+                    raise UserError(place, f"upload {upload.name!r} of the call {name!r} has {fault}")
+
     def __repr__(self) -> str:
         """Return the name, title and task."""
         return f"Method(name={self.name!r}, title={self.title!r}, task={self.task!r})"
@@ -203,7 +228,11 @@ class Method:
         """Build all parts with the weights of the recipe's seed."""
         # The first call imports the libraries of the network.
         with seed_global_rng(recipe.runtime.seed, "initial weights"), pause_garbage_collection():
-            return self.network(recipe)
+            net = self.network(recipe)
+        if {*net} != {*self.home}:
+            parts = f"network has the parts {', '.join(net)}, and home places {', '.join(self.home)}; they must agree"
+            raise UserError(f"method {self.name!r}", parts)
+        return net
 
     def parts_at(self, *homes: Home) -> tuple[str, ...]:
         """Return the names of the parts with one of these homes, in the network's order."""

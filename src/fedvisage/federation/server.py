@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
-from fedvisage.base.errors import RunFailed
+from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.streams import torch_rng
 from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.method import Home, Method
@@ -193,6 +193,10 @@ class Server:
 
     def load(self, message: Message) -> None:
         """Load combined uploads into the parts that they name; a part must be complete."""
+        if not isinstance(message, Mapping) or not any(name.partition(".")[0] in self.net for name in message):
+            given = next(iter(message), "nothing") if isinstance(message, Mapping) else type(message).__name__
+            fault = f"server.load needs tensors of a part ({', '.join(self.net)}), as in result.value; got {given}"
+            raise UserError(f"method {self.method.name!r}", fault)
         load_parts(self.net, message)
 
     def step(self, *parts: str, scale: float = 1.0) -> None:
@@ -253,6 +257,9 @@ class Server:
         names.
         """
         federation = self.recipe.federation
+        if isinstance(weight, str) and weight not in ("uniform", "examples"):
+            fault = f"server.reduce has the unknown weight {weight!r}; use uniform, examples, or numbers by site"
+            raise UserError(f"method {self.method.name!r}", fault)
         if federation.secure is not None:
             assert call == SUMMED, "a secure sum is of the training's uploads"
             assert isinstance(weight, str), "the sites weight their own uploads"
@@ -263,7 +270,7 @@ class Server:
             try:
                 total = sum_uploads(self.exchange, message or {}, layout, needed)
             except TooFewSites as error:
-                raise NoQuorum(str(error)) from error
+                raise NoQuorum(f"{error}{self.exchange.record.reasons()}") from error
             self.check_quorum(len(total.replied))
             return Reduced(self._finish_mean(SUMMED, total.value, len(total.replied)), total.replied, total.failed, {})
         lent = cache(lambda: self.exchange.as_lent(self.tensors(*self.net)))
@@ -312,10 +319,9 @@ class Server:
         except NoQuorum as error:
             self.net.zero_grad(set_to_none=True)
             self.without_quorum += 1
-            last = f"{error}{self.exchange.record.reasons()}"
-            self.exchange.note_failure(NO_QUORUM, str(error))
+            self.exchange.note_failure(NO_QUORUM, str(error).removesuffix(self.exchange.record.reasons()))
             if self.without_quorum >= (limit := self.recipe.federation.give_up_after):
-                raise RunFailed(f"{limit} rounds in a row without a quorum; last: {last}") from error
+                raise RunFailed(f"{limit} rounds in a row without a quorum; last: {error}") from error
         else:
             self.without_quorum = 0
 
@@ -323,7 +329,8 @@ class Server:
         """Raise :class:`NoQuorum` if fewer sites have replied than the recipe and the rule need."""
         needed = max(self.recipe.federation.quorum, least)
         if replied < needed:
-            raise NoQuorum(f"{replied} of {len(self.present)} sites sent a usable reply, {needed} needed")
+            counts = f"{replied} of {len(self.present)} sites sent a usable reply, {needed} needed"
+            raise NoQuorum(f"{counts}{self.exchange.record.reasons()}")
 
     def finished(self) -> Message:
         """Return the finished model: the delivered parts, or one member per site."""
@@ -350,6 +357,6 @@ class Server:
 
     def restore(self, state: Message, round_number: int) -> None:
         """Restore the state of a checkpoint."""
-        self.load(under("net/", state))
+        load_parts(self.net, under("net/", state))
         self.kept = under("kept/", state)
         self.round = round_number

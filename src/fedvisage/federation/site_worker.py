@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fedvisage.base.errors import UserError
 from fedvisage.base.progress import OnBatch, discard_batches
 from fedvisage.base.streams import seed_global_rng, torch_rng
 from fedvisage.data.batches import View
@@ -255,6 +256,11 @@ class SiteWorker:
             if schema.narrow:
                 message = widen_message(message)
             reply = self.workspace.calls[order.call].run(site, message)
+        fields: Mapping[str, object] = reply if isinstance(reply, Mapping) else {"the reply": reply}
+        for name, kind in ((name, type(value)) for name, value in fields.items()):
+            if not issubclass(kind, torch.Tensor):  # the value stays at the site
+                fault = f"{name} is of type {kind.__name__}; a call returns a dictionary of tensors"
+                raise UserError(f"method {self.workspace.method.name!r}", f"call {order.call!r}: {fault}")
         reply = {name: plain(value) for name, value in reply.items()}
         if schema.narrow:
             reply = narrow_message(reply, lambda name: torch_rng(seed, *purpose, "wire", name))

@@ -23,6 +23,7 @@ from fedvisage.methods.catalogue import (
     model_named,
     on,
     read_method,
+    reader_of,
 )
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "model_named",
     "on",
     "read_method",
+    "reader_of",
 ]
 
 

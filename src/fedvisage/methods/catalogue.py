@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from textwrap import fill
 from typing import Any, NoReturn, TypeVar
 
@@ -258,6 +258,11 @@ def read_method(section: Mapping[str, Any]) -> MethodOptions:
         problem = "replaces the BatchNorm of ResNet-18 only: other networks keep theirs, on which their papers' weights"
         raise UserError("recipe.method.network.norm", f"{problem} depend; leave it out, or use model: resnet18")
     return read_section(options, tree, "recipe.method")
+
+
+def reader_of(method: Method | None) -> Callable[[Mapping[str, Any]], MethodOptions]:
+    """Return the reader of a recipe's section ``method``, for a method that replaces the recipe's own one, or None."""
+    return read_method if method is None else partial(read_section, method.options, root="recipe.method")
 
 
 def _separate_model(section: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from pydantic import ValidationError, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
 from fedvisage.base.errors import UserError
 from fedvisage.recipe import plain_yaml
@@ -21,7 +21,6 @@ from fedvisage.recipe.section import (
     check_texts,
     format_value,
     read_section,
-    user_error_from,
 )
 from fedvisage.recipe.training import Training
 
@@ -170,11 +169,7 @@ def validate(tree: Mapping[str, Any], method: ReadMethod) -> Recipe:
             "recipe.method", f"must be the name of a method, or a section with its name, got {format_value(section)}"
         )
     check_texts(section, "recipe.method")
-    try:
-        options = method(section or {})
-    except ValidationError as error:  # of a method outside the catalogue, whose options raise pydantic's own error
-        raise user_error_from(error, "recipe.method") from error
-    return read_section(Recipe, {**rename_in_recipe(tree), "method": options}, "recipe")
+    return read_section(Recipe, {**rename_in_recipe(tree), "method": method(section or {})}, "recipe")
 
 
 def tree_of(recipe: Recipe) -> dict[str, Any]:

@@ -139,7 +139,7 @@ def _check_options(recipe: Recipe, method: Method) -> str | None:
         (
             training.server_optimizer is not None and "server_optimizer" not in method.supports,
             "training.server_optimizer",
-            f"{name} does not average its uploads; leave it out",
+            f"{name} does not support it; leave it out",
         ),
         (
             training.l2sp is not None and "l2sp" not in method.supports,

@@ -104,11 +104,18 @@ class TrainingLoop:
             program = self.method.server(server)
             while True:
                 # Run the program to its next yield. Libraries that draw from the global generator get the round's.
+                before = server.round
                 with seed_global_rng(
-                    recipe.runtime.seed, "server", server.round, "library draws", device=server.compute.device
+                    recipe.runtime.seed, "server", before, "library draws", device=server.compute.device
                 ):
-                    if next(program, END) is END:
-                        break
+                    ended = next(program, END) is END
+                is_complete = server.ended or server.stopped or server.round == total
+                if server.round > before + (not ended) or (ended and not is_complete):
+                    remedy = "yield in each round, and end early with s.end_before_this_round(reason)"
+                    fault = f"server ran {server.round} of {total} rounds, and yielded in {before}"
+                    raise UserError(f"method {self.method.name!r}", f"{fault}; {remedy}")
+                if ended:
+                    break
                 counted = server.exchange.record.counted  # `_evaluate` sends further orders
                 heldout = self._evaluate()
                 seconds = time.monotonic() - start_time

@@ -28,7 +28,7 @@ from fedvisage.federation.method import Method
 from fedvisage.federation.record.store import SiteStore, StateCache
 from fedvisage.federation.site_worker import LocalTransport, SiteWorker
 from fedvisage.federation.wire.message import Message, Order, Reply, Transport, plain
-from fedvisage.methods import find, read_method
+from fedvisage.methods import find, reader_of
 from fedvisage.recipe import Recipe
 from fedvisage.runs.directory import peak_kb
 from fedvisage.runs.engine import Engine, Worker, WorkerLost, report_progress
@@ -106,7 +106,7 @@ def pack_setup(recipe: Recipe, method: Method) -> bytes:
 def unpack_setup(sent: bytes) -> tuple[Recipe, Method]:
     """Return the arguments of :func:`pack_setup`, in another process."""
     tree, method = pickle.loads(sent)
-    recipe = recipes.validate(tree, read_method if method is None else method.options.model_validate)
+    recipe = recipes.validate(tree, reader_of(method))
     return recipe, method or find(recipe.method)
 
 

@@ -52,8 +52,8 @@ SUMS = "weights and losses of all sites as a sum; held-out counts and scatter si
 
 def describe(method: Method) -> dict[str, Any]:
     """Return the description of one method as plain values."""
-    uploads = {upload.name: upload for call in method.calls.values() for upload in call.uploads}
-    uploads |= {upload.name: upload for group in task_of(method).uploads(method).values() for upload in group}
+    groups = [*(call.uploads for call in method.calls.values()), *task_of(method).uploads(method).values()]
+    uploads = {(each.name, each.kind, each.parts, each.guarantee): each for group in groups for each in group}
     return {
         "name": method.name,
         "title": method.title,

@@ -23,7 +23,7 @@ from fedvisage.faces.cropping import MARGIN
 from fedvisage.federation.method import Member, Method
 from fedvisage.federation.server import members_of, separate_models
 from fedvisage.federation.wire.message import Message
-from fedvisage.methods import find, read_method
+from fedvisage.methods import find, reader_of
 from fedvisage.metrics.operating_point import choose_point
 from fedvisage.metrics.threshold import Threshold
 from fedvisage.nn.compute import report_nondeterminism
@@ -237,7 +237,7 @@ def _recipe_of(saved: saved_model.SavedModel, adapt: str | None, pairs: Path | N
     if pairs is not None:
         evaluation["recognition"] = {**_section(evaluation, "recognition"), "pairs": str(pairs)}
     tree = {**saved.recipe, "runtime": {**runtime, "device": "auto"}, "evaluation": evaluation}
-    return recipes.validate(tree, read_method if method is None else method.options.model_validate)
+    return recipes.validate(tree, reader_of(method))
 
 
 def _section(tree: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def adaptive(model: Model, kind: Literal["adam", "yogi"], title: str, advice: st
     name = f"fed{kind}"
 
     def server(s: Server) -> Iterator[None]:
-        return fedavg.server(s, default_optimizer=ServerOptimizer.model_validate({"name": kind}))
+        yield from fedavg.server(s, default_optimizer=ServerOptimizer.model_validate({"name": kind}))
 
     def check(recipe: Recipe) -> None:
         optimizer = recipe.training.server_optimizer

@@ -81,7 +81,7 @@ def fedbn(model: Model) -> Method:
 
     def server(s: Server) -> Iterator[None]:
         shared = s.recipe.options(NormOptions).norms == "shared"
-        return fedavg.server(s, *(parts if shared else model.parts))
+        yield from fedavg.server(s, *(parts if shared else model.parts))
 
     plain = fedavg.on_model(
         model,

@@ -22,7 +22,7 @@ from fedvisage.data.batches import View
 from fedvisage.federation.method import GENERIC, Call, Method, Personal
 from fedvisage.federation.site import Site, TrainingFailed
 from fedvisage.federation.wire.message import Digests, Message
-from fedvisage.federation.wire.schema import Upload
+from fedvisage.federation.wire.schema import LARGEST_MAGNITUDE, Upload
 from fedvisage.metrics.operating_point import CLASSES, LEAST_SITES, count_by_type
 from fedvisage.metrics.threshold import BINS, ON_TRAINING, histogram
 from fedvisage.recipe import Recipe
@@ -92,7 +92,8 @@ def calls(scorer: Scorer) -> dict[str, Call]:
         digest, distance = scatters.get(site.name, ("", 0.0))
         if digest != digests.of(finished):
             distance = scorer.scatter(finished, site.data)
-        reply: Message = {"scatter": torch.tensor(distance, dtype=torch.float64)}
+        # Larger figures would be refused, although the model may be usable without adaptation.
+        reply: Message = {"scatter": torch.tensor(min(LARGEST_MAGNITUDE, distance), dtype=torch.float64)}
         if not keeps_curves(scorer.recipe, scorer.method):
             return reply
         digest, logits = latest.get(site.name, ("", np.empty(0)))
