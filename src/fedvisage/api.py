@@ -24,7 +24,7 @@ from fedvisage.device.fused import Fused, open_export
 from fedvisage.federation.method import Method
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS, read_lines
 from fedvisage.federation.site_worker import LocalTransport
-from fedvisage.methods import MODELS, Catalogue, find, listed_methods, model_named, reader_of
+from fedvisage.methods import MODELS, Catalogue, find, listed_methods, reader_of
 from fedvisage.methods.models.model import Model
 from fedvisage.methods.origin import check_name
 from fedvisage.metrics.recorded import Metrics, read_metrics
@@ -311,7 +311,7 @@ def methods() -> Catalogue[Method]:
 @check_arguments()
 def models() -> Catalogue[Model]:
     """Return the models that algorithms can train, by name, including those of other packages."""
-    return Catalogue(MODELS | {name: model_named(name) for name in extensions.names("models")})
+    return Catalogue(MODELS | extensions.load_all("models", MODELS, Model))
 
 
 Changes = Mapping[str, Any] | Sequence[str]

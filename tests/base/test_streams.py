@@ -1,6 +1,7 @@
 """Random streams are named and independent, and leave the global generators unchanged."""
 
 import itertools
+import random
 
 import numpy as np
 import pytest
@@ -63,3 +64,17 @@ def test_scope_restores_the_generator_after_an_error_and_nests() -> None:
         with seed_global_rng(0, "inner"):
             torch.rand(10)
         assert torch.equal(torch.stack([first, torch.rand(1)]), torch.stack(alone))
+
+
+def test_scope_seeds_and_restores_the_generators_of_numpy_and_python() -> None:
+    """Every generator has a stream of its own: two of them are Mersenne Twisters, as torch's is."""
+    before = np.random.get_state(legacy=False)["state"]["key"].tolist(), random.getstate()
+    with seed_global_rng(0, "weights"):
+        first = np.random.random(3).tolist(), random.random(), torch.rand(1, dtype=torch.float64).item()
+    assert (np.random.get_state(legacy=False)["state"]["key"].tolist(), random.getstate()) == before
+    np.random.random(), random.random()
+    with seed_global_rng(0, "weights"):
+        assert (np.random.random(3).tolist(), random.random(), torch.rand(1, dtype=torch.float64).item()) == first
+    with seed_global_rng(0, "other"):
+        assert not np.isclose(np.random.random(3), first[0]).any()
+    assert len({first[0][0], *first[1:]}) == 3

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,12 @@ import yaml
 from tests.commands import output_of
 from tests.datasets.imports import import_attacks
 from tests.documented import ROOT
+from tests.packages import install
+from tests.refusals import refused
 
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import split_entry
-from fedvisage.datasets.catalogue import IMPORTERS, LAYOUTS, SCANNERS, describe_kinds
+from fedvisage.datasets.catalogue import IMPORTERS, LAYOUTS, SCANNERS, describe_kinds, importer_of
 from fedvisage.datasets.importing import read_spec
 from fedvisage.datasets.pad.scanner import Scanner
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS
@@ -61,6 +64,23 @@ def test_the_scanner_of_the_page_imports_its_example(tmp_path: Path) -> None:
     prepared, _ = import_attacks(scanner, tmp_path / "example", tmp_path / "set", size=16, frames="1")
     assert prepared.rows.species.tolist() == ["bonafide", "print"]
     assert set(prepared.rows.subject.tolist()) == {"example/03"}
+
+
+def test_the_scanner_of_the_page_is_an_entry_point(tmp_path: Path) -> None:
+    source, _ = blocks(ADDING, "python")
+    entries = {"datasets": {"exscan": "exscan:SCANNER", "wrong": "exscan:LIVE", "folder": "exscan:SCANNER"}}
+    with install(tmp_path / "package", entries, {"exscan.py": source}):
+        scanner = import_module("exscan").SCANNER
+        write_copy(scanner, tmp_path / "example")
+        options = ["--size", "16", "--frames", "1,"]
+        output_of("data", "import", "exscan", tmp_path / "example", tmp_path / "set", *options)
+        assert PreparedSet.open(tmp_path / "set").rows.species.tolist()[0] == "bonafide"
+        with refused("entry point fedvisage.datasets: wrong", "Scanner"):
+            importer_of("wrong")
+        with pytest.warns(UserWarning, match="^entry point fedvisage.datasets: folder of mine: .*rename"):
+            assert "exscan" in describe_kinds("")[-1]
+        with pytest.warns(UserWarning, match="folder"):
+            assert len(describe_kinds("folder")) > 1
 
 
 def test_the_table_has_every_kind_with_its_counts_and_columns() -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import random
 import select
 import signal
 import subprocess
@@ -39,10 +40,11 @@ from fedvisage.base.progress import Reporter
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.method import Method
-from fedvisage.federation.site import Site
+from fedvisage.federation.site import Batch, Site
 from fedvisage.federation.site_worker import SiteWorker
 from fedvisage.federation.wire.message import Message, Order, Reply
-from fedvisage.methods import METHODS
+from fedvisage.methods import METHODS, averaging
+from fedvisage.methods.models.resnet18 import MODEL
 from fedvisage.runs.engine import LocalEngine, Worker, WorkerLost, report_progress
 from fedvisage.runs.train import open_site_workers
 from fedvisage.runs.workers import (
@@ -170,6 +172,29 @@ def test_parallel_sites_give_equal_bytes_with_protections_and_absent_sites(
     check_equal(
         tree(sets, "scaffold" if "federation__wire" in changes else "fedpad", **KEPT, **changes), tmp_path, parallel
     )
+
+
+def draw_from_global_generators(site: Site, batch: Batch) -> torch.Tensor:
+    """Return FedPAD's loss times numbers of libraries that draw from NumPy's and Python's global generators."""
+    return MODEL.loss(site, batch) * float(np.random.random()) * random.random()
+
+
+def train_with_draws(site: Site, message: Message) -> Message:
+    return averaging.local_training(draw_from_global_generators, "model")(site, message)
+
+
+CALLS = two_exchanges.METHOD.calls
+DRAWING = replace(
+    two_exchanges.METHOD, name="drawing", calls={**CALLS, "train": replace(CALLS["train"], run=train_with_draws)}
+)
+
+
+@pytest.mark.long
+def test_draws_from_global_generators_are_equal_in_every_process(sets: Sets, tmp_path: Path, parallel: Any) -> None:
+    content = tree(sets, DRAWING, **KEPT)
+    check_equal(content, tmp_path, parallel, DRAWING)
+    run_toy(content, tmp_path / "again", method=DRAWING)
+    assert deterministic_files(tmp_path / "again") == deterministic_files(tmp_path / "alone")
 
 
 @pytest.mark.slow

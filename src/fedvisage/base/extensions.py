@@ -5,6 +5,8 @@ Each is an entry point, looked up by name and loaded on first use, so that listi
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Container
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -42,9 +44,34 @@ def _entries(group: str) -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=f"fedvisage.{group}")}
 
 
-def names(group: str) -> list[str]:
-    """Return the names that other packages add to a group."""
-    return sorted(_entries(group))
+def names(group: str, reserved: Container[str] = ()) -> list[str]:
+    """Return the names that other packages add to a group; warn of reserved ones, and leave them out."""
+    for entry in _entries(group).values():
+        if entry.name in reserved:
+            warnings.warn(f"{_place(entry)}: is ignored, because fedvisage has this name; rename it", stacklevel=2)
+    return sorted(name for name in _entries(group) if name not in reserved)
+
+
+def _place(entry: EntryPoint) -> str:
+    return f"entry point {entry.group}: {entry.name} of {entry.dist.name if entry.dist else 'unknown origin'}"
+
+
+def modules() -> set[str]:
+    """Return the top-level modules of the packages that add methods or models."""
+    entries = (*_entries("methods").values(), *_entries("models").values())
+    files = [file for entry in entries if entry.dist for file in entry.dist.files or ()]
+    return {file.parts[0].removesuffix(".py") for file in files}
+
+
+def load_all(group: str, reserved: Container[str], kind: type[Any]) -> dict[str, Any]:
+    """Load the objects that other packages add to a group; warn of those that cannot be loaded."""
+    loaded = {}
+    for name in names(group, reserved):
+        try:
+            loaded[name] = load(group, name, kind)
+        except UserError as error:
+            warnings.warn(str(error), stacklevel=2)
+    return loaded
 
 
 def load(group: str, name: str, kind: type[Any] | None = None) -> Any:
@@ -52,11 +79,10 @@ def load(group: str, name: str, kind: type[Any] | None = None) -> Any:
     entry = _entries(group).get(name)
     if entry is None:
         return None
-    place = f"entry point fedvisage.{group}: {name}"
     try:
         value = entry.load()
-    except (ImportError, AttributeError) as error:
-        raise UserError(place, f"{entry.value} cannot be loaded: {error}") from error
+    except Exception as error:  # the module of another package may raise any
+        raise UserError(_place(entry), f"{entry.value} cannot be loaded: {type(error).__name__}: {error}") from error
     if kind is not None and not isinstance(value, kind):
-        raise UserError(place, f"{entry.value} is not a {kind.__name__}")
+        raise UserError(_place(entry), f"{entry.value} is not a {kind.__name__}")
     return value

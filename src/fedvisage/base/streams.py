@@ -8,6 +8,7 @@ order of sites or another transport therefore gives the same bytes.
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -38,9 +39,9 @@ def torch_rng(seed: int, *names: str | int, device: torch.device | str = "cpu") 
 
 @contextmanager
 def seed_global_rng(seed: int, *names: str | int, device: torch.device | None = None) -> Iterator[None]:
-    """Seed the global generator for library code that needs it (initialisers, dropout) from a stream; then restore.
+    """Seed the global generators for library code that needs them (initialisers, dropout) from a stream; then restore.
 
-    With a device, seed its global generator as well, and those of no other device.
+    These are torch's, NumPy's and Python's. With a device, seed its global generator as well, and no other device's.
     """
     import torch
 
@@ -50,10 +51,15 @@ def seed_global_rng(seed: int, *names: str | int, device: torch.device | None = 
         module.init()
         generators.append(module.default_generators[module.current_device() if device.index is None else device.index])
     states = [generator.get_state() for generator in generators]
+    numpy_state, python_state = np.random.get_state(), random.getstate()
     try:
         for generator in generators:
             generator.manual_seed(derive(seed, *names))
+        np.random.seed(derive(seed, *names, "numpy") % 2**32)
+        random.seed(derive(seed, *names, "python"))
         yield
     finally:
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)
         for generator, state in zip(generators, states, strict=True):
             generator.set_state(state)

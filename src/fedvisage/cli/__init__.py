@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from typing import Annotated, Any
 
 import typer
@@ -108,6 +109,7 @@ def main() -> None:
     SIGTERM with 143, as shells report them.
     """
     let_threads_sleep(os.environ)  # before any import that starts threads
+    warnings.formatwarning = lambda message, *_: f"warning: {message}\n"  # without the line of code
     with exit_on_sigterm():
         _run()
 

@@ -102,12 +102,12 @@ IMPORTERS: dict[str, Importer] = {folders.IDENTITIES.kind: partial(import_people
 
 def all_kinds() -> list[str]:
     """Return the name of every layout that can be imported."""
-    return [*SCANNERS, *LAYOUTS, *IMPORTERS, *extensions.names("datasets")]
+    return [*SCANNERS, *LAYOUTS, *IMPORTERS, *extensions.names("datasets", {*SCANNERS, *LAYOUTS, *IMPORTERS})]
 
 
 def describe_kinds(kind: str) -> list[str]:
     """Describe the expected files of each dataset, or of one."""
-    if kind in extensions.names("datasets"):
+    if kind in extensions.names("datasets", {*SCANNERS, *LAYOUTS, *IMPORTERS}):
         return [f"{kind}: an importer of its own; see its documentation"]
     lines = []
     everything: list[Scanner | Layout] = [*SCANNERS.values(), *LAYOUTS.values()]
@@ -131,13 +131,15 @@ def dataset_of(kind: str) -> Scanner | Layout:
 
 def importer_of(kind: str) -> Importer:
     """Return the importer of a dataset."""
-    if kind in SCANNERS:
-        return partial(import_items, SCANNERS[kind])
-    if kind in LAYOUTS:
-        return partial(import_people, LAYOUTS[kind])
-    importer: Importer | None = IMPORTERS.get(kind) or extensions.load("datasets", kind)
-    if importer is None:
-        raise _unknown_kind(kind)
+    own = SCANNERS.get(kind) or LAYOUTS.get(kind) or IMPORTERS.get(kind)
+    importer: Scanner | Layout | Importer | None = own or extensions.load("datasets", kind)
+    if isinstance(importer, Scanner):
+        return partial(import_items, importer)
+    if isinstance(importer, Layout):
+        return partial(import_people, importer)
+    if not callable(importer):
+        wrong = UserError(f"entry point fedvisage.datasets: {kind}", "must be a Scanner, a Layout or a function")
+        raise _unknown_kind(kind) if importer is None else wrong
     return importer
 
 

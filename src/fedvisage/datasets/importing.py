@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.progress import Say, in_steps
 from fedvisage.data.prepared import SET, Manifest, PreparedSet
-from fedvisage.datasets.catalogue import LAYOUTS, SCANNERS, dataset_of, importer_of
+from fedvisage.datasets.catalogue import IMPORTERS, LAYOUTS, SCANNERS, dataset_of, importer_of
 from fedvisage.datasets.finding import find_datasets
 from fedvisage.datasets.frames import ReadSettings
 from fedvisage.datasets.import_people import settings_of_people
@@ -74,7 +75,7 @@ def import_dataset(
     if kind == ALL_DATASETS:
         return _import_all(source, destination, say, options)
     importer = importer_of(kind)
-    if kind not in SCANNERS and kind not in LAYOUTS and not options.frames.isdecimal():
+    if (kind in IMPORTERS or not isinstance(importer, partial)) and not options.frames.isdecimal():
         raise UserError("--frames", f"must be a number for this kind, got {options.frames!r}")
     with in_steps(f"importing {source.name}", say) as progress:
         report = importer(source, destination, options, name=name or source.resolve().name, progress=progress)

@@ -94,13 +94,12 @@ def on(algorithm: str, model: str) -> Method:
 
 def method_named(name: str) -> Method | None:
     """Return a method of the list or of another package; None for an unknown name."""
-    method: Method | None = METHODS.get(name) or extensions.load("methods", name, Method)
-    return method
+    return METHODS.get(name) or extensions.load("methods", name, Method)
 
 
 def all_methods() -> dict[str, Method]:
     """Return all methods by name, including those of other packages."""
-    return METHODS | {name: method for name in extensions.names("methods") if (method := method_named(name))}
+    return METHODS | extensions.load_all("methods", METHODS, Method)
 
 
 Entry = TypeVar("Entry", Method, Model)
@@ -231,7 +230,7 @@ def find(section: Mapping[str, Any] | MethodOptions) -> Method:
     """Return the method that a recipe's section ``method`` names, alone or with a model."""
     tree, model = _separate_model(section.model_dump() if isinstance(section, MethodOptions) else section)
     name = tree.get("name")
-    names = [*METHODS, *extensions.names("methods")]
+    names = [*METHODS, *extensions.names("methods", METHODS)]
     if not isinstance(name, str):
         problem = "is missing" if name is None else f"must be the name of a method, got {name!r}"
         raise UserError("recipe.method.name", f"{problem}{choice_hint('', names)}")
@@ -244,7 +243,7 @@ def find(section: Mapping[str, Any] | MethodOptions) -> Method:
     if name not in ALGORITHMS:
         raise UserError(
             "recipe.method.model",
-            f"{name} has a network of its own; leave model out, or use one of {', '.join(ALGORITHMS)}",
+            f"chooses the network of an algorithm ({', '.join(ALGORITHMS)}); leave it out with {name}",
         )
     return on(name, model)
 

@@ -33,6 +33,7 @@ from fedvisage.base.files import (
 )
 from fedvisage.base.version import VERSION
 from fedvisage.data.overlap import OVERLAP
+from fedvisage.federation.method import Method
 from fedvisage.federation.record.releases import CHARGES
 from fedvisage.federation.record.store import CHECKPOINTS, Owner, recipe_digest
 from fedvisage.federation.wire.message import digest_of
@@ -133,7 +134,7 @@ class RunDirectory:
         """Return the path of a file of the run."""
         return self.path / name
 
-    def finished_metrics(self, recipe: Recipe, resume: bool) -> Metrics | None:
+    def finished_metrics(self, recipe: Recipe, method: Method, resume: bool) -> Metrics | None:
         """Return a finished run's metrics, or None for a new or unfinished run; refuse anything else."""
         place = str(self.path)
         if not self.path.exists() or (self.path.is_dir() and not self._visible_entries()):
@@ -152,6 +153,9 @@ class RunDirectory:
                 raise UserError(
                     place, "was started with another recipe; resume with that recipe, or give another --out"
                 )
+        origin = read_json(self / ENVIRONMENT).get("method") if (self / ENVIRONMENT).exists() else None
+        if origin is not None and origin != origin_of(method, recipe.method):
+            raise UserError(str(self / ENVIRONMENT), f"has another source of method {method.name}; give another --out")
         return self.metrics() if (self / METRICS).exists() else None
 
     def metrics(self) -> Metrics:
@@ -229,8 +233,8 @@ class RunDirectory:
     def record_start(self, setup: Setup, data: RunData, overlap: Mapping[str, Any], workers: Mapping[str, Any]) -> None:
         """Write the files that describe a run before it trains; the environment record gets that of its workers.
 
-        A run is refused with other data or another method than it began with. A run with a checkpoint, which has the
-        digests of these files, keeps them. Without one, training begins again, so the process is recorded again.
+        A run is refused with other data than it began with. A run with a checkpoint, which has the digests of these
+        files, keeps them. Without one, training begins again, so the process is recorded again.
         """
         self.write_once(RECIPE, recipes.text_of(setup.recipe))  # first, as it marks the directory as a run
         digests, start = dict(data.digests), setup.recipe.training.starts_from
@@ -248,17 +252,9 @@ class RunDirectory:
             )
         # No byte of the result depends on the number of workers.
         environment = {**describe(setup.compute, setup.recipe.runtime.threads), **workers}
-        # A method that was passed in is recorded by its modules and the digest of its source.
+        # A method with code outside the package is recorded by its modules and the digest of its source.
         if origin := origin_of(setup.method, setup.recipe.method):
             environment["method"] = origin
-        if has_checkpoint or (self / ENVIRONMENT).exists():
-            method = read_json(self / ENVIRONMENT).get("method")
-            if method is not None and method != environment.get("method"):
-                raise UserError(
-                    str(self / ENVIRONMENT),
-                    "the run began with another method, which was passed in from Python; pass in "
-                    "the same one, or use a new directory",
-                )
         if not has_checkpoint:
             write_json(self / OVERLAP, overlap)
             write_json(self / ENVIRONMENT, {**environment, "run": self.name or secrets.token_hex(8)})

@@ -47,7 +47,7 @@ def run(request: Request, reporter: Reporter) -> Metrics:
     recipe = directory.with_recorded_values(request.recipe.model_copy(update={"runtime": runtime}))
     request = replace(request, recipe=recipe)
     with report_to_trackers(recipe, request.out, reporter) as trackers:
-        metrics = directory.finished_metrics(recipe, request.resume)
+        metrics = directory.finished_metrics(recipe, request.find_method(), request.resume)
         if metrics is not None:
             reporter.say(f"{request.out} is finished already; nothing to do")
         else:
@@ -56,7 +56,7 @@ def run(request: Request, reporter: Reporter) -> Metrics:
             data, overlap = open_data(request, setup, pool, reporter)
             with directory.hold(), report_nondeterminism():
                 # Another process may have finished the run while this one opened its data.
-                metrics = directory.finished_metrics(setup.recipe, resume=True)
+                metrics = directory.finished_metrics(setup.recipe, setup.method, resume=True)
                 if metrics is None:
                     directory.record_start(setup, data, overlap, pool.wait(setup.recipe, request.cache))
                     trained = train_model(request, setup, data, pool, reporter)

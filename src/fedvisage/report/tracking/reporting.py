@@ -61,7 +61,7 @@ class TrackerReports:
         self._started: set[str] = set()
         if tracking is None:
             return
-        available = [*TRACKERS, *extensions.names("trackers")]
+        available = [*TRACKERS, *extensions.names("trackers", TRACKERS)]
         for name in tracking.to:
             if name not in available:
                 raise UserError("recipe.tracking.to", f"unknown tracker {name!r}{choice_hint(name, available)}")
