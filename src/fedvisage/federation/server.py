@@ -343,8 +343,9 @@ class Server:
     def state(self) -> Message:
         """Return the server's state for a checkpoint."""
         for name, optimizer in self._optimizers.items():
-            for key, value in optimizers.state_of(optimizer).items():
-                self.kept[f"optimizer/{name}/{key}"] = plain(value)
+            self.kept |= {f"optimizer/{name}/{key}": value for key, value in optimizers.state_of(optimizer).items()}
+        for key, value in self.kept.items():  # a copy, because the network may change a value that it shares
+            self.kept[key] = plain(value)
         net = {f"net/{key}": value for key, value in self.tensors(*self.net).items()}
         return net | {f"kept/{key}": value for key, value in self.kept.items()}
 
