@@ -74,7 +74,7 @@ def clip_at_site(calls: Calls, recipe: Recipe, net: nn.ModuleDict) -> Calls:
     """Clip the summed update before it leaves the site, for :mod:`fedvisage.federation.protections.dp`."""
     dp, plain = recipe.federation.dp, calls[SUMMED]
     assert dp is not None
-    names = layout_of(schema_of(plain.uploads, recipe, net))
+    names = set(layout_of(schema_of(plain.uploads, recipe, net)))
 
     def run(site: Site, message: Message) -> Message:
         lent = {name: value.to("cpu", copy=True) for name, value in message.items()}  # the method may change these
