@@ -11,6 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "fedvisage"
 BROAD = {"Exception", "BaseException"}
 
 MAY_CATCH_ALL = {
+    "base/extensions.py": {"load"},
     "starts/checkpoint.py": {"read_state"},
     "starts/files.py": {"_send_tensors"},
     "data/prepared.py": {"_map_array"},

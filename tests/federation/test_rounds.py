@@ -1,7 +1,7 @@
 """Absent, failing and malicious sites do not change the round of the others."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ import pytest
 import torch
 from tests.contract.examples import split, two_exchanges
 from tests.federation.wires import Wire
+from tests.methods.interrupting import Interrupted, stop_after
 from tests.refusals import failed
 from tests.toy import ROUNDS, NewRun, Sets, run_toy, tree, weights
 
@@ -18,6 +19,7 @@ from fedvisage.base.errors import RunFailed
 from fedvisage.federation.method import Method
 from fedvisage.federation.record.attendance import draw_offline
 from fedvisage.federation.record.ledger import read_lines
+from fedvisage.federation.server import Server
 from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.message import Message, Order
 from fedvisage.methods.pad import fedpad
@@ -172,3 +174,21 @@ def test_gradient_of_another_shape_is_refused_and_the_server_continues(sets: Set
     assert all(
         "gradient: has shape (3, 16)" in row["failed"]["B"] for row in read_lines(tmp_path / "run" / "rounds.jsonl")
     )
+
+
+def test_a_view_of_the_network_that_the_server_keeps_is_kept_as_it_was(sets: Sets, tmp_path: Path) -> None:
+    def server(s: Server) -> Iterator[None]:
+        weight = next(s.net.parameters()).detach()
+        for _ in s.rounds():
+            with s.quorum():
+                s.load(s.reduce("train", s.lent()).value)
+                weight += 0.1 * s.kept.get("previous", weight).clone()
+                s.kept["previous"] = weight
+            yield
+
+    method, content = replace(fedpad.METHOD, name="mine", server=server), tree(sets, evaluation__every=0)
+    run_toy(content, tmp_path / "whole", method=method)
+    with pytest.raises(Interrupted):
+        run_toy(content, tmp_path / "parts", method=stop_after(method, 2))
+    run_toy(content, tmp_path / "parts", method=method, resume=True)
+    assert weights(tmp_path / "parts") == weights(tmp_path / "whole")

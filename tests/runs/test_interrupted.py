@@ -143,7 +143,7 @@ ATTACKS: dict[str, tuple[Callable[[Runs], None], str, str]] = {
     "another processor": (edit(ENVIRONMENT, '"processor": "', '"processor": "Fast '), ENVIRONMENT, "digest"),
     "the environment of a run of the same recipe": (copy("twin", ENVIRONMENT), ENVIRONMENT, "digest"),
     "a shortened environment": (edit_lines(ENVIRONMENT, list.pop), ENVIRONMENT, "restore"),
-    "no environment": (remove(ENVIRONMENT), ENVIRONMENT, "exist"),
+    "no environment": (remove(ENVIRONMENT), ENVIRONMENT, "missing"),
     "data in another form": (edit("data.json", "{", "{ "), "data.json", "digest"),
     "an overlap that is allowed": (edit("overlap.json", "false", "true"), "overlap.json", "digest"),
     "no overlap": (remove("overlap.json"), "overlap.json", "missing"),

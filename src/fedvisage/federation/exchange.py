@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from fedvisage.base.errors import UserError, choice_hint, plain_line
 from fedvisage.base.streams import torch_rng
 from fedvisage.federation.privacy.accountant import BudgetSpent
+from fedvisage.federation.protections.compatible import check_request
 from fedvisage.federation.protections.steps import admit
 from fedvisage.federation.record.attendance import counted_sites, draw_offline, select_sites
 from fedvisage.federation.record.ledger import JsonLines, LedgerEntry
@@ -96,13 +97,16 @@ class Exchange:
         each: Mapping[str, Message] | None = None,
         to: Sequence[str] | None = None,
         visit: int | None = None,
+        combined: bool = False,
     ) -> Iterator[Reply]:
-        """Send orders, and yield admitted or failed replies in sorted order of sites."""
+        """Send orders, and yield admitted or failed replies in sorted order of sites; ``combined`` if for a mean."""
         sites = [(name, self.transport.names) for name in (*(to or ()), *(each or ()))]
         for name, known in ((call, self.schemas), *sites):
             if name not in known:
                 fault = f"server names {name!r}, which is neither a call nor a site{choice_hint(name, known)}"
                 raise UserError(f"method {self.recipe.method.name!r}", fault)
+        if not combined:
+            check_request(self.recipe, call, "single ones")
         number = self.new_visit() if visit is None else visit
         message = self._travelling(call, message)
         names = self.present if to is None else [name for name in to if name in self.present]

@@ -18,6 +18,7 @@ from fedvisage.base.streams import torch_rng
 from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.method import Home, Method
 from fedvisage.federation.protections.combine import cast, combination_of
+from fedvisage.federation.protections.compatible import check_request, protections_of_mean, weighs_by_examples
 from fedvisage.federation.protections.dp import add_noise
 from fedvisage.federation.protections.steps import clip_at_server
 from fedvisage.federation.record.attendance import NO_QUORUM
@@ -115,7 +116,7 @@ class Reduced:
     failed: Mapping[str, str]
     """The sites that failed, with the reason."""
     losses: Mapping[str, float]
-    """The mean training loss of each site that declared and sent it."""
+    """The mean training loss of each site that declared and sent it; empty if a protection covers the mean only."""
 
 
 @dataclass
@@ -260,10 +261,10 @@ class Server:
         if isinstance(weight, str) and weight not in ("uniform", "examples"):
             fault = f"server.reduce has the unknown weight {weight!r}; use uniform, examples, or numbers by site"
             raise UserError(f"method {self.method.name!r}", fault)
-        if federation.secure is not None:
-            assert call == SUMMED, "a secure sum is of the training's uploads"
-            assert isinstance(weight, str), "the sites weight their own uploads"
-            assert to is None, "a secure sum is of all sites"
+        protected = call == SUMMED and bool(protections_of_mean(federation))
+        if to is not None or weight != ("examples" if weighs_by_examples(self.recipe) else "uniform"):
+            check_request(self.recipe, call, "one of chosen sites, or with other weights than the recipe's")
+        if protected and federation.secure is not None:
             # The sites weight their own uploads, and their losses are part of the sum.
             plain_schema = schema_of(self.method.calls[SUMMED].uploads, self.recipe, self.net)
             layout, needed = layout_of(plain_schema), threshold_of(self.recipe, self.round)
@@ -276,7 +277,7 @@ class Server:
         lent = cache(lambda: self.exchange.as_lent(self.tensors(*self.net)))
         combined = combination_of(federation, lent)
         replied, failed, losses = [], {}, {}
-        for reply in self.exchange.run(call, message or {}, to=to):
+        for reply in self.exchange.run(call, message or {}, to=to, combined=True):
             if reply.message is None:
                 failed[reply.site] = reply.failure
                 continue
@@ -290,7 +291,7 @@ class Server:
                 share = weight[reply.site]
             combined.add(upload, share)
             replied.append(reply.site)
-            if LOSS.name in reply.message:
+            if LOSS.name in reply.message and not protected:
                 losses[reply.site] = float(reply.message[LOSS.name])
         self.check_quorum(len(replied), least=federation.combine.least)
         return Reduced(self._finish_mean(call, combined.exact(), len(replied)), tuple(replied), failed, losses)
@@ -350,8 +351,9 @@ class Server:
     def state(self) -> Message:
         """Return the server's state for a checkpoint."""
         for name, optimizer in self._optimizers.items():
-            for key, value in optimizers.state_of(optimizer).items():
-                self.kept[f"optimizer/{name}/{key}"] = plain(value)
+            self.kept |= {f"optimizer/{name}/{key}": value for key, value in optimizers.state_of(optimizer).items()}
+        for key, value in self.kept.items():  # a copy, because the network may change a value that it shares
+            self.kept[key] = plain(value)
         net = {f"net/{key}": value for key, value in self.tensors(*self.net).items()}
         return net | {f"kept/{key}": value for key, value in self.kept.items()}
 

@@ -10,7 +10,8 @@ from typing import Any
 from fedvisage.base.processes import use_threads
 from fedvisage.base.progress import percent
 from fedvisage.data.left_out import LeftOut
-from fedvisage.federation.method import Method
+from fedvisage.federation.method import LOSS, Method
+from fedvisage.federation.protections.compatible import uploads_beside_mean
 from fedvisage.federation.site_worker import Workspace
 from fedvisage.methods.models.model import load_constant
 from fedvisage.metrics.recorded import Metrics
@@ -47,13 +48,16 @@ def summary(metrics: Metrics) -> list[str]:
 
 # Descriptions for ``fedvisage methods``: the fields that leave a site, and the server's view.
 
-SUMS = "weights and losses of all sites as a sum; held-out counts and scatter singly"
-
 
 def describe(method: Method) -> dict[str, Any]:
     """Return the description of one method as plain values."""
-    groups = [*(call.uploads for call in method.calls.values()), *task_of(method).uploads(method).values()]
-    uploads = {(each.name, each.kind, each.parts, each.guarantee): each for group in groups for each in group}
+    sent = [upload for call in method.calls.values() for upload in call.uploads]
+    heldout = [upload for group in task_of(method).uploads(method).values() for upload in group]
+    uploads = {(each.name, each.kind, each.parts, each.guarantee): each for each in (*sent, *heldout)}
+    summed = dict.fromkeys(upload.name for upload in sent if upload.parts or upload.name == LOSS.name)
+    alone = dict.fromkeys(upload.name for upload in heldout)
+    averages = "one_mean" in method.supports and not method.pooled and not uploads_beside_mean(method)
+    in_sums = f"{', '.join(summed)} of all sites as a sum; {', '.join(alone)} singly" if averages else None
     return {
         "name": method.name,
         "title": method.title,
@@ -66,7 +70,7 @@ def describe(method: Method) -> dict[str, Any]:
             for upload in uploads.values()
         ],
         "server_sees": "everything" if method.pooled else method.server_sees,
-        "sees_in_secure_sums": SUMS if "one_mean" in method.supports and not method.pooled else None,
+        "sees_in_secure_sums": in_sums,
         "simulation_only": method.pooled,
     }
 

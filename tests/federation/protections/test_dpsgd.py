@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -45,8 +45,10 @@ from fedvisage.federation.site import Site
 from fedvisage.federation.site_worker import LocalTransport, SiteWorker
 from fedvisage.federation.wire.message import Message, Order, under
 from fedvisage.methods import METHODS, find
+from fedvisage.methods.algorithms.fedavg import local_training
 from fedvisage.methods.catalogue import on
 from fedvisage.methods.models import vit
+from fedvisage.methods.models.model import Loss, train_batches
 from fedvisage.metrics.recorded import read_metrics
 from fedvisage.nn.compute import resolve_compute
 from fedvisage.nn.inputs import prepare
@@ -494,6 +496,31 @@ def test_methods_whose_sites_keep_or_send_other_values_are_left_out() -> None:
     averaging = {"fedpad", "fedprox", "fedadam", "fedyogi", "mrmtl", "fedavg-vit-h", "fedprox-vit-h"}
     expected = averaging | {"pooled", "vit", "vit-h"}
     assert {name for name, method in METHODS.items() if "people" in method.supports} == expected
+
+
+def train_without_noise(site: Site, loss: Loss) -> None:
+    optimizer = site.optimizer(*site.net)
+    for batch in site.batches():
+        site.learn(optimizer, partial(loss, site), batch)
+
+
+def train_twice(site: Site, loss: Loss) -> None:
+    train_batches(site, loss)
+    train_batches(site, loss)
+
+
+@pytest.mark.parametrize("fit", [train_without_noise, train_twice])
+def test_local_work_whose_noise_is_not_that_of_the_account_sends_nothing(
+    fit: Callable[[Site, Loss], None], sets: Sets, tmp_path: Path
+) -> None:
+    averaging, sent = on("fedavg", "vit"), list[str]()
+    call = averaging.calls["train"]
+    run = local_training(vit.MODEL.loss, *vit.MODEL.parts, fit=fit)
+    method = replace(averaging, calls={"train": replace(call, run=run)})
+    wire = partial(Wire, record=lambda site, order, message: sent.append(site))
+    with refused("recipe.training.privacy", "noise"):
+        run_toy(content(sets), tmp_path / "run", method=method, wire=wire)
+    assert not sent
 
 
 def test_recognition_is_refused(sets: Sets, tmp_path: Path) -> None:

@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-from fedvisage.base.errors import UserError
+from typing import get_args
+
+from fedvisage.base.errors import UserError, choice_hint
 from fedvisage.federation.method import PEOPLE, Home, Method
 from fedvisage.federation.protections.dp import account_of
-from fedvisage.federation.wire.schema import SUMMED
+from fedvisage.federation.wire.schema import COST, SUMMED, Kind
 from fedvisage.metrics.threshold import ON_TRAINING
-from fedvisage.recipe import Recipe, Secure
+from fedvisage.recipe import Federation, Recipe, Secure
 from fedvisage.recipe.federation import LEAST_SHARE
 
 
 def check_protection(recipe: Recipe, method: Method) -> None:
     """Raise an error for protections that the method, its weighting of sites, or another protection would defeat."""
     federation = recipe.federation
-    requested = {
-        "combine": federation.combine.rule != "mean",
-        "secure": federation.secure is not None,
-        "dp": federation.dp is not None,
-        "poisoned": federation.poisoned is not None,
-    }
+    requested = [*protections_of_mean(federation), *(["poisoned"] if federation.poisoned is not None else [])]
+    _check_kinds(method)
     # Protections of uploads need a method that averages; noise may also have its own account with the method.
-    for key, is_requested in requested.items():
-        is_possible = "one_mean" in method.supports or (key == "dp" and method.release_costs is not None)
-        if is_requested and not is_possible:
+    for key in requested:
+        if not ("one_mean" in method.supports or (key == "dp" and method.release_costs is not None)):
             raise UserError(
                 f"recipe.federation.{key}",
                 f"requires a method that averages all uploads, and {method.name} does not; leave it out, or use an "
                 "averaging method (`fedvisage methods NAME` shows which)",
             )
+        _refuse_uploads(uploads_beside_mean(method, releases=key == "dp"), f"federation.{key}", method)
     if federation.wire != "fp32":
         place = "recipe.federation.wire"
         if federation.secure is not None:
@@ -38,15 +36,15 @@ def check_protection(recipe: Recipe, method: Method) -> None:
     if recipe.training.statistics == "exact":
         # Exact statistics would bypass secure sums or noise, and a robust rule would weigh them.
         fault, place = "exact statistics are sent", "recipe.training.statistics"
-        if protections := [key for key, is_requested in requested.items() if is_requested]:
-            conflict = f"conflicts with federation.{min(protections)}; use one of the two"
+        if requested:
+            conflict = f"conflicts with federation.{min(requested)}; use one of the two"
             raise UserError(place, f"{fault} unprotected by each site, which {conflict}")
         if method.noised(recipe) or method.releases:
             remedy = f"although {method.name} adds noise to what it releases; leave it out"
             raise UserError(place, f"{fault} without noise, {remedy}")
     if federation.secure is not None:
         _check_secure(recipe, federation.secure)
-    if requested["combine"]:
+    if "combine" in requested:
         # Settings that hide uploads from a robust rule, or let a claimed weight outweigh it.
         place, rule = "recipe.federation.combine", federation.combine.rule
         if federation.secure is not None:
@@ -54,10 +52,52 @@ def check_protection(recipe: Recipe, method: Method) -> None:
         if weighs_by_examples(recipe):
             reason = "because a hostile site could inflate its number of examples; set method.weight: uniform"
             raise UserError(place, f"{rule} weights all sites equally, {reason}")
-    if requested["dp"]:
+    if "dp" in requested:
         _check_noise(recipe, method)
     if recipe.training.privacy is not None:
         _check_people(recipe, method)
+
+
+def protections_of_mean(federation: Federation) -> list[str]:
+    """Return the requested protections that cover one mean of all uploads, and no single upload."""
+    requested = [key for key in ("secure", "dp") if getattr(federation, key) is not None]
+    return ["combine", *requested] if federation.combine.rule != "mean" else requested
+
+
+def check_request(recipe: Recipe, call: str, request: str) -> None:
+    """Raise an error for a request of uploads, other than their mean, if a protection covers their mean only."""
+    if call == SUMMED and (keys := protections_of_mean(recipe.federation)):
+        fault = f"covers one mean of all uploads of {call}, and {recipe.method.name} requests {request}; leave it out"
+        raise UserError(f"recipe.federation.{keys[0]}", f"{fault}, or use s.reduce with averaging.weight_of(s.recipe)")
+
+
+def uploads_beside_mean(method: Method, *, releases: bool = False) -> list[str]:
+    """Return the uploads that no protection of the mean covers; with ``releases`` an account covers those, too."""
+    # Single numbers beside the weights, such as a count or a loss, do not reach the server's program.
+    return [
+        upload.name
+        for name, call in method.calls.items()
+        for upload in call.uploads
+        if (name != SUMMED or upload.prefix or upload.shape != () or bool(upload.parts) == (upload.kind == "statistic"))
+        and not (releases and call.release_costs is not None and (upload.kind == "dp" or upload == COST))
+    ]
+
+
+def _refuse_uploads(names: list[str], key: str, method: Method) -> None:
+    if names:
+        fault = f"covers the weights that {method.name} sends in {SUMMED}, but not {', '.join(names)}; leave it out"
+        raise UserError(f"recipe.{key}", fault)
+
+
+def _check_kinds(method: Method) -> None:
+    """Raise an error for an unknown kind of upload, and for a release that does not state its cost."""
+    for call in method.calls.values():
+        for upload in call.uploads:
+            place, fault = f"method {method.name}", f"upload {upload.name!r} has kind {upload.kind!r}"
+            if upload.kind not in get_args(Kind):
+                raise UserError(place, f"{fault}{choice_hint(upload.kind, get_args(Kind))}")
+            if upload.kind == "dp" and COST not in call.uploads:
+                raise UserError(place, f"{fault} without a cost; declare COST, too, and reply with site.release(…)")
 
 
 def _check_secure(recipe: Recipe, secure: Secure) -> None:
@@ -92,7 +132,7 @@ def _check_noise(recipe: Recipe, method: Method) -> None:
             place,
             "requires equal weights, because a site's number of examples has no bound; set method.weight: uniform",
         )
-    if method.releases and method.release_costs is None:
+    if method.releases != sum(call.release_costs is not None for call in method.calls.values()):
         raise UserError(place, f"and the releases of {method.name} cannot be accounted together; leave it out")
     if (account := account_of(recipe, method)) is not None:
         account.charges(1)  # raises an error for settings that no joint account covers
@@ -165,6 +205,9 @@ def _check_people(recipe: Recipe, method: Method) -> None:
     for applies, place, fault in refusals:
         if applies:
             raise UserError(f"recipe.{place}", fault)
+    numbers = [upload for upload in method.calls[SUMMED].uploads if not upload.parts]
+    sent = [upload.name for upload in numbers if upload.left_out is None or not upload.left_out(recipe)]
+    _refuse_uploads(uploads_beside_mean(method) + sent, "training.privacy", method)
 
 
 def check_real(recipe: Recipe) -> None:

@@ -50,6 +50,8 @@ LEAST_EPSILON = 1e-9
 """Least ε of a budget; people who are hardly ever drawn cost nothing at some δ."""
 DRAWS = "draws of people and noise"
 """Key of the source of random numbers among the values that a visit holds."""
+TRAININGS = "trainings on people"
+"""Key of the number of times that a visit has trained on people."""
 KEPT = "kept/"
 """Prefix of the site's private state in a stored visit."""
 
@@ -112,6 +114,7 @@ def train_on_people(site: Site, loss: Callable[[Site, Batch], Tensor]) -> None:
     assert settings is not None
     noised = step_noise(recipe)
     sigma = 0.0 if noised is None else noised.multiplier * settings.clip
+    site.held[TRAININGS] = site.held.get(TRAININGS, 0) + 1
     draws = site.held.get(DRAWS) or DerivedDraws(site.rng("people"))
     optimizer = site.optimizer(*site.net)
     weights = [weight for weight in site.net.parameters() if weight.requires_grad]
@@ -191,6 +194,9 @@ def release_weights(calls: Mapping[str, Call], recipe: Recipe, net: nn.ModuleDic
         def mechanism(draws: Draws) -> Message:
             site.held[DRAWS] = draws
             reply = train(site, message)
+            if site.held.get(TRAININGS) != 1:
+                fault = f"adds noise in averaging's own local work, once, and {recipe.method.name} has another"
+                raise UserError(PLACE, f"{fault}; leave it out")
             return reply | {f"{KEPT}{name}": value for name, value in site.private_state().items()}
 
         stored = site.release(_name(site.round), mechanism, [noised.charge(_name(site.round))], noised.allowance())

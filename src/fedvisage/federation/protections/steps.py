@@ -25,7 +25,7 @@ from fedvisage.federation.protections.combine import cast, clip_update, norm_of_
 from fedvisage.federation.protections.dpsgd import release_weights
 from fedvisage.federation.record.releases import StatedCost, stated_cost
 from fedvisage.federation.secure import protocol
-from fedvisage.federation.secure.calls import with_secure_sum
+from fedvisage.federation.secure.calls import layout_of, with_secure_sum
 from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import LARGEST_MAGNITUDE, SUMMED, VARIANCE, Schema, check, schema_of
@@ -74,12 +74,17 @@ def clip_at_site(calls: Calls, recipe: Recipe, net: nn.ModuleDict) -> Calls:
     """Clip the summed update before it leaves the site, for :mod:`fedvisage.federation.protections.dp`."""
     dp, plain = recipe.federation.dp, calls[SUMMED]
     assert dp is not None
-    parts = {part for upload in plain.uploads if upload.kind == "weights" for part in upload.parts}
+    names = set(layout_of(schema_of(plain.uploads, recipe, net)))
 
     def run(site: Site, message: Message) -> Message:
+        lent = {name: value.to("cpu", copy=True) for name, value in message.items()}  # the method may change these
         reply = {name: value.detach().cpu() for name, value in plain.run(site, message).items()}
-        lent = {name: value.cpu() for name, value in site.lent.items()}
-        weights = {name: value for name, value in reply.items() if name.split(".")[0] in parts}
+        weights = {name: value for name, value in reply.items() if name in names}
+        if recipe.federation.secure is None:  # weights from another order suffice, because the server clips again
+            lent = {name: value.cpu() for name, value in site.lent.items()} | lent
+        if missing := sorted(weights.keys() - lent.keys()):
+            fault = f"clips changes of the weights in an order, and that of {recipe.method.name} lacks {missing[0]}"
+            raise UserError("recipe.federation.dp", f"{fault}; send s.lent(), or leave it out")
         bound = dp.clip
         if recipe.federation.secure is not None:
             # Fixed-point rounding under secure aggregation can add this norm to a clipped update.
@@ -91,7 +96,7 @@ def clip_at_site(calls: Calls, recipe: Recipe, net: nn.ModuleDict) -> Calls:
 
     promise = f"update clipped to {dp.clip:g} at the site, no noise yet"
     uploads = tuple(
-        replace(upload, guarantee=promise) if upload.kind == "weights" else upload for upload in plain.uploads
+        replace(upload, guarantee=promise) if upload.kind != "statistic" else upload for upload in plain.uploads
     )
     return {**calls, SUMMED: replace(plain, run=run, uploads=uploads)}
 

@@ -55,7 +55,7 @@ def sum_uploads(exchange: Exchange, message: Message, like: Layout, threshold: i
         envelopes[names[to]] = {"present": torch.tensor(present), "sealed": rows}
     # Round 2: masked uploads, added as they arrive, so that only the sum is in memory.
     total, survivors, failed = np.zeros(protocol.size_of(like), dtype=np.uint64), list[str](), dict[str, str]()
-    for reply in exchange.run(call, message, each=envelopes, to=tuple(envelopes)):
+    for reply in exchange.run(call, message, each=envelopes, to=tuple(envelopes), combined=True):
         if reply.message is None:
             failed[reply.site] = reply.failure
             continue

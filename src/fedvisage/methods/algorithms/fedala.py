@@ -64,7 +64,6 @@ def with_local_start(turn: fedavg.Turn, model: Model) -> fedavg.Turn:
         mixed = mix(site, model, message, local) if local and site.recipe.options(MixingOptions).rate else {}
         reply = turn(site, message | mixed)
         keep_local(site, *model.parts)
-        site.lent = message  # federation.dp bounds the distance from the weights that the server knows
         return reply
 
     return train

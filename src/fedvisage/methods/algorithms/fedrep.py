@@ -66,7 +66,6 @@ def with_own_head(turn: fedavg.Turn, model: Model) -> fedavg.Turn:
     def train(site: Site, message: Message) -> Message:
         reply = turn(site, message | under(HEAD, site.kept))
         site.kept.update({f"{HEAD}{name}": reply[name] for name in model.head(site) if name in reply})
-        site.lent = message  # federation.dp bounds the distance from the weights that the server knows
         return reply
 
     return train
