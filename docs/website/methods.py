@@ -17,7 +17,7 @@ from fedvisage.federation.method import Method
 from fedvisage.methods import ALGORITHMS, METHODS, find
 from fedvisage.recipe import Recipe
 from fedvisage.studies.shipped import entries
-from fedvisage.tasks.catalogue import SUMS, task_of
+from fedvisage.tasks.catalogue import describe, task_of
 
 TASKS = {"pad": "attack detection", "recognition": "recognition"}
 DEMO = {"pad": "demo/fedpad", "recognition": "demo/fedavg-recognition"}
@@ -70,8 +70,8 @@ def head(method: Method, modules: list[ModuleType]) -> Iterator[str]:
         ("parts", ", ".join(f"`{part}` ({home.value})" for part, home in method.home.items())),
         ("the server sees", plain(sees)),
     ]
-    if "one_mean" in method.supports and not method.pooled:
-        rows.append(("with [secure aggregation](../protections.md#secure-aggregation)", plain(SUMS)))
+    if in_sums := describe(method)["sees_in_secure_sums"]:
+        rows.append(("with [secure aggregation](../protections.md#secure-aggregation)", plain(in_sums)))
     yield table(("", ""), rows)
     for module in modules:
         account = papers.account(module, method)

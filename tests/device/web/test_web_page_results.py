@@ -75,8 +75,8 @@ def pictures(photographs: dict[str, np.ndarray], webcam_frames: dict[str, np.nda
     return {**photographs, **webcam_frames, **{name: np.ascontiguousarray(image) for name, image in changed.items()}}
 
 
-NAMES = ("one", "two", "turned", "left", "right", "blurred", "small", "wall", "bonafide", "replay", "large", "narrow")
-NAMES = (*NAMES, "grey")
+UPRIGHT = ["one", "two", "blurred", "small", "wall", "bonafide", "replay", "large", "narrow", "grey"]
+NAMES = [*UPRIGHT, "turned", "left", "right"]
 
 
 @pytest.mark.parametrize("name", NAMES)
