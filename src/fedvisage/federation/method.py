@@ -215,6 +215,8 @@ class Method:
                     fault = f"part {unknown[0]!r}, which home does not place at the sites, as {', '.join(shared)}"
                 elif upload.kind not in get_args(Kind):
                     fault = f"kind {upload.kind!r}; use one of {', '.join(get_args(Kind))}"
+                elif upload.kind == "dp" and COST not in call.uploads:
+                    fault = "kind 'dp' without a cost; declare COST, too, and reply with site.release(…)"
                 elif upload.name in NUMBERS and (upload.parts or upload.shape != ()):
                     fault = "a name that means a single number; use another name"
                 if fault:

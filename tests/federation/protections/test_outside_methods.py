@@ -191,12 +191,9 @@ def test_description_lists_the_fields_of_secure_sums() -> None:
         ((WEIGHTS, Upload("count", "dp")), ("count", "COST")),
     ],
 )
-def test_kinds_are_known_and_releases_state_their_cost(
-    uploads: tuple[Upload, ...], keywords: tuple[str, ...], sets: Sets
-) -> None:
-    method = train_with(local_work, *uploads)
-    with refused("method mine", *keywords):
-        check_protection(recipe_of(content(sets, method), method), method)
+def test_kinds_are_known_and_releases_state_their_cost(uploads: tuple[Upload, ...], keywords: tuple[str, ...]) -> None:
+    with refused("method 'mine'", *keywords):
+        train_with(local_work, *uploads)
 
 
 def test_two_releasing_calls_have_no_joint_account(sets: Sets) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
-from fedvisage.base.errors import UserError, choice_hint
+from fedvisage.base.errors import UserError
 from fedvisage.federation.method import PEOPLE, Home, Method
 from fedvisage.federation.protections.dp import account_of
-from fedvisage.federation.wire.schema import COST, SUMMED, Kind
+from fedvisage.federation.wire.schema import COST, SUMMED
 from fedvisage.metrics.threshold import ON_TRAINING
 from fedvisage.recipe import Federation, Recipe, Secure
 from fedvisage.recipe.federation import LEAST_SHARE
@@ -17,7 +15,6 @@ def check_protection(recipe: Recipe, method: Method) -> None:
     """Raise an error for protections that the method, its weighting of sites, or another protection would defeat."""
     federation = recipe.federation
     requested = [*protections_of_mean(federation), *(["poisoned"] if federation.poisoned is not None else [])]
-    _check_kinds(method)
     # Protections of uploads need a method that averages; noise may also have its own account with the method.
     for key in requested:
         if not ("one_mean" in method.supports or (key == "dp" and method.release_costs is not None)):
@@ -87,17 +84,6 @@ def _refuse_uploads(names: list[str], key: str, method: Method) -> None:
     if names:
         fault = f"covers the weights that {method.name} sends in {SUMMED}, but not {', '.join(names)}; leave it out"
         raise UserError(f"recipe.{key}", fault)
-
-
-def _check_kinds(method: Method) -> None:
-    """Raise an error for an unknown kind of upload, and for a release that does not state its cost."""
-    for call in method.calls.values():
-        for upload in call.uploads:
-            place, fault = f"method {method.name}", f"upload {upload.name!r} has kind {upload.kind!r}"
-            if upload.kind not in get_args(Kind):
-                raise UserError(place, f"{fault}{choice_hint(upload.kind, get_args(Kind))}")
-            if upload.kind == "dp" and COST not in call.uploads:
-                raise UserError(place, f"{fault} without a cost; declare COST, too, and reply with site.release(…)")
 
 
 def _check_secure(recipe: Recipe, secure: Secure) -> None:
