@@ -22,7 +22,7 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.device import Exported, Fused, Pipeline, Settings, open_export
 from fedvisage.device.exported import CONFIG, GRAPH, OperatingPoint, entry_of, read_description
 from fedvisage.device.fused import FusedConfig, digest_of, required_threshold
-from fedvisage.device.predict import face_cropper
+from fedvisage.device.predict import Predictions, face_cropper
 from fedvisage.device.service.app import open_engine
 from fedvisage.device.web.site import RuntimeFiles, page_files
 from fedvisage.faces.cropping import CLOSE
@@ -289,6 +289,9 @@ def test_several_sets_weigh_equally_and_worse_ones_are_named(
         worse = result.aucs[name][-1] < result.aucs[name][0]
         assert any(name in notice for notice in result.notices) == worse
     assert result.config.threshold.value == threshold_from_histograms(counts, "source-eer").value
+    (line,) = Predictions(required_threshold(Fused.open(tmp_path / "out")), []).lines()
+    assert "on the sets of the fusion it accepts" in line
+    assert "at the sites" not in line
 
 
 @pytest.mark.long

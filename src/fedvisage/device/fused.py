@@ -182,7 +182,8 @@ class Fused:
     def threshold(self) -> Threshold | None:
         """The decision threshold of the sum."""
         int8 = self.arithmetic == "int8"
-        return threshold_of(self.config.int8_threshold if int8 else self.config.threshold)
+        threshold = threshold_of(self.config.int8_threshold if int8 else self.config.threshold)
+        return threshold and replace(threshold, place="on the sets of the fusion")
 
     @property
     def curves(self) -> ErrorCurves | None:
