@@ -50,10 +50,10 @@ def test_interval_of_the_expected_bpcer_is_that_of_a_noncentral_t_and_of_the_cou
 
     def camera_bpcer(beyond: float) -> float:
         """Return the BPCER of a camera that gives this t, or one beyond it, in this share of all draws of pictures."""
-        found = optimize.brentq(
+        bpcer = optimize.brentq(
             lambda rate: stats.nct.sf(scaled, count - 1, -stats.norm.ppf(rate) * np.sqrt(count)) - beyond, 1e-6, 0.999
         )
-        return float(found)
+        return float(bpcer)
 
     counted = stats.binomtest(int((pictures < threshold).sum()), count).proportion_ci(method="wilson")
     assert expected.low == pytest.approx(min(camera_bpcer(0.975), counted.low), abs=0.01)

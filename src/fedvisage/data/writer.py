@@ -205,9 +205,9 @@ class Writer:
             if file == POINTS and not np.isfinite(array).all():
                 raise ValueError(f"{file}: points must be finite")
         for name, values in {**columns, **(further or {})}.items():
-            given = np.asarray(values).shape
-            if values is not None and given[:1] != (count,):
-                raise UserError(place, f"{name}: expected one value per image ({count}), got shape {given}")
+            shape_of_values = np.asarray(values).shape
+            if values is not None and shape_of_values[:1] != (count,):
+                raise UserError(place, f"{name}: expected one value per image ({count}), got shape {shape_of_values}")
         names, labels, frames = columns["item"], columns["label"], columns["frame"]
         kinds, people, videos, splits = columns["species"], columns["subject"], columns["video"], columns["split"]
         groups = [None] * count if group is None else [str(name) for name in group]

@@ -57,7 +57,7 @@ CONFIG_LIMIT = 1 << 20
 
 Arithmetic = Literal["float32", "int8"]
 RATES_FROM: Final[Mapping[Arithmetic, str]] = {"float32": "at the sites", "int8": "on the calibration set"}
-"""Where the error rates of a graph's threshold were measured, for people."""
+"""The place, for people, where the error rates of a graph's threshold were measured."""
 
 Beside = Literal["model.safetensors", "parity.json"]
 BESIDE: Final[tuple[Beside, ...]] = get_args(Beside)

@@ -103,7 +103,7 @@ class Exchange:
         sites = [(name, self.transport.names) for name in (*(to or ()), *(each or ()))]
         for name, known in ((call, self.schemas), *sites):
             if name not in known:
-                fault = f"server names {name!r}, which is neither a call nor a site{choice_hint(name, known)}"
+                fault = f"server names {name!r}, an unknown call or site{choice_hint(name, known)}"
                 raise UserError(f"method {self.recipe.method.name!r}", fault)
         if not combined:
             check_request(self.recipe, call, "single ones")

@@ -195,8 +195,8 @@ class Server:
     def load(self, message: Message) -> None:
         """Load combined uploads into the parts that they name; a part must be complete."""
         if not isinstance(message, Mapping) or not any(name.partition(".")[0] in self.net for name in message):
-            given = next(iter(message), "nothing") if isinstance(message, Mapping) else type(message).__name__
-            fault = f"server.load needs tensors of a part ({', '.join(self.net)}), as in result.value; got {given}"
+            content = next(iter(message), "nothing") if isinstance(message, Mapping) else type(message).__name__
+            fault = f"server.load needs tensors of a part ({', '.join(self.net)}), as in result.value; got {content}"
             raise UserError(f"method {self.method.name!r}", fault)
         load_parts(self.net, message)
 

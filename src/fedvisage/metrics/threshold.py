@@ -82,7 +82,7 @@ class Threshold:
     estimates: Mapping[str, Estimate] = field(default_factory=dict)
     """Error rates with intervals by name, such as ``APCER print``, if a user asked for this operating point."""
     place: str = "at the sites"
-    """Where ``far`` and ``frr`` were measured, for people."""
+    """The place, for people, where ``far`` and ``frr`` were measured."""
 
     @property
     def operating_point(self) -> str:

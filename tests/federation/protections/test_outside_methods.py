@@ -62,7 +62,7 @@ def visit_each(s: Server) -> None:
             site.ask(SUMMED, s.lent())
 
 
-# What the server requests.
+# Requests of the server.
 
 
 @pytest.mark.parametrize(("key", "setting"), PROTECTED)
@@ -120,7 +120,7 @@ def test_a_secure_sum_has_the_weights_of_the_recipe(sets: Sets, tmp_path: Path) 
         run_toy(content(sets, method, **changes), tmp_path / "run", method=method)
 
 
-# What a method declares.
+# Declarations of a method.
 
 
 def beside(call: str, *uploads: Upload) -> Mapping[str, Call]:
@@ -197,14 +197,15 @@ def test_kinds_are_known_and_releases_state_their_cost(uploads: tuple[Upload, ..
 
 
 def test_two_releasing_calls_have_no_joint_account(sets: Sets) -> None:
-    one = METHODS["privacyface"]
-    method = replace(one, name="mine", calls={**one.calls, "again": replace(one.calls["cluster"])})
+    privacyface = METHODS["privacyface"]
+    calls = {**privacyface.calls, "again": replace(privacyface.calls["cluster"])}
+    method = replace(privacyface, name="mine", calls=calls)
     recipe = recipe_of(tree(sets, method, federation__dp=DP), method)
     with refused("recipe.federation.dp", "mine"):
         check_protection(recipe, method)
 
 
-# What a site sends.
+# Uploads of a site.
 
 
 def update_of(method: Method, sets: Sets, out: Path, **federation: Any) -> float:
