@@ -30,7 +30,7 @@ from fedvisage.federation.server import Server
 from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message
 from fedvisage.methods.algorithms import fedavg
-from fedvisage.methods.algorithms.afl import store_weights, stored_weights, relative_weights
+from fedvisage.methods.algorithms.afl import relative_weights, store_weights, stored_weights
 from fedvisage.methods.models.model import Loss, Model
 from fedvisage.recipe import MethodOptions
 

@@ -156,7 +156,7 @@ def _many_steps(site: Site, clusters: Tensor | None) -> None:
 
 
 def _one_step(site: Site, clusters: Tensor | None) -> None:
-    """Run FedSGD (A.2.1): accumulate gradients on an unchanged model, then take one step down their mean over images."""
+    """Run FedSGD (A.2.1): accumulate gradients on an unchanged model, then step down their mean over images."""
     optimizer, first, total = site.optimizer("model", own=(face.OWN_CENTRES,)), 0, 0.0
     optimizer.zero_grad(set_to_none=True)
     for batch in site.batches_of(site.data):
