@@ -45,17 +45,15 @@ def test_the_model_is_the_stack_of_plain_regressions_on_frozen_features(sets: Se
 
 
 def test_mean_classifier_takes_the_place_of_a_missing_one() -> None:
-    draws = np.random.default_rng(0)
-    sent = {name: (draws.normal(size=5), draws.normal()) for name in "AC"}
+    sent = {name: np.random.default_rng(seed).normal(size=6) for seed, name in enumerate("AC")}
     replies = {
-        name: {"head.weight": torch.tensor(weight)[None], "head.bias": torch.tensor([bias])}
-        for name, (weight, bias) in sent.items()
+        name: {"head.weight": torch.from_numpy(row[None, :5]), "head.bias": torch.from_numpy(row[5:])}
+        for name, row in sent.items()
     }
     heads = fedstackfpad.join_classifiers(("A", "B", "C"), replies)
-    means = [np.mean([values[place] for values in sent.values()], axis=0) for place in (0, 1)]
-    weights, biases = (np.stack([sent["A"][place], means[place], sent["C"][place]]) for place in (0, 1))
-    np.testing.assert_allclose(heads["heads.weight"].numpy(), weights)
-    np.testing.assert_allclose(heads["heads.bias"].numpy(), biases)
+    rows = np.stack([sent["A"], (sent["A"] + sent["C"]) / 2, sent["C"]])
+    np.testing.assert_allclose(heads["heads.weight"].numpy(), rows[:, :5])
+    np.testing.assert_allclose(heads["heads.bias"].numpy(), rows[:, 5])
 
 
 def test_site_gets_two_calls_and_sends_two_classifiers(sets: Sets, tmp_path: Path) -> None:

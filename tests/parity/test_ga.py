@@ -51,7 +51,8 @@ def test_loss_of_a_model_is_the_mean_over_images_in_evaluation_mode(sets: Sets) 
     site = Site("A", recipe_of(content), 1, view, net, resolve_compute("cpu", "fp32"), {}, {})
 
     def loss(site: Site, batch: Batch) -> torch.Tensor:
-        return (site.net["model"](batch.images).mean((1, 2, 3)) * (1 + batch.labels)).mean()
+        levels: torch.Tensor = site.net["model"](batch.images).mean((1, 2, 3))
+        return (levels * (1 + batch.labels)).mean()
 
     stored = np.asarray(PreparedSet.open(sets["A"]).images)[PreparedSet.open(sets["A"]).select("train")]
     # A new BatchNorm in evaluation mode divides by √(1 + 1e-5).
