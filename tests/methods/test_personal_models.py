@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.methods.combining import combined
+from tests.refusals import refused
 from tests.toy import ROUNDS, SITES, NewRun, Sets, recipe_of, run_toy, tree
 from torch import Tensor
 
@@ -27,7 +28,7 @@ from fedvisage.nn.compute import resolve_compute
 from fedvisage.nn.inputs import prepare
 from fedvisage.report.content import heldout_table
 from fedvisage.studies.study import value_of
-from fedvisage.tasks.pad.task import TASK
+from fedvisage.tasks.pad.task import TASK, check
 
 PREFIX = {"ditto": "personal/local/", "fedbabu": "local/", "fedala": "local/"}
 """The place of a personal model in a site's private state."""
@@ -137,3 +138,12 @@ def test_noise_bounds_the_distance_from_the_weights_of_the_server(
         kept = dict(site.private_state())
         # The next lent weights are elsewhere, as other sites have moved them.
         lent = {key: value + 0.1 if value.is_floating_point() else value for key, value in lent.items()}
+
+
+@pytest.mark.parametrize("name", ["ditto", "fedrep", "fedbabu", "fedala", "mrmtl"])
+def test_an_earlier_rounds_model_is_refused_beside_personal_models_of_the_last(name: str, sets: Sets) -> None:
+    """FedRep's heads of one round would be evaluated on the body of another."""
+    recipe = recipe_of(tree(sets, name, evaluation__every=1, evaluation__keep="best"))
+    with refused("recipe.evaluation.keep", name, "last"):
+        check(recipe, METHODS[name])
+    check(recipe_of(tree(sets, name, evaluation__every=1)), METHODS[name])

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -300,3 +301,10 @@ def test_reach_accounts_for_a_falling_rate() -> None:
         rounds=4, local=Local(batches=3), optimizer=Optimizer(lr=0.1), schedule=Schedule(name="step", every=2)
     )
     assert max_distance(training) == pytest.approx(3 * (0.1 + 0.1 + 0.01 + 0.01))
+
+
+@pytest.mark.parametrize(("weight", "expected"), [("uniform", [1.0, 1.0]), ("examples", [30.0, 10.0])])
+def test_sites_with_a_whole_visit_count_by_the_recipes_weight(weight: str, expected: list[float], sets: Sets) -> None:
+    server = SimpleNamespace(recipe=recipe_of(tree(sets, "fedsis", method__weight=weight)))
+    visits = split.Visits(examples={"A": 30, "C": 10}, batches=7)
+    assert split.site_weights(server, visits) == dict(zip("AC", expected, strict=True))  # type: ignore[arg-type]

@@ -102,18 +102,18 @@ def all_orders(places: int, real: int) -> Iterator[Order]:
 @pytest.mark.parametrize("prior", [Prior(1.0, 1.0, 7.0), Prior(0.5, 2.0, 3.0)])
 def test_growing_assignment_is_the_most_probable_of_all(seed: int, prior: Prior) -> None:
     draws = np.random.default_rng(seed)
-    layers = list(draws.normal(size=(3, 5, 3)))
+    layers = list(draws.normal(size=(3, 7, 3)))
     for rows in layers:
         rows[3:] = 0
-    stable = [np.array([0, 1, 2, 3, 4]), np.array([2, 0, 3, 1, 4])]
+    stable = [np.arange(7), np.array([2, 0, 3, 1, 4, 5, 6])]  # three places are free
     others = combine_slots(layers[:2], stable, [1, 1], range(2))
     actual = assign(layers[2], others, 1.0, 3, prior)
 
     def value(order: Order) -> float:
         return log_posterior(layers, [*stable, order], prior) + popularity(list(order), 3, others.held, 3, prior)
 
-    assert value(actual) == pytest.approx(max(value(order) for order in all_orders(5, 3)), rel=1e-10)
-    assert sorted(actual) == list(range(5))
+    assert value(actual) == pytest.approx(max(value(order) for order in all_orders(7, 3)), rel=1e-10)
+    assert sorted(actual) == list(range(7))
 
 
 def test_unmatched_neurons_open_slots_and_are_not_diluted() -> None:

@@ -1,5 +1,6 @@
 """FedDF's divergence against NumPy, the rendered faces, and what distillation does to the student."""
 
+import copy
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,10 +10,14 @@ import torch
 from tests.parity.gradients import Array, gradient_by_differences, value_and_gradients
 from tests.refusals import refused
 from tests.toy import FEW_FACES, Sets, recipe_of, shortest_recipe, tree
+from torch import nn
 
 from fedvisage.base.streams import torch_rng
+from fedvisage.federation.wire.message import Message
 from fedvisage.methods.models import resnet18
 from fedvisage.methods.pad import feddf
+from fedvisage.nn.compute import resolve_compute
+from fedvisage.nn.inputs import prepare
 
 TEACHER, STUDENT = np.random.default_rng(0).normal(0, 2, (2, 9))
 
@@ -83,6 +88,33 @@ def test_student_approaches_the_ensemble_and_keeps_its_statistics() -> None:
         feddf.distil(s, images, teacher)
     assert distances[1] < distances[0] / 2
     assert all(torch.equal(value, buffers[name]) for name, value in s.net.named_buffers())
+
+
+def test_site_sends_the_logits_of_its_trained_network_in_evaluation_mode() -> None:
+    """A turn that moves weights and statistics; the reply has the logits by the moved network's own statistics."""
+    method = {"name": "feddf", "network": {"width": 8}, **FEW_FACES}
+    content = {"method": method, "input": {"size": 32}, "training": {"rounds": 1}}
+    recipe, compute = recipe_of(content | {"data": {"sites": {"A": "nowhere"}}}), resolve_compute("cpu", "fp32")
+    site = SimpleNamespace(recipe=recipe, net=resnet18.network(recipe), compute=compute, autocast=compute.autocast)
+    net = copy.deepcopy(site.net)
+
+    def move(net: nn.Module) -> None:
+        with torch.no_grad():
+            for value in net.state_dict().values():
+                value.copy_(1.1 * value + 0.1)
+
+    def turn(site: Any, message: Message) -> Message:
+        move(site.net)
+        return {"loss": torch.tensor(1.0)}
+
+    reply = feddf.with_logits(turn)(site, {})  # type: ignore[arg-type]
+    assert float(reply["loss"]) == 1.0
+    move(net)
+    faces = torch.from_numpy(feddf.render(FEW_FACES["faces"], 32)).permute(0, 3, 1, 2)
+    with torch.no_grad():
+        images = prepare(faces, recipe.input.colour, torch.device("cpu"))
+        expected = torch.cat([net.eval()["model"](image[None])[0] for image in images])
+    torch.testing.assert_close(reply["logits"], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_declared_number_of_logits_is_that_of_the_rendered_faces(sets: Sets) -> None:

@@ -119,6 +119,25 @@ def test_last_layer_weighs_a_site_by_its_share_of_each_class() -> None:
     np.testing.assert_allclose(actual[0].numpy(), averaged[1] - averaged[0], rtol=1e-12)
 
 
+@pytest.mark.parametrize(("weight", "shares"), [("uniform", (0.5, 0.5)), ("examples", (0.75, 0.25))])
+def test_matched_neurons_are_averaged_by_the_recipes_weight(
+    weight: str, shares: tuple[float, float], sets: Sets
+) -> None:
+    """The second site has the first one's neurons in reverse, a little away."""
+    draws = torch.Generator().manual_seed(0)
+    kernel, bias = torch.randn(5, 3, 2, 2, generator=draws), torch.randn(5, generator=draws)
+    sent = {"A": (kernel, bias, 30), "B": (kernel.flip(0) + 0.01, bias.flip(0) + 0.02, 10)}
+    replies = {
+        name: {"layer.0.weight": one, "layer.0.bias": other, "examples": torch.tensor(count)}
+        for name, (one, other, count) in sent.items()
+    }
+    options = recipe_of(tree(sets, "fedma", method__weight=weight)).options(fedma.Options)
+    mean, orders = fedma.match_layer(replies, "layer", options)
+    assert orders["B"]["order"].tolist() == [4, 3, 2, 1, 0]
+    torch.testing.assert_close(mean["layer.0.weight"], kernel + shares[1] * 0.01)
+    torch.testing.assert_close(mean["layer.0.bias"], bias + shares[1] * 0.02)
+
+
 @pytest.mark.parametrize("fixed", [0, 3, 7])
 def test_matched_layers_are_frozen_and_the_others_get_their_whole_gradient(fixed: int) -> None:
     with seed_global_rng(0, "initial weights"):

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tests.parity.test_algorithms import (
     BATCH,
     RATE,
     ROUNDS,
     Data,
     Setting,
+    Small,
     State,
     Term,
     apart,
@@ -262,3 +263,24 @@ def test_fedala_learns_how_much_of_the_lent_model_to_take(
     for site in SITES:
         assert apart(kept_by(tmp_path / "run", site, "mixing/"), mixing[site]) < 1e-4
     assert any((value < 1).any() for weights in mixing.values() for value in weights.values())
+
+
+def test_l2sp_pulls_common_and_personal_models_to_the_start(unequal: Mapping[str, Path], tmp_path: Path) -> None:
+    """A site alone trains the mean itself, so that without the other pull its personal model is the common one."""
+    strength, given = 0.6, dict(Small().state_dict())
+    for name in ("last.weight", "norm.bias"):
+        given[name] = given[name] + 0.5
+    save_file({f"model.{name}": value for name, value in given.items()}, tmp_path / "start.safetensors")
+    changes = {"training__start": str(tmp_path / "start.safetensors"), "training__l2sp": strength}
+    start, data = {name: value.double() for name, value in given.items()}, open_data(unequal["B"], "B")
+    expected, free = start, start
+    for number in range(1, ROUNDS + 1):
+        expected = local(data, number, expected, RATE, term=near(start, strength)).state
+        free = local(data, number, free, RATE).state
+    for name, prefix in (("fedavg", ""), ("ditto", "personal/local/"), ("mrmtl", "local/")):
+        content = recipe(unequal, name, data__sites={"B": str(unequal["B"])}, **changes)
+        if prefix:
+            content["method"]["pull"] = 0.0
+        check(run_to_state(content, tmp_path / name), expected, free)
+        if prefix:
+            check(kept_by(tmp_path / name, "B", prefix), expected, free)

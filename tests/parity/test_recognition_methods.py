@@ -67,6 +67,34 @@ def test_divergence_is_from_teacher_to_student(temperature: float) -> None:
     assert actual.item() == pytest.approx(expected)
 
 
+def test_teacher_of_distillation_is_the_finished_model_with_the_centres_of_the_start(
+    sets: Sets, tmp_path: Path
+) -> None:
+    """KL(teacher ‖ student) beside CosFace; model and centres of the student have moved since the stage began."""
+    site = site_of(sets, tmp_path, name="distillation", method__distillation=0.7, method__temperature=2.0)
+    fedfr.own_parameters(site)
+    first = face.own_centres(site).detach().clone()
+    site.held |= {"global": site.frozen(site.lent, *site.net), "centres": first}
+    draws = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for value in [*site.net.parameters(), face.own_centres(site)]:
+            value.add_(0.3 * value.std() * torch.randn(value.shape, generator=draws))
+    batch = next(iter(site.batches_of(site.data)))
+    public = [site.lent["centres.weight"], site.net["centres"].get_parameter("weight").detach()]
+    with torch.no_grad():
+        features = [site.held["global"]["model"](batch.images), site.net["model"](batch.images)]
+        balanced = float(fedfr.balanced_cosface(site, batch, features[1]))
+        actual = float(fedfr_baselines.distillation_loss(site, batch))
+    logs = []
+    for own, others, rows in zip((first, face.own_centres(site).detach()), public, features, strict=True):
+        centres = unit(np.concatenate([own.numpy(), others.numpy()]).astype(np.float64))
+        powers = np.exp(30 * unit(rows.numpy().astype(np.float64)) @ centres.T / 2.0)
+        logs.append(np.log(powers / powers.sum(axis=1, keepdims=True)))
+    divergence = (np.exp(logs[0]) * (logs[0] - logs[1])).sum(axis=1).mean() * 2.0**2
+    assert divergence > 0.1
+    assert actual == pytest.approx(balanced + 0.7 * divergence, rel=1e-3)
+
+
 def test_class_centres_start_at_the_mean_direction_of_each_identity(sets: Sets, tmp_path: Path) -> None:
     site = site_of(sets, tmp_path)
     features = unit(site.embed(site.net["model"], site.data).numpy().astype(np.float64))

@@ -142,6 +142,28 @@ def test_privacyfaces_round_at_a_site_trains_on_its_people_and_then_on_the_first
         torch.testing.assert_close(site.own(name, lambda: torch.empty(0)), value, rtol=1e-3, atol=2e-6, msg=name)
 
 
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_step_of_fedsgd_is_down_the_mean_over_images_with_a_smaller_last_batch(
+    epochs: int, sets: Sets, tmp_path: Path
+) -> None:
+    """A.2.1: the gradient of CosFace over all images at once, on the model that the server lent."""
+    changes: dict[str, Any] = {**SGD, "training__local": {"epochs": epochs}, "training__batch": 6}
+    changes |= {"method__loss": "cosface", "method__scale": 16.0, "method__margin": 0.35}
+    changes |= {"method__algorithm": "fedsgd", "method__public_epochs": 0, "training__augment": {}}
+    site, twin = (site_of(sets, tmp_path / name, name="conventional", **changes) for name in ("site", "twin"))
+    model, own = twin.net["model"], clone_leaf(face.mean_features(twin))
+    sizes = [len(batch.labels) for batch in twin.batches_of(twin.data)]
+    assert len(set(sizes)) == 2
+    (batch,) = twin.plain_batches(twin.data)
+    assert batch.identities is not None
+    assert sum(sizes) == epochs * len(batch.labels)
+    cosine = normalize(model(batch.images)) @ normalize(own).T
+    logits = 16 * (cosine - 0.35 * one_hot(batch.identities, PEOPLE))
+    step_down(cross_entropy(logits, batch.identities), [*model.parameters(), own])
+    check_model(site, twin, privacyface_loss.train_model(site, site.lent, None))
+    torch.testing.assert_close(site.own(face.OWN_CENTRES, lambda: torch.empty(0)), own, rtol=1e-4, atol=1e-7)
+
+
 def test_privacyface_clusters_the_class_centres_as_trained(sets: Sets, tmp_path: Path) -> None:
     """Three centres near one axis, far from the people's mean features, give the cluster of that axis."""
     site = site_of(

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,15 @@ from dp_accounting.pld import privacy_loss_distribution
 from safetensors.torch import load_file
 from tests.refusals import failed, refused
 from tests.toy import NewRun, Sets, deterministic_files, recipe_of, run_toy, tree, weights
+from torch import nn
 
 from fedvisage.base.errors import RunFailed
+from fedvisage.federation.method import Call, Upload
 from fedvisage.federation.privacy.mechanisms import DerivedDraws
 from fedvisage.federation.protections.combine import combination_of, norm_of_update
 from fedvisage.federation.protections.compatible import check_protection
 from fedvisage.federation.protections.dp import noisy_mean, plan_of
-from fedvisage.federation.protections.steps import clip_after_rounding, clip_at_server
+from fedvisage.federation.protections.steps import clip_after_rounding, clip_at_server, clip_at_site
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.message import Message
@@ -68,6 +71,20 @@ def test_a_site_moves_a_sum_by_no_more_than_the_clip() -> None:
 
     moved = float((sum_of(uploads[3]) - sum_of(base)).norm())
     assert moved == pytest.approx(0.7, rel=1e-12)
+
+
+def test_update_in_a_secure_sum_is_within_the_clip_after_its_rounding(sets: Sets) -> None:
+    """The clip is so small that rounding to multiples of 2⁻³² matters: it adds √(n / 12) · 2⁻³² on average."""
+    clip, lent = 1e-7, {"model.weight": torch.zeros(100, 100)}
+    update = torch.randn(100, 100, generator=torch.Generator().manual_seed(0))
+    recipe = recipe_of(private_recipe(sets, federation={"dp": {**DP, "clip": clip}, "secure": True}))
+    plain = Call(lambda site, message: {"model.weight": update}, (Upload("weights", "weights", parts=("model",)),))
+    net = nn.ModuleDict({"model": nn.Linear(100, 100, bias=False)})
+    clipped = clip_at_site({"train": plain}, recipe, net)["train"].run(SimpleNamespace(), lent)["model.weight"]  # type: ignore[arg-type]
+    unit = 2.0**-32
+    in_sum = np.round(clipped.double().numpy() / unit) * unit
+    assert abs(np.linalg.norm(in_sum) - np.linalg.norm(clipped.double())) > 1e-3 * clip
+    assert 0.6 * clip < np.linalg.norm(in_sum) <= clip
 
 
 def test_a_variance_stays_above_a_tenth_of_the_lent_one_and_counters_stay_as_lent(sets: Sets) -> None:

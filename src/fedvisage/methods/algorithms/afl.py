@@ -43,15 +43,23 @@ def server(s: Server) -> Iterator[None]:
     options = s.recipe.options(MixtureOptions)
     for _ in s.rounds():
         with s.quorum():
-            # λ starts uniform.
-            uniform = torch.full((len(s.names),), 1 / len(s.names), dtype=torch.float64)
-            mixture = dict(zip(s.names, s.kept.get(MIXTURE, uniform).tolist(), strict=True))
+            mixture = stored_weights(s, MIXTURE)
             reduced = s.reduce("train", s.lent(), weight=relative_weights(mixture))
             s.load(reduced.value)
             if options.step:
-                raised = ascend(mixture, reduced.losses, options.step)
-                s.kept[MIXTURE] = torch.tensor([raised[name] for name in s.names], dtype=torch.float64)
+                store_weights(s, MIXTURE, ascend(mixture, reduced.losses, options.step))
         yield
+
+
+def stored_weights(s: Server, key: str) -> dict[str, float]:
+    """Return the weights of sites that the server has under a key; they start uniform."""
+    uniform = torch.full((len(s.names),), 1 / len(s.names), dtype=torch.float64)
+    return dict(zip(s.names, s.kept.get(key, uniform).tolist(), strict=True))
+
+
+def store_weights(s: Server, key: str, weights: Mapping[str, float]) -> None:
+    """Store weights of sites in the state of the server, in the order of their names."""
+    s.kept[key] = torch.tensor([weights[name] for name in s.names], dtype=torch.float64)
 
 
 def relative_weights(mixture: Mapping[str, float]) -> dict[str, float]:

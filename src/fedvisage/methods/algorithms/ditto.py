@@ -62,7 +62,7 @@ def with_personal_model(turn: fedavg.Turn, model: Model) -> fedavg.Turn:
         personal = as_personal(site)
         load_parts(personal.net, local_model(personal, message))
         personal.lent = message
-        model.fit(personal, with_pull(model.loss))
+        model.fit(personal, fedavg.with_proximal_term(with_pull(model.loss)))
         keep_local(personal, *model.parts)
         site.kept.update({f"{PERSONAL}{name}": value for name, value in personal.private_state().items()})
         load_parts(site.net, reply)  # after a call the workspace holds the common model

@@ -17,9 +17,10 @@ over one class has no gradient.
 The file has the server's loop, a site's local work, the server's step, the pull towards the start (L2-SP), and the
 parts from which other algorithms are built; most of these only replace the local loss or the server's step.
 
-Deviations from the papers: all sites do the recipe's local work. FedFR does not specify the initial W; here W starts as
-the mean features of each identity under the model of the site's first round, as in its authors' released code
-(``centres: random`` is the alternative).
+Deviations from the papers: all sites do the recipe's local work. The default of ``weight`` is that of the model's
+paper: on FedPAD's network ``uniform``, where McMahan et al. weigh by examples. FedFR does not specify the initial W;
+here W starts as the mean features of each identity under the model of the site's first round, as in its authors'
+released code (``centres: random`` is the alternative).
 """
 
 from __future__ import annotations

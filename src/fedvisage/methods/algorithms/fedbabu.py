@@ -8,9 +8,10 @@ is the site's personal model.
 In attack detection the head is the last layer. In recognition it is the site's class centres, which stay as they were
 created: at random with ``centres: random``, as in the paper, or as mean features, the default.
 
-Deviations from the paper: fine-tuning takes one round's local work at the recipe's rate; the authors' notebook takes 5
-epochs. Only the sites of the last round fine-tune. Sites count according to ``weight``. The fixed head is uploaded and
-averaged with the body, which leaves it as it is; noise (``federation.dp``) changes it at the server alone.
+Deviations from the paper: fine-tuning takes one round's local work at the recipe's rate, without ``l2sp``; the authors'
+notebook takes 5 epochs. Only the sites of the last round fine-tune. Sites count according to ``weight``. The fixed
+head is uploaded and averaged with the body, which leaves it as it is; noise (``federation.dp``) changes it at the
+server alone.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def fine_tuning(model: Model) -> Call:
 
 
 def server(s: Server) -> Iterator[None]:
-    """Average the bodies; after the last round each site personalises the model."""
+    """Run federated averaging; after the last round each site personalises the model."""
     for _ in fedavg.server(s):
         if s.round == s.recipe.training.rounds:
             with s.quorum():

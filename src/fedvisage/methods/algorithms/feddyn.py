@@ -16,8 +16,9 @@ Deviations from the paper: sites count according to ``weight``, in the mean and 
 recipe's local steps instead of reaching the minimum. Values without a gradient, such as BatchNorm's running statistics,
 are averaged, and a site's class centres have no regulariser. The default of α is that of the authors' example for
 CIFAR-10. The model is θᵗ; that example plots the mean of the sites' last models. The reported loss includes the
-regulariser. In a lost round the sites have moved d_k and the server has not moved its drift. Robust rules, noise and
-secure sums are refused, because the server's drift must be the mean of the sites' drifts.
+regulariser. If a round or a reply is lost, sites have moved d_k and the server has not moved its drift. Robust rules,
+noise and secure sums are refused, because the server's drift must be the mean of the sites' drifts; with ``wire: bf16``
+it differs from this mean by the rounding of weights.
 """
 
 from __future__ import annotations

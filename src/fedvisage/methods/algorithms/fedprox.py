@@ -6,7 +6,8 @@ MLSys 2020, Algorithm 2. Each site minimises its own loss plus µ/2·‖w − w�
 Deviations from the paper: all sites do the same local work, so the partial work of stragglers (γ-inexact solutions)
 does not occur; sites count according to ``weight`` instead of being drawn by their number of images. The paper tunes µ
 in {0.001, 0.01, 0.1, 1}; the default of 0.01 is one of these, not a recommendation of the paper. The reported training
-loss includes the proximal term.
+loss includes the proximal term. With ``training.privacy`` the term is part of each person's loss and is clipped with
+it.
 """
 
 from pydantic import Field

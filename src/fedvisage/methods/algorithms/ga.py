@@ -12,7 +12,8 @@ Deviations: the authors' code, which we read in place of the printed equation, d
 for its three domains in place of 1/K; others who implement the paper subtract it. Losses are those of the training
 images, in evaluation mode and without augmentation (the authors' code: of a validation split, or its accuracy). A site
 computes the common model's loss when it receives the model, so there is no further exchange; in its first round its gap
-counts as 0. A site that does not reply keeps its weight. The server trusts the reported gaps.
+counts as 0. A site that does not reply keeps its weight; when it returns, its own model is that of its last round. The
+server trusts the reported gaps.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from fedvisage.federation.server import Server
 from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message
 from fedvisage.methods.algorithms import fedavg
-from fedvisage.methods.algorithms.afl import relative_weights
+from fedvisage.methods.algorithms.afl import relative_weights, store_weights, stored_weights
 from fedvisage.methods.models.model import Loss, Model
 from fedvisage.recipe import MethodOptions
 
@@ -82,17 +83,15 @@ def server(s: Server) -> Iterator[None]:
     step, lent = s.recipe.options(AdjustmentOptions).step, s.lent().keys()
     for _ in s.rounds():
         with s.quorum():
-            uniform = torch.full((len(s.names),), 1 / len(s.names), dtype=torch.float64)
-            weights = dict(zip(s.names, s.kept.get(WEIGHTS, uniform).tolist(), strict=True))
             replies = s.ask("train", s.lent())
             gaps = {name: float(reply[GAP.name]) for name, reply in replies.items()}
             pace = step / len(s.names) * (1 - (s.round - 1) / s.recipe.training.rounds)
-            weights = adjust(weights, gaps, pace)
+            weights = adjust(stored_weights(s, WEIGHTS), gaps, pace)
             mean, relative = Mean(), relative_weights(weights)
             for name, reply in sorted(replies.items()):
                 mean.add({key: reply[key] for key in lent}, relative[name])
             s.load(mean.result())
-            s.kept[WEIGHTS] = torch.tensor([weights[name] for name in s.names], dtype=torch.float64)
+            store_weights(s, WEIGHTS, weights)
         yield
 
 

@@ -10,7 +10,7 @@ first round always is, because all variates are zero.
 Deviations from the paper: the global rate is 1, and sites count according to ``weight``. The paper's theory covers
 plain SGD; other optimizers receive the corrected gradient in place of their own. The reported loss includes the
 correction. Variates exist for averaged tensors with a gradient; BatchNorm's statistics and a site's class centres have
-none. In a lost round the sites have moved c_i and the server has not moved c.
+none. If a round or a reply is lost, sites have moved c_i and the server has not moved c.
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ x̄, the mean of the sites' logits on unlabelled images. With Adam and a cosine 
 
 Deviations from the paper: no machine shares an image. Sites and server render the same faces from the recipe, live ones
 and attacks, and ignore their labels. The sites send the logits of their networks on these, and the server averages
-them; in the paper it computes them from each site's network. The student's BatchNorm keeps the sites' mean statistics,
-because those of rendered faces differ. The paper stops by validation data; here the number of epochs is fixed.
+them with the sites' ``weight``; in the paper it computes them from each site's network, and all count alike. The
+student's BatchNorm keeps the sites' mean statistics, because those of rendered faces differ. The paper stops by
+validation data; here the number of epochs is fixed.
 """
 
 from __future__ import annotations

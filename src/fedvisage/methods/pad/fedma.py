@@ -45,7 +45,7 @@ from fedvisage.federation.method import EXAMPLES, LOSS, Call, Home, Member, Meth
 from fedvisage.federation.protections.combine import Mean
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site, TrainingFailed
-from fedvisage.federation.wire.message import Message, under
+from fedvisage.federation.wire.message import Message, state_of, under
 from fedvisage.methods.algorithms import fedavg
 from fedvisage.nn.inputs import CHANNELS
 from fedvisage.nn.matching import Prior, match_neurons, reorder_inputs, rows_of, weights_of
@@ -144,8 +144,7 @@ def _initial_network(site: Site, message: Message) -> Message:
     if site.round > 1 or matching is None or matching.initial == "shared":
         return message
     with seed_global_rng(site.recipe.runtime.seed, site.name, "initial weights"):
-        initial = network(site.recipe)
-    return {f"{layer}.{name}": value for layer, part in initial.items() for name, value in part.state_dict().items()}
+        return state_of(network(site.recipe), *LAYERS)
 
 
 def _continue_network(site: Site, message: Message, layer: str) -> Message:

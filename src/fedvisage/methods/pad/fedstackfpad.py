@@ -16,7 +16,7 @@ sites.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -131,20 +131,17 @@ def server(s: Server) -> Iterator[None]:
     """Collect the classifiers, distribute them all, and average the combinations."""
     for _ in s.rounds():
         with s.quorum():
-            s.load(_stack_classifiers(s, s.ask("fit")))
+            s.load(join_classifiers(s.names, s.ask("fit")))
             s.load(s.reduce("stack", s.tensors("heads"), weight=fedavg.weight_of(s.recipe)).value)
         yield
 
 
-def _stack_classifiers(s: Server, replies: Mapping[str, Message]) -> Message:
+def join_classifiers(names: Sequence[str], replies: Mapping[str, Message]) -> Message:
     """Return all classifiers as one part; the mean replaces the classifier of a site that sent none."""
-    weights = {name: reply["head.weight"][0] for name, reply in replies.items()}
-    biases = {name: reply["head.bias"][0] for name, reply in replies.items()}
-    means = torch.stack(list(weights.values())).mean(0), torch.stack(list(biases.values())).mean()
-    return {
-        "heads.weight": torch.stack([weights.get(name, means[0]) for name in s.names]),
-        "heads.bias": torch.stack([biases.get(name, means[1]) for name in s.names]),
-    }
+    sent = {name: torch.cat([reply["head.weight"][0], reply["head.bias"]]) for name, reply in replies.items()}
+    mean = torch.stack([*sent.values()]).mean(0)
+    rows = torch.stack([sent.get(name, mean) for name in names])
+    return {"heads.weight": rows[:, :-1], "heads.bias": rows[:, -1]}
 
 
 def predict(member: Member) -> Tensor:

@@ -9,8 +9,9 @@ anyone who receives one can try to reconstruct a face, which is why FedFR and Pr
 Sites with several identities use CosFace instead of the positive loss, as in FedFR's comparison (Fig. 4). ``sampled``
 limits the number of centres per site in the regulariser; λ and v are named as in PrivacyFace (A.2.5).
 
-Deviations from the paper: the distance of the regulariser is the cosine distance, over pairs of different sites; its
-step has the sites' learning rate. The descriptions in FedFR and PrivacyFace, which this file follows, settle neither.
+Deviations from the paper: the distance of the regulariser is the cosine distance, over pairs of different sites that
+trained in the round; its step has the sites' learning rate. The descriptions in FedFR and PrivacyFace, which this file
+follows, settle none of these.
 """
 
 from __future__ import annotations

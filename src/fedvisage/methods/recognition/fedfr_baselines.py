@@ -19,6 +19,7 @@ from fedvisage.federation.method import EXAMPLES, LOSS, Call, Home, Method, Pred
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
 from fedvisage.federation.wire.message import Message
+from fedvisage.methods.algorithms import fedbabu
 from fedvisage.methods.models import face
 from fedvisage.methods.models.model import Loss
 from fedvisage.methods.recognition import fedfr
@@ -34,17 +35,6 @@ class FineTuneOptions(fedfr.Options):
 def fine_tune_loss(site: Site, batch: Batch) -> Tensor:
     """Return the loss of the second stage: Eq. 3 alone."""
     return fedfr.balanced_cosface(site, batch, face.features_of(site, batch.images))
-
-
-def server(s: Server) -> Iterator[None]:
-    """Run stage one, FedFR's averaging; after the last round each site personalises the model."""
-    weight = s.recipe.options(FineTuneOptions).weight
-    for _ in s.rounds():
-        with s.quorum():
-            s.load(s.reduce("train", s.lent(), weight=weight).value)
-            if s.round == s.recipe.training.rounds:
-                s.ask("personalise", s.lent())
-        yield
 
 
 def two_stages(own_loss: Loss) -> dict[str, Call]:
@@ -68,7 +58,7 @@ FINE_TUNE = replace(
     advice="Personal models in two stages: fedfr without its personal part, then training at each site.",
     options=FineTuneOptions,
     calls=two_stages(fine_tune_loss),
-    server=server,
+    server=fedbabu.server,
     prediction=face.WITH_LOCAL,
     supports=frozenset({"micro_batch"}),
 )

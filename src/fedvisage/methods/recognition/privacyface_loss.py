@@ -156,16 +156,20 @@ def _many_steps(site: Site, clusters: Tensor | None) -> None:
 
 
 def _one_step(site: Site, clusters: Tensor | None) -> None:
-    """Run FedSGD (A.2.1): accumulate gradients on an unchanged model, then take one step down their mean."""
-    optimizer = site.optimizer("model", own=(face.OWN_CENTRES,))
+    """Run FedSGD (A.2.1): accumulate gradients on an unchanged model, then step down their mean over images."""
+    optimizer, first, total = site.optimizer("model", own=(face.OWN_CENTRES,)), 0, 0.0
     optimizer.zero_grad(set_to_none=True)
     for batch in site.batches_of(site.data):
         value = loss(site, batch, classes_of(site, batch, [face.own_centres(site)]), clusters)
-        value.backward()  # type: ignore[no-untyped-call]
+        # The last batch of an epoch may be smaller than the first one.
+        first = first or len(batch.labels)
+        share = len(batch.labels) / first
+        (value * share).backward()  # type: ignore[no-untyped-call]
         site.losses.append(value.detach())
+        total += share
     for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
         if parameter.grad is not None:  # a scale fixed at 1, such as the last one of an IResNet, has none
-            parameter.grad.div_(len(site.losses))
+            parameter.grad.div_(total)
     optimizers.step(optimizer, site.recipe.training.optimizer.clip_norm)
 
 

@@ -156,6 +156,12 @@ def _threshold_at_sites(metrics: Metrics) -> list[str]:
 def check(recipe: Recipe, method: Method) -> None:
     """Refuse settings of recognition, and a choice between start and result for one model per site."""
     check_keep(recipe, method)
+    if recipe.evaluation.keep == "best" and method.prediction.personal:
+        raise UserError(
+            "recipe.evaluation.keep",
+            f"best delivers an earlier round's model, and sites keep their own models of {method.name} of the last "
+            "round only; set last",
+        )
     if recipe.data.public is not None or recipe.training.pretrain is not None or recipe.evaluation.recognition:
         raise UserError(
             "recipe.method",
