@@ -40,6 +40,7 @@ from fedvisage import recipe as recipes
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.files import read_json, write_json
 from fedvisage.base.progress import Reporter, Say
+from fedvisage.nvflare.cells.rules import restrict_transfers
 from fedvisage.nvflare.certificates import check, warning
 from fedvisage.nvflare.greeting import Admitted, Unreachable, wait_for_admission
 from fedvisage.nvflare.job import Job, without_local_parts, write_job
@@ -500,6 +501,7 @@ def connect_to_server(
     began = time.monotonic()
     logging.getLogger("nvflare").addHandler(logging.NullHandler())  # we report closed connections ourselves
     check(kit.credentials, kit.name)
+    restrict_transfers()
     while session is None:
         try:
             enter(wait_for_admission(kit, say or logger.info, until=began + wait))
