@@ -134,6 +134,19 @@ def test_too_many_rounds_without_a_quorum_end_the_run(method: Method, sets: Sets
     assert len(read_lines(tmp_path / "run" / "rounds.jsonl")) == 1, "the second of the rounds was the last straw"
 
 
+@pytest.mark.long
+def test_run_without_any_quorum_trains_from_its_start_when_it_is_resumed(sets: Sets, tmp_path: Path) -> None:
+    """Sites may refuse all rounds until their administrators have approved the run; A and C have trained by then."""
+    content = tree(sets, federation={"quorum": 3}, training__optimizer__state="kept")
+    run_toy(content, tmp_path / "whole")
+    with failed(RunFailed, "quorum", "--resume"):
+        run_toy(content, tmp_path / "run", wire=partial(Wire, up=lambda order, message: None))
+    run_toy(content, tmp_path / "run", resume=True)
+    assert weights(tmp_path / "run") == weights(tmp_path / "whole")
+    rows = read_lines(tmp_path / "run" / "rounds.jsonl")
+    assert [(row["round"], row["replied"]) for row in rows] == [(number + 1, [*"ABC"]) for number in range(ROUNDS)]
+
+
 def test_failure_at_all_sites_ends_the_run_with_the_reason(sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, training__optimizer={"lr": 1e30}, federation={"give_up_after": 2})
     with pytest.raises(RunFailed, match=r"quorum.* 0 of 3 .*\(A: .*(finite|reaches).*; B: .*; C: .*\)"):
