@@ -36,9 +36,11 @@ from fedvisage.nvflare.operator import (
     sites_not_at_work,
     wait_for_sites,
 )
-from fedvisage.nvflare.outcome import FILES, JobOutcome, note_death, write_result
+from fedvisage.nvflare.outcome import FILES, JobOutcome, note_death, write_result, write_trained
 from fedvisage.nvflare.status import query_status
 from fedvisage.runs.directory import NAME
+from fedvisage.tasks import saved_model
+from fedvisage.tasks.task import TrainingResult
 
 AT_WORK = {"client_name": "A", "app_name": "app", "job_id": "one", "status": "started"}
 ELSEWHERE = {"client_name": "B", "app_name": "app", "job_id": "two", "status": "started"}
@@ -184,10 +186,13 @@ class Federated:
 
     def __init__(self, jobs: Mapping[str, str], results: Mapping[str, Path], failures: int = 0) -> None:
         self.jobs, self.results, self.failures = dict(jobs), results, failures
+        self.names = dict[str, str]()
+        """The names of jobs that begin with the run's."""
         self.submitted = 0
 
     def list_jobs(self, detailed: bool, name_prefix: str) -> list[dict[str, Any]]:
-        return [{"job_id": job, "status": status, "submit_time": job} for job, status in self.jobs.items()]
+        jobs = [{"job_id": job, "status": status, "submit_time": job} for job, status in self.jobs.items()]
+        return [job | {"name": self.names.get(str(job["job_id"]), name_prefix)} for job in jobs]
 
     def get_job_meta(self, number: str) -> dict[str, Any]:
         return {"status": self.jobs[number]}
@@ -242,6 +247,33 @@ def test_interrupted_download_is_repeated_without_another_submission(
     run_until_finished(session, course_of(sets), own_kits, tmp_path, monkeypatch)
     assert session.submitted == 1
     assert (tmp_path / FILES[0]).read_text() == FILES[0]
+
+
+def test_job_whose_name_only_begins_with_the_runs_is_not_fetched(
+    results: dict[str, Path], own_kits: Path, sets: Sets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished = {"earlier": results["finished"], "new 1": results["finished"]}
+    session = Federated({"earlier": "FINISHED:COMPLETED"}, finished)
+    session.names = {"earlier": "a-run-of-another-operator"}
+    run_until_finished(session, course_of(sets), own_kits, tmp_path, monkeypatch)
+    assert session.submitted == 1
+
+
+def test_result_of_another_recipe_under_the_runs_name_is_refused(
+    pad_run: Path, own_kits: Path, sets: Sets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another operator can submit any recipe under a name that ``fedvisage runs`` shows."""
+    result = shutil.copytree(pad_run, tmp_path / "result")
+    write_trained(result, TrainingResult(saved_model.load(result), 1, {}))
+    write_result(JobOutcome("finished"), result, tmp_path / "stored" / "fedvisage")
+    session, out = Federated({"foreign": "FINISHED:COMPLETED"}, {"foreign": tmp_path / "stored"}), tmp_path / "run"
+    out.mkdir()
+    monkeypatch.setattr(operator, "new_secure_session", lambda *_, **__: session)
+    monkeypatch.setattr(operator, "wait_for_admission", lambda *_, **__: Admitted())
+    kit, recipe = open_kit(own_kits / "operator", "operator"), recipe_of(tree(sets, training__rounds=2))
+    with failed(RunFailed, "another recipe", "fedvisage runs", "--out"):
+        operator.train_in_federation(recipe, out, LineReporter(), kit, wait=1e9)
+    assert [path.name for path in out.iterdir()] == [NAME]
 
 
 @pytest.mark.parametrize(("how", "submitted"), [("finished", 0), ("failed", 1), ("aborted", 1)])

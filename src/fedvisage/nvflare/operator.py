@@ -38,14 +38,14 @@ from nvflare.fuel.hci.proto import MetaStatusValue
 
 from fedvisage import recipe as recipes
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.base.files import read_json, write_json
+from fedvisage.base.files import json_key, parse_json, read_json, write_json
 from fedvisage.base.progress import Reporter, Say
 from fedvisage.nvflare.cells.rules import restrict_transfers
 from fedvisage.nvflare.certificates import check, warning
 from fedvisage.nvflare.greeting import Admitted, Unreachable, wait_for_admission
 from fedvisage.nvflare.job import Job, without_local_parts, write_job
 from fedvisage.nvflare.kits import Kit
-from fedvisage.nvflare.outcome import dead_sites, fetch_result, has_finished, read_trained
+from fedvisage.nvflare.outcome import FILES, dead_sites, fetch_result, has_finished, read_trained
 from fedvisage.nvflare.owner.statement import SECOND, read_second_signature, sign_run
 from fedvisage.nvflare.server_program import PROGRESS
 from fedvisage.recipe import Recipe
@@ -395,6 +395,14 @@ def train_in_federation(
     with reporter.course(recipe.method.name, 0, recipe.training.rounds):
         _run_until_finished(course, kit, out, wait)
     trained = read_trained(out)
+    # Any operator can submit a job under the name of this run, with another recipe in it.
+    if trained.saved.recipe != parse_json(json_key(recipes.tree_of(job.recipe))):
+        for name in FILES:
+            (out / name).unlink()
+        raise RunFailed(
+            f"the server has a result of another recipe under the name {run}, which was deleted here; `fedvisage runs` "
+            "shows who submitted it; start again with another --out"
+        )
     for line in shortcuts.lines(trained.shortcuts):
         reporter.say(line)
     # The server knows the travelling recipe only; the run directory gets the operator's own.
@@ -419,7 +427,8 @@ def _run_until_finished(course: RunProgress, kit: Kit, out: Path, wait: float) -
                     session = stack.enter_context(connect_to_server(kit, wait, course.tell, course.enter))
                 stack.enter_context(retry_server_errors(course))
                 # A job of an earlier session is followed instead of submitted again, also to fetch its result late.
-                job = newest_job(session.list_jobs(detailed=True, name_prefix=course.job.run)) or {}
+                listed = session.list_jobs(detailed=True, name_prefix=course.job.run)
+                job = newest_job([job for job in listed if job.get("name") == course.job.run]) or {}
                 newest, is_over = str(job.get("job_id")), str(job.get("status")).startswith("FINISHED")
                 if job and newest not in course.over:
                     if is_over and newest != followed and _fetch_earlier(session, newest, out):
