@@ -437,7 +437,7 @@ def test_stale_site_is_named_once_per_round_while_the_round_waits_for_it(sets: S
     for _ in range(2):
         course.checked = 0.0
         report(session, course, "one")
-    assert lines_of(course) == ["round 1 of 3 waits for C, without contact for 20 s"][:named]
+    assert lines_of(course) == ["round 1 of 3 waits for C (not connected, or silent for 20 s)"][:named]
 
 
 def test_long_round_is_reported_at_growing_intervals(sets: Sets) -> None:

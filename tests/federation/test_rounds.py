@@ -24,6 +24,7 @@ from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.message import Message, Order
 from fedvisage.methods.pad import fedpad
 from fedvisage.recipe import Federation
+from fedvisage.tasks.pad.heldout import SCORES
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +133,17 @@ def test_too_many_rounds_without_a_quorum_end_the_run(method: Method, sets: Sets
     with failed(RunFailed, "2 rounds", "quorum"):
         run_toy(content, tmp_path / "run", method=method)
     assert len(read_lines(tmp_path / "run" / "rounds.jsonl")) == 1, "the second of the rounds was the last straw"
+
+
+@pytest.mark.long
+def test_run_without_a_quorum_for_its_thresholds_asks_again_when_it_is_resumed(sets: Sets, tmp_path: Path) -> None:
+    content = tree(sets, federation={"quorum": 3}, evaluation__every=0)
+    lossy = partial(Wire, up=lambda order, message: None if order.call == SCORES else message)
+    with failed(RunFailed, "rounds are over", "2 of 3", "B", "--resume"):
+        run_toy(content, tmp_path / "run", wire=lossy)
+    run_toy(content, tmp_path / "run", resume=True)
+    run_toy(content, tmp_path / "whole")
+    assert weights(tmp_path / "run") == weights(tmp_path / "whole")
 
 
 @pytest.mark.long

@@ -255,7 +255,7 @@ def report(session: Session, course: RunProgress, number: str) -> None:
         if course.answering != number:
             names = ", ".join(sorted(course.expected))
             absent = _absent_sites(session, course)
-            silence = f"; no contact with {absent} for {RECENT:.0f} s" if absent else ""
+            silence = f"; not connected, or silent for {RECENT:.0f} s: {absent}" if absent else ""
             course.tell(f"running at the server; waiting for {names} to start{silence}")
         elif course.round == total:
             course.tell("the last round is over; waiting for the server to send the result")
@@ -279,7 +279,8 @@ def report(session: Session, course: RunProgress, number: str) -> None:
     if course.round < total and now - course.checked > BETWEEN_CHECKS:
         course.checked = now
         if absent := _absent_sites(session, course):
-            course.tell(f"round {course.round + 1} of {total} waits for {absent}, without contact for {RECENT:.0f} s")
+            where = f"not connected, or silent for {RECENT:.0f} s"
+            course.tell(f"round {course.round + 1} of {total} waits for {absent} ({where})")
 
 
 def ask(session: Session, number: str, after: int = 0, *, more: bool = False) -> dict[str, Any] | None:

@@ -319,9 +319,13 @@ def train_over_transport(
         else:
             finished = _adopt(adopted, setup, server, reporter)
         # The sites' last calls are about the finished model: its statistics come before its thresholds.
-        if scoring.wants_exact_statistics(recipe):
-            finished = scoring.with_exact_statistics(server, setup.scorer(), finished)
-        trained = setup.task.choose_thresholds(server, finished)
+        try:
+            if scoring.wants_exact_statistics(recipe):
+                finished = scoring.with_exact_statistics(server, setup.scorer(), finished)
+            trained = setup.task.choose_thresholds(server, finished)
+        except NoQuorum as error:
+            over = f"all rounds are over, but too few sites answered about the finished model: {error}"
+            raise RunFailed(f"{over}; --resume asks them again") from error
         saved = replace(trained.saved, finished=with_constant_weights(server, trained.saved.finished))
         ended = {}  # the reason for fewer rounds than the recipe asks for, as `metrics.json` records it
         if server.ended:
