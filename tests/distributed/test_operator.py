@@ -36,7 +36,16 @@ from fedvisage.nvflare.operator import (
     sites_not_at_work,
     wait_for_sites,
 )
-from fedvisage.nvflare.outcome import FILES, JobOutcome, note_death, write_result, write_trained
+from fedvisage.nvflare.outcome import (
+    FILES,
+    JobOutcome,
+    dead_sites,
+    fetch_result,
+    note_death,
+    read_trained,
+    write_result,
+    write_trained,
+)
 from fedvisage.nvflare.status import query_status
 from fedvisage.runs.directory import NAME
 from fedvisage.tasks import saved_model
@@ -274,6 +283,35 @@ def test_result_of_another_recipe_under_the_runs_name_is_refused(
     with failed(RunFailed, "another recipe", "fedvisage runs", "--out"):
         operator.train_in_federation(recipe, out, LineReporter(), kit, wait=1e9)
     assert [path.name for path in out.iterdir()] == [NAME]
+
+
+DAMAGES: list[tuple[str, str | None]] = [
+    ("outcome.json", "{}"),
+    ("outcome.json", "[1]"),
+    ("died.json", '{"sites": 1}'),
+    ("rounds.jsonl", None),
+    ("trained.json", "{}"),
+    ("trained.json", '{"rounds": "many", "heldout": {}, "personal": {}}'),
+    ("trained.json", '{"rounds": 1, "heldout": {}, "personal": {"generic": {"A": [1]}}}'),
+]
+
+
+@pytest.mark.parametrize(("name", "content"), DAMAGES)
+def test_damaged_result_of_a_server_fails_in_one_line(
+    name: str, content: str | None, pad_run: Path, tmp_path: Path
+) -> None:
+    result, place, out = shutil.copytree(pad_run, tmp_path / "result"), tmp_path / "job" / "fedvisage", tmp_path / "run"
+    write_trained(result, TrainingResult(saved_model.load(result), 1, {}))
+    write_result(JobOutcome("finished"), result, place)
+    out.mkdir()
+    if content is None:
+        (place / name).unlink()
+    else:
+        (place / name).write_text(content)
+    with failed(RunFailed, name, "server"):
+        dead_sites(tmp_path / "job")
+        fetch_result(tmp_path / "job", out)
+        read_trained(out)
 
 
 @pytest.mark.parametrize(("how", "submitted"), [("finished", 0), ("failed", 1), ("aborted", 1)])
