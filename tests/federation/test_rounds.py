@@ -136,7 +136,7 @@ def test_too_many_rounds_without_a_quorum_end_the_run(method: Method, sets: Sets
 
 
 @pytest.mark.long
-def test_run_without_a_quorum_for_its_thresholds_asks_again_when_it_is_resumed(sets: Sets, tmp_path: Path) -> None:
+def test_resume_collects_thresholds_that_lacked_a_quorum(sets: Sets, tmp_path: Path) -> None:
     content = tree(sets, federation={"quorum": 3}, evaluation__every=0)
     lossy = partial(Wire, up=lambda order, message: None if order.call == SCORES else message)
     with failed(RunFailed, "rounds are over", "2 of 3", "B", "--resume"):
