@@ -304,3 +304,8 @@ def test_spent_budget_differs_from_a_lost_site() -> None:
 
 def test_long_reason_is_truncated() -> None:
     assert len(transport.unpack_reply("A", transport.pack_failure("x" * 10_000)).failure) <= 300
+
+
+def test_command_for_operators_and_viewers_names_both_kinds_of_kits(own_kits: Path) -> None:
+    with refused(own_kits / "sites" / "bank", "kit of a site", "operator", "viewer"):
+        open_kit(own_kits / "sites" / "bank", "viewer")

@@ -36,9 +36,20 @@ from fedvisage.nvflare.operator import (
     sites_not_at_work,
     wait_for_sites,
 )
-from fedvisage.nvflare.outcome import FILES, JobOutcome, note_death, write_result
+from fedvisage.nvflare.outcome import (
+    FILES,
+    JobOutcome,
+    dead_sites,
+    fetch_result,
+    note_death,
+    read_trained,
+    write_result,
+    write_trained,
+)
 from fedvisage.nvflare.status import query_status
 from fedvisage.runs.directory import NAME
+from fedvisage.tasks import saved_model
+from fedvisage.tasks.task import TrainingResult
 
 AT_WORK = {"client_name": "A", "app_name": "app", "job_id": "one", "status": "started"}
 ELSEWHERE = {"client_name": "B", "app_name": "app", "job_id": "two", "status": "started"}
@@ -184,10 +195,13 @@ class Federated:
 
     def __init__(self, jobs: Mapping[str, str], results: Mapping[str, Path], failures: int = 0) -> None:
         self.jobs, self.results, self.failures = dict(jobs), results, failures
+        self.names = dict[str, str]()
+        """The names of jobs that begin with the run's."""
         self.submitted = 0
 
     def list_jobs(self, detailed: bool, name_prefix: str) -> list[dict[str, Any]]:
-        return [{"job_id": job, "status": status, "submit_time": job} for job, status in self.jobs.items()]
+        jobs = [{"job_id": job, "status": status, "submit_time": job} for job, status in self.jobs.items()]
+        return [job | {"name": self.names.get(str(job["job_id"]), name_prefix)} for job in jobs]
 
     def get_job_meta(self, number: str) -> dict[str, Any]:
         return {"status": self.jobs[number]}
@@ -242,6 +256,62 @@ def test_interrupted_download_is_repeated_without_another_submission(
     run_until_finished(session, course_of(sets), own_kits, tmp_path, monkeypatch)
     assert session.submitted == 1
     assert (tmp_path / FILES[0]).read_text() == FILES[0]
+
+
+def test_job_whose_name_only_begins_with_the_runs_is_not_fetched(
+    results: dict[str, Path], own_kits: Path, sets: Sets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished = {"earlier": results["finished"], "new 1": results["finished"]}
+    session = Federated({"earlier": "FINISHED:COMPLETED"}, finished)
+    session.names = {"earlier": "a-run-of-another-operator"}
+    run_until_finished(session, course_of(sets), own_kits, tmp_path, monkeypatch)
+    assert session.submitted == 1
+
+
+def test_result_of_another_recipe_under_the_runs_name_is_refused(
+    pad_run: Path, own_kits: Path, sets: Sets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another operator can submit any recipe under a name that ``fedvisage runs`` shows."""
+    result = shutil.copytree(pad_run, tmp_path / "result")
+    write_trained(result, TrainingResult(saved_model.load(result), 1, {}))
+    write_result(JobOutcome("finished"), result, tmp_path / "stored" / "fedvisage")
+    session, out = Federated({"foreign": "FINISHED:COMPLETED"}, {"foreign": tmp_path / "stored"}), tmp_path / "run"
+    out.mkdir()
+    monkeypatch.setattr(operator, "new_secure_session", lambda *_, **__: session)
+    monkeypatch.setattr(operator, "wait_for_admission", lambda *_, **__: Admitted())
+    kit, recipe = open_kit(own_kits / "operator", "operator"), recipe_of(tree(sets, training__rounds=2))
+    with failed(RunFailed, "another recipe", "fedvisage runs", "--out"):
+        operator.train_in_federation(recipe, out, LineReporter(), kit, wait=1e9)
+    assert [path.name for path in out.iterdir()] == [NAME]
+
+
+DAMAGES: list[tuple[str, str | None]] = [
+    ("outcome.json", "{}"),
+    ("outcome.json", "[1]"),
+    ("died.json", '{"sites": 1}'),
+    ("rounds.jsonl", None),
+    ("trained.json", "{}"),
+    ("trained.json", '{"rounds": "many", "heldout": {}, "personal": {}}'),
+    ("trained.json", '{"rounds": 1, "heldout": {}, "personal": {"generic": {"A": [1]}}}'),
+]
+
+
+@pytest.mark.parametrize(("name", "content"), DAMAGES)
+def test_damaged_result_of_a_server_fails_in_one_line(
+    name: str, content: str | None, pad_run: Path, tmp_path: Path
+) -> None:
+    result, place, out = shutil.copytree(pad_run, tmp_path / "result"), tmp_path / "job" / "fedvisage", tmp_path / "run"
+    write_trained(result, TrainingResult(saved_model.load(result), 1, {}))
+    write_result(JobOutcome("finished"), result, place)
+    out.mkdir()
+    if content is None:
+        (place / name).unlink()
+    else:
+        (place / name).write_text(content)
+    with failed(RunFailed, name, "server"):
+        dead_sites(tmp_path / "job")
+        fetch_result(tmp_path / "job", out)
+        read_trained(out)
 
 
 @pytest.mark.parametrize(("how", "submitted"), [("finished", 0), ("failed", 1), ("aborted", 1)])
@@ -405,7 +475,7 @@ def test_stale_site_is_named_once_per_round_while_the_round_waits_for_it(sets: S
     for _ in range(2):
         course.checked = 0.0
         report(session, course, "one")
-    assert lines_of(course) == ["round 1 of 3 waits for C, without contact for 20 s"][:named]
+    assert lines_of(course) == ["round 1 of 3 waits for C (not connected, or silent for 20 s)"][:named]
 
 
 def test_long_round_is_reported_at_growing_intervals(sets: Sets) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.distributed.federations import run_through
 from tests.refusals import failed
-from tests.toy import SITES, Sets, tree
+from tests.toy import SITES, Sets, quiet_reporter, tree
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.base.files import read_json, write_json
@@ -78,12 +78,16 @@ def test_run_goes_on_without_a_site_that_refuses_it_and_the_operator_reads_the_r
 
 
 def test_run_waits_for_an_approval_and_continues_after_it(owners: Rehearsal, sets: Sets, tmp_path: Path) -> None:
+    """All rounds are over when the administrator approves the run: the default recipe does not give up earlier."""
     before = add_rule(owners, "B", "approve: ask")
-    with failed(RunFailed, "B", "approve"):
-        run_through(owners, content(sets, 3), tmp_path / "run")
+    recipe, rounds, reporter = tree(sets, training__rounds=2, federation__quorum=3), list[Any](), quiet_reporter()
+    reporter.listeners.append(rounds.append)
+    with failed(RunFailed, "B", "approve", "--resume"):
+        run_through(owners, recipe, tmp_path / "run")
     (request,) = SiteFiles(owners.sites["B"].path).requests.waiting()
     SiteFiles(owners.sites["B"].path).decide(request.run, "approved")
-    run_through(owners, content(sets, 3), tmp_path / "run", resume=True)
+    run_through(owners, recipe, tmp_path / "run", resume=True, reporter=reporter)
+    assert [(row["round"], row["failed"]) for row in rounds] == [(1, {}), (2, {})]
     policy_path(owners.sites["B"].path).write_text(before)
     for name in SITES:
         assert SiteFiles(owners.sites[name].path).differences(request.run, tmp_path / "run" / LEDGER) == []

@@ -24,6 +24,7 @@ from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.message import Message, Order
 from fedvisage.methods.pad import fedpad
 from fedvisage.recipe import Federation
+from fedvisage.tasks.pad.heldout import SCORES
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +133,30 @@ def test_too_many_rounds_without_a_quorum_end_the_run(method: Method, sets: Sets
     with failed(RunFailed, "2 rounds", "quorum"):
         run_toy(content, tmp_path / "run", method=method)
     assert len(read_lines(tmp_path / "run" / "rounds.jsonl")) == 1, "the second of the rounds was the last straw"
+
+
+@pytest.mark.long
+def test_resume_collects_thresholds_that_lacked_a_quorum(sets: Sets, tmp_path: Path) -> None:
+    content = tree(sets, federation={"quorum": 3}, evaluation__every=0)
+    lossy = partial(Wire, up=lambda order, message: None if order.call == SCORES else message)
+    with failed(RunFailed, "rounds are over", "2 of 3", "B", "--resume"):
+        run_toy(content, tmp_path / "run", wire=lossy)
+    run_toy(content, tmp_path / "run", resume=True)
+    run_toy(content, tmp_path / "whole")
+    assert weights(tmp_path / "run") == weights(tmp_path / "whole")
+
+
+@pytest.mark.long
+def test_run_without_any_quorum_trains_from_its_start_when_it_is_resumed(sets: Sets, tmp_path: Path) -> None:
+    """Sites may refuse all rounds until their administrators have approved the run; A and C have trained by then."""
+    content = tree(sets, federation={"quorum": 3}, training__optimizer__state="kept")
+    run_toy(content, tmp_path / "whole")
+    with failed(RunFailed, "quorum", "--resume"):
+        run_toy(content, tmp_path / "run", wire=partial(Wire, up=lambda order, message: None))
+    run_toy(content, tmp_path / "run", resume=True)
+    assert weights(tmp_path / "run") == weights(tmp_path / "whole")
+    rows = read_lines(tmp_path / "run" / "rounds.jsonl")
+    assert [(row["round"], row["replied"]) for row in rows] == [(number + 1, [*"ABC"]) for number in range(ROUNDS)]
 
 
 def test_failure_at_all_sites_ends_the_run_with_the_reason(sets: Sets, tmp_path: Path) -> None:

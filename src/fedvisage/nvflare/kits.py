@@ -204,7 +204,8 @@ def open_kit(path: Path, kind: Kind) -> Kit:
                 certificate = certificates_in(credentials_in(path, at_server=False).certificate)[0]
                 actual_kind = "viewer" if role_of(certificate) == VIEWER else "operator"
             if actual_kind != kind and (actual_kind, kind) != ("operator", "viewer"):
-                needed = f"but this command needs the kit of {WITH_ARTICLE[kind]}"
+                users = "an operator or a viewer" if kind == "viewer" else WITH_ARTICLE[kind]
+                needed = f"but this command needs the kit of {users}"
                 raise UserError(str(path), f"is the kit of {WITH_ARTICLE[actual_kind]}, {needed}")
             if not (path / "local").is_dir():
                 raise UserError(str(path / "local"), f"is missing; {ANEW}")

@@ -38,13 +38,14 @@ from nvflare.fuel.hci.proto import MetaStatusValue
 
 from fedvisage import recipe as recipes
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.base.files import read_json, write_json
+from fedvisage.base.files import json_key, parse_json, read_json, write_json
 from fedvisage.base.progress import Reporter, Say
+from fedvisage.nvflare.cells.rules import restrict_transfers
 from fedvisage.nvflare.certificates import check, warning
 from fedvisage.nvflare.greeting import Admitted, Unreachable, wait_for_admission
 from fedvisage.nvflare.job import Job, without_local_parts, write_job
 from fedvisage.nvflare.kits import Kit
-from fedvisage.nvflare.outcome import dead_sites, fetch_result, has_finished, read_trained
+from fedvisage.nvflare.outcome import FILES, dead_sites, fetch_result, has_finished, read_trained
 from fedvisage.nvflare.owner.statement import SECOND, read_second_signature, sign_run
 from fedvisage.nvflare.server_program import PROGRESS
 from fedvisage.recipe import Recipe
@@ -254,7 +255,7 @@ def report(session: Session, course: RunProgress, number: str) -> None:
         if course.answering != number:
             names = ", ".join(sorted(course.expected))
             absent = _absent_sites(session, course)
-            silence = f"; no contact with {absent} for {RECENT:.0f} s" if absent else ""
+            silence = f"; not connected, or silent for {RECENT:.0f} s: {absent}" if absent else ""
             course.tell(f"running at the server; waiting for {names} to start{silence}")
         elif course.round == total:
             course.tell("the last round is over; waiting for the server to send the result")
@@ -278,7 +279,8 @@ def report(session: Session, course: RunProgress, number: str) -> None:
     if course.round < total and now - course.checked > BETWEEN_CHECKS:
         course.checked = now
         if absent := _absent_sites(session, course):
-            course.tell(f"round {course.round + 1} of {total} waits for {absent}, without contact for {RECENT:.0f} s")
+            where = f"not connected, or silent for {RECENT:.0f} s"
+            course.tell(f"round {course.round + 1} of {total} waits for {absent} ({where})")
 
 
 def ask(session: Session, number: str, after: int = 0, *, more: bool = False) -> dict[str, Any] | None:
@@ -394,6 +396,14 @@ def train_in_federation(
     with reporter.course(recipe.method.name, 0, recipe.training.rounds):
         _run_until_finished(course, kit, out, wait)
     trained = read_trained(out)
+    # Any operator can submit a job under the name of this run, with another recipe in it.
+    if trained.saved.recipe != parse_json(json_key(recipes.tree_of(job.recipe))):
+        for name in FILES:
+            (out / name).unlink()
+        raise RunFailed(
+            f"the server has a result of another recipe under the name {run}, which was deleted here; `fedvisage runs` "
+            "shows who submitted it; start again with another --out"
+        )
     for line in shortcuts.lines(trained.shortcuts):
         reporter.say(line)
     # The server knows the travelling recipe only; the run directory gets the operator's own.
@@ -418,7 +428,8 @@ def _run_until_finished(course: RunProgress, kit: Kit, out: Path, wait: float) -
                     session = stack.enter_context(connect_to_server(kit, wait, course.tell, course.enter))
                 stack.enter_context(retry_server_errors(course))
                 # A job of an earlier session is followed instead of submitted again, also to fetch its result late.
-                job = newest_job(session.list_jobs(detailed=True, name_prefix=course.job.run)) or {}
+                listed = session.list_jobs(detailed=True, name_prefix=course.job.run)
+                job = newest_job([job for job in listed if job.get("name") == course.job.run]) or {}
                 newest, is_over = str(job.get("job_id")), str(job.get("status")).startswith("FINISHED")
                 if job and newest not in course.over:
                     if is_over and newest != followed and _fetch_earlier(session, newest, out):
@@ -500,6 +511,7 @@ def connect_to_server(
     began = time.monotonic()
     logging.getLogger("nvflare").addHandler(logging.NullHandler())  # we report closed connections ourselves
     check(kit.credentials, kit.name)
+    restrict_transfers()
     while session is None:
         try:
             enter(wait_for_admission(kit, say or logger.info, until=began + wait))

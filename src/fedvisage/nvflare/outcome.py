@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import shutil
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -147,20 +148,24 @@ def read_trained(run: Path) -> TrainingResult:
     from fedvisage.tasks import saved_model
     from fedvisage.tasks.task import TrainingResult
 
-    note = _read_json(run / TRAINED)
-    personal = {
-        model: {site: SiteFigures(dict(tar), dict(tpir), tuple(counts)) for site, (tar, tpir, counts) in sites.items()}
-        for model, sites in note["personal"].items()
-    }
-    return TrainingResult(
-        saved_model.load(run),
-        int(note["rounds"]),
-        dict(note["heldout"]),
-        personal=personal,
-        kept=dict(note.get("kept", {})),
-        ended=dict(note.get("ended", {})),
-        shortcuts=dict(note.get("shortcuts", {})),
-    )
+    saved = saved_model.load(run)
+    with _file_of_server(TRAINED):
+        note = read_json(run / TRAINED)
+        personal = {
+            model: {
+                site: SiteFigures(dict(tar), dict(tpir), tuple(counts)) for site, (tar, tpir, counts) in sites.items()
+            }
+            for model, sites in note["personal"].items()
+        }
+        return TrainingResult(
+            saved,
+            int(note["rounds"]),
+            dict(note["heldout"]),
+            personal=personal,
+            kept=dict(note.get("kept", {})),
+            ended=dict(note.get("ended", {})),
+            shortcuts=dict(note.get("shortcuts", {})),
+        )
 
 
 def write_result(outcome: JobOutcome, run: Path, place: Path) -> None:
@@ -180,20 +185,25 @@ def fetch_result(downloaded: Path, out: Path) -> bool:
     outcomes = sorted(downloaded.rglob(f"{RESULT}/{OUTCOME}"))
     if not outcomes:
         return False
-    place, note = outcomes[0].parent, _read_json(outcomes[0])
-    how, where, message = note["how"], str(note["place"]), str(note["message"])
+    place = outcomes[0].parent
+    with _file_of_server(OUTCOME):
+        note = read_json(outcomes[0])
+        how, where, message = note["how"], str(note["place"]), str(note["message"])
     if how == "refused":
         raise UserError(where, message)
     if how == "failed":
         raise RunFailed(f"at the server: {message}")
     for name in FILES:
-        write_atomically(out / name, (place / name).read_bytes())
+        with _file_of_server(name):
+            content = (place / name).read_bytes()
+        write_atomically(out / name, content)
     return True
 
 
 def has_finished(downloaded: Path) -> bool:
     """Return whether a downloaded result is that of a finished run."""
-    return any(_read_json(path).get("how") == "finished" for path in downloaded.rglob(f"{RESULT}/{OUTCOME}"))
+    with _file_of_server(OUTCOME):
+        return any(read_json(path).get("how") == "finished" for path in downloaded.rglob(f"{RESULT}/{OUTCOME}"))
 
 
 _NOTES = threading.Lock()
@@ -222,12 +232,15 @@ def left_sites(place: Path) -> dict[str, str]:
 
 def dead_sites(downloaded: Path) -> list[str]:
     """Return the sites whose processes ended while a job ran."""
-    return [str(name) for path in downloaded.rglob(f"{RESULT}/{DIED}") for name in _read_json(path)["sites"]]
+    with _file_of_server(DIED):
+        return [str(name) for path in downloaded.rglob(f"{RESULT}/{DIED}") for name in read_json(path)["sites"]]
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    """Read JSON; a damaged file is a failure of the run."""
+@contextmanager
+def _file_of_server(name: str) -> Iterator[None]:
+    """Turn a missing or damaged file of a result, which comes from another organisation, into a failure of the run."""
     try:
-        return read_json(path)
-    except UserError as error:
-        raise RunFailed(str(error)) from error
+        yield
+    except (UserError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        fault = f"{name} of the server's result is missing or damaged"
+        raise RunFailed(f"{fault}; ask the server's owner, then start again with another --out") from error

@@ -29,6 +29,7 @@ from fedvisage.base.files import (
 )
 from fedvisage.federation.protections.dp import figures_of
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS, stream_lines, totals_of
+from fedvisage.federation.record.store import CHECKPOINTS
 from fedvisage.federation.wire.schema import limits_of
 from fedvisage.methods import find
 from fedvisage.nvflare import bounds
@@ -83,9 +84,11 @@ class ServerProgram:
             job = read_job(Path(workspace.get_app_config_dir(number)))
             directory = directory / job.run
             directory.mkdir(parents=True, exist_ok=True)
-            answer = partial(progress, directory, job.recipe)
-            context.get_engine().register_app_command(PROGRESS, answer)
             with lock_directory(directory, LOCK_PATIENCE):
+                if not any((directory / CHECKPOINTS).glob("*.safetensors")):
+                    (directory / ROUNDS).unlink(missing_ok=True)  # its rounds come again, and the operator follows them
+                answer = partial(progress, directory, job.recipe)
+                context.get_engine().register_app_command(PROGRESS, answer)
                 cell, left = context.get_engine().get_cell(), partial(left_sites, place)
                 proxies = list(call.clients)
                 for proxy in proxies:

@@ -162,9 +162,10 @@ class TrainingLoop:
         failed = list(rows[-1]["failed"].items())
         last = "; ".join(f"{name}: {reason}" for name, reason in failed[:LISTED_FAILURES])
         last += "; …" if len(failed) > LISTED_FAILURES else ""
+        self.checkpoints.clear()  # for sites that refused all rounds until their administrators approved the run
         raise RunFailed(
             f"nothing was trained: no round of {len(rows)} had a quorum of uploads. In the last one: {last}. "
-            "Correct this, and start again with another --out"
+            "Correct this, and start it again with --resume, or a changed recipe with another --out"
         )
 
     def _resume(self) -> None:
@@ -318,9 +319,13 @@ def train_over_transport(
         else:
             finished = _adopt(adopted, setup, server, reporter)
         # The sites' last calls are about the finished model: its statistics come before its thresholds.
-        if scoring.wants_exact_statistics(recipe):
-            finished = scoring.with_exact_statistics(server, setup.scorer(), finished)
-        trained = setup.task.choose_thresholds(server, finished)
+        try:
+            if scoring.wants_exact_statistics(recipe):
+                finished = scoring.with_exact_statistics(server, setup.scorer(), finished)
+            trained = setup.task.choose_thresholds(server, finished)
+        except NoQuorum as error:
+            over = f"all rounds are over, but too few sites answered about the finished model: {error}"
+            raise RunFailed(f"{over}; --resume asks them again") from error
         saved = replace(trained.saved, finished=with_constant_weights(server, trained.saved.finished))
         ended = {}  # the reason for fewer rounds than the recipe asks for, as `metrics.json` records it
         if server.ended:

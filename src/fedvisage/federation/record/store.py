@@ -102,6 +102,11 @@ class Checkpoints:
         for path in sorted(self.directory.glob("*.safetensors"))[:-KEPT_CHECKPOINTS]:
             path.unlink()
 
+    def clear(self) -> None:
+        """Delete all checkpoints, the oldest last, so that the run begins again."""
+        for path in sorted(self.directory.glob("*.safetensors"), reverse=True):
+            path.unlink()
+
     def latest(self) -> tuple[dict[str, Tensor], Progress] | None:
         """Return the newest checkpoint, or None; a damaged one is an error and is not skipped."""
         paths = sorted(self.directory.glob("*.safetensors"))

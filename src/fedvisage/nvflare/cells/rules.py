@@ -13,9 +13,10 @@ import logging
 import re
 import uuid
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from nvflare.apis.fl_constant import ReservedTopic, ServerCommandNames
+from nvflare.apis.fl_constant import AdminCommandNames, ReservedTopic, ServerCommandNames
 from nvflare.collab.runtime.dispatch import MSG_CHANNEL, MSG_TOPIC
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.cellnet.defs import CellChannel, CellChannelTopic, MessageHeaderKey, MessageType
@@ -26,6 +27,9 @@ from nvflare.fuel.f3.streaming.stream_const import (
     STREAM_ERROR_TOPIC,
     StreamHeaderKey,
 )
+from nvflare.fuel.hci.client import file_transfer
+from nvflare.fuel.hci.file_transfer_defs import PULL_FOLDER_FQN, PUSH_FOLDER_FQN
+from nvflare.fuel.hci.proto import MetaKey, ProtoKey
 from nvflare.fuel.utils.admin_name_utils import is_valid_admin_client_name
 from nvflare.private.admin_defs import Message as AdminMessage
 from nvflare.private.admin_defs import error_reply
@@ -33,7 +37,7 @@ from nvflare.private.defs import RequestHeader, TrainingTopic
 from nvflare.private.fed.client.admin import RequestProcessor
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 
-from fedvisage.base.errors import plain_line
+from fedvisage.base.errors import RunFailed, plain_line
 from fedvisage.base.progress import Say, discard
 from fedvisage.nvflare.cells.local_socket import LocalSocketDriver
 
@@ -240,3 +244,52 @@ def restrict_administration() -> None:
     """Leave NVFlare's client the listed topics."""
     processors = map(CheckedProcessor, ClientRequestProcessors.request_processors)
     ClientRequestProcessors.request_processors = [each for each in processors if each.get_topics()]
+
+
+# Files at an operator. NVFlare's console takes from the server's replies the paths of a result's files, the place to
+# which it moved them, and the commands with which it sends a folder or fetches one. Without these checks the server
+# could write, move or read every file of the operator.
+
+
+TRANSFERS = {AdminCommandNames.SUBMIT_JOB: PUSH_FOLDER_FQN, AdminCommandNames.DOWNLOAD_JOB: PULL_FOLDER_FQN}
+"""The commands that transfer files, and NVFlare's functions for them."""
+
+
+class CheckedTransfers(file_transfer.FileTransferModule):  # type: ignore[misc]
+    """NVFlare's transfers of files, for the listed commands, and with all files of a result in its own folder."""
+
+    def generate_module_spec(self, server_cmd_spec: Any) -> Any:
+        """Return NVFlare's function for a listed command of the server, and None for others."""
+        is_listed = TRANSFERS.get(server_cmd_spec.name) == server_cmd_spec.client_cmd
+        return super().generate_module_spec(server_cmd_spec) if is_listed else None
+
+    def pull_folder(self, args: list[str], ctx: Any) -> Any:
+        """Fetch the result of a job with a valid id; a reply without files may name another place."""
+        if len(args) != 2 or not is_job_id(args[1]):
+            raise _dishonest(f"the id {args[-1]!r} of a job")
+        result = super().pull_folder(args, ctx)
+        meta = result.get(ProtoKey.META)
+        place = meta.get(MetaKey.LOCATION) if isinstance(meta, dict) else None
+        if place is not None and Path(str(place)).resolve().parent != Path(self.download_dir).resolve():
+            raise _dishonest(f"the place {place!r} of a result")
+        return result
+
+    def pull_binary_file(self, args: list[str], ctx: Any) -> Any:
+        """Fetch a file of a result into its folder."""
+        _, _, transfer, _, job, name = args[:6]
+        folder = Path(self._tx_path(transfer, job)).resolve()
+        is_inside = folder in (folder / name).resolve().parents
+        if not is_inside or folder.parent != Path(self.download_dir).resolve():
+            raise _dishonest(f"the file {name!r} in a result, with the transfer {transfer!r}")
+        return super().pull_binary_file(args, ctx)
+
+
+def _dishonest(named: str) -> RunFailed:
+    """Return the error for a reply with a place of the operator's machine."""
+    line = plain_line(f"the server names {named}, outside the folder of the result", LONGEST)
+    return RunFailed(f"{line}; nothing was written there; do not use this server before its owner has an explanation")
+
+
+def restrict_transfers() -> None:
+    """Have NVFlare's console check transfers; call this before a session begins."""
+    file_transfer.FileTransferModule = CheckedTransfers
