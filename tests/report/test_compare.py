@@ -426,7 +426,7 @@ def test_targets_in_turn_stay_one_group(tmp_path: Path) -> None:
     assert [row.runs for row in compare(runs)] == [3]
 
 
-def test_note_says_that_runs_share_no_seed(tmp_path: Path) -> None:
+def test_runs_without_a_common_seed_have_a_note(tmp_path: Path) -> None:
     runs = [small_run(tmp_path / name, name, "M", seed, 0.1) for seed, name in enumerate(METHODS)]
     rows = compare(runs)
     assert rows[1].differences == {}
@@ -435,7 +435,7 @@ def test_note_says_that_runs_share_no_seed(tmp_path: Path) -> None:
     assert result.stderr == f"note: {notes(rows)[0]}\n"
 
 
-def test_note_says_that_seeds_have_different_targets(grid: list[Path]) -> None:
+def test_seeds_with_different_targets_have_a_note(grid: list[Path]) -> None:
     assert notes(compare(grid)) == []
     (note,) = notes(compare(grid[:-1]))
     assert note.startswith("fused: its seeds have different targets")
