@@ -13,8 +13,10 @@ import yaml
 from tests.commands import output_of, refusal_of
 from tests.refusals import refused
 from tests.report.run_files import write_metrics
+from typer.testing import CliRunner
 
 import fedvisage as fv
+from fedvisage.cli import app
 from fedvisage.metrics.recorded import read_metrics
 from fedvisage.report.compare import Comparison, as_values, compare, difference, lower_is_better
 from fedvisage.report.compare_tables import as_text, legend, narrow, notes
@@ -28,7 +30,7 @@ def small_run(
     seed: int,
     hter: float,
     digest: str | None = None,
-    data: Mapping[str, str] | None = None,
+    data: Mapping[str, object] | None = None,
     **training: object,
 ) -> Path:
     """Write the three files that a comparison reads; sets with the same digest are the same data."""
@@ -279,7 +281,7 @@ def test_data_is_identified_by_its_digest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [{"target": "M only: attacks=print"}, {"target_split": "test"}])
-def test_parts_of_one_set_are_different_data(tmp_path: Path, data: Mapping[str, str]) -> None:
+def test_parts_of_one_set_are_different_data(tmp_path: Path, data: Mapping[str, object]) -> None:
     whole = small_run(tmp_path / "fedpad", "fedpad", "M", 0, 0.1)
     part = small_run(tmp_path / "fused", "fused", "M", 0, 0.1, data=data)
     assert compare([whole, part])[1].differences == {}
@@ -378,6 +380,73 @@ def test_runs_of_one_pair_are_averaged_before_they_are_paired(tmp_path: Path) ->
         for name, hter in (("fedpad", 0.1), ("fused", 0.2), ("fused", 0.4))
     ]
     assert compare(runs)[1].differences["hter"].mean == pytest.approx(0.3 - 0.1)
+
+
+def runs_at_sites(folder: Path, *names: str, entries: Mapping[str, str] | None = None, seed: int = 0) -> Path:
+    """Write a run of fedpad at these sites, whose HTER is a tenth of their number."""
+    run = small_run(folder, "fedpad", "M", seed, len(names) / 10, data={"sites": dict(entries or {})})
+    digests = {"data.target": "m", **{f"data.sites.{name}": f"digest-of-{name}" for name in names}}
+    (run / "data.json").write_text(json.dumps(digests))
+    write_metrics(run, {**read_metrics(run / "metrics.json"), "sites": list(names)})
+    return run
+
+
+@pytest.mark.parametrize(
+    ("trained", "labels"),
+    [
+        ((("A", "B"), ("A",)), ["fedpad · sites 2", "fedpad · sites 1"]),
+        ((("A", "B"), ("A", "C")), ["fedpad · sites A, B", "fedpad · sites A, C"]),
+    ],
+)
+def test_runs_of_one_seed_and_target_at_different_sites_are_not_averaged(
+    tmp_path: Path, trained: tuple[tuple[str, ...], ...], labels: list[str]
+) -> None:
+    rows = compare([runs_at_sites(tmp_path / "".join(names), *names) for names in trained])
+    assert [row.label for row in rows] == labels
+    assert [row.figures["hter"].mean for row in rows] == [len(names) / 10 for names in trained]
+    (note,) = notes(rows)
+    assert note == f"{labels[1]} and {labels[0]} have different training data at M, so these runs are not paired"
+
+
+def test_runs_on_different_parts_of_a_sites_set_are_not_averaged(tmp_path: Path) -> None:
+    whole = runs_at_sites(tmp_path / "whole", "A", entries={"A": "sets/a"})
+    part = runs_at_sites(tmp_path / "part", "A", entries={"A": "sets/a only: attacks=print"})
+    rows = compare([whole, part])
+    assert [row.runs for row in rows] == [1, 1]
+    assert rows[1].differences == {}
+    assert [row.label for row in rows] == ["fedpad · sites A: sets/a", "fedpad"]
+    assert legend(rows) == ["fedpad: data.sites=A: sets/a only: attacks=print"]
+
+
+def test_targets_in_turn_stay_one_group(tmp_path: Path) -> None:
+    runs = [runs_at_sites(tmp_path / name, *({"A", "B", "M"} - {name})) for name in ("A", "B", "M")]
+    for run, target in zip(runs, "ABM", strict=True):
+        digests = json.loads((run / "data.json").read_text())
+        (run / "data.json").write_text(json.dumps({**digests, "data.target": f"digest-of-{target}"}))
+    assert [row.runs for row in compare(runs)] == [3]
+
+
+def test_runs_without_a_common_seed_have_a_note(tmp_path: Path) -> None:
+    runs = [small_run(tmp_path / name, name, "M", seed, 0.1) for seed, name in enumerate(METHODS)]
+    rows = compare(runs)
+    assert rows[1].differences == {}
+    assert notes(rows) == ["fused and fedpad have no seed in common at M, so these runs are not paired"]
+    result = CliRunner().invoke(app, ["compare", *map(str, runs), "--latex"])
+    assert result.stderr == f"note: {notes(rows)[0]}\n"
+
+
+def test_seeds_with_different_targets_have_a_note(grid: list[Path]) -> None:
+    assert notes(compare(grid)) == []
+    (note,) = notes(compare(grid[:-1]))
+    assert note.startswith("fused: its seeds have different targets")
+    assert note in output_of("compare", *grid[:-1])
+
+
+def test_number_of_workers_does_not_separate_groups(tmp_path: Path) -> None:
+    runs = [small_run(tmp_path / str(seed), "fedpad", "M", seed, 0.1) for seed in range(2)]
+    recipe = yaml.safe_load((runs[0] / "recipe.yaml").read_text())
+    (runs[0] / "recipe.yaml").write_text(yaml.safe_dump({**recipe, "runtime": {"seed": 0, "workers": 2}}))
+    assert [row.runs for row in compare(runs)] == [2]
 
 
 def test_long_differences_are_in_a_legend(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from fedvisage.report.tables import as_csv, as_latex
 from fedvisage.studies.conduct import run_study
 from fedvisage.studies.page import curves_over_rows, differences, rows_compared
 from fedvisage.studies.study import Study, load_study
-from fedvisage.studies.table import as_table, notes_of, rows_of
+from fedvisage.studies.table import as_table, markdown, notes_of, rows_of, summarise
 
 pytestmark = pytest.mark.long
 
@@ -58,6 +58,20 @@ def test_latex_declares_its_columns_and_escapes_text() -> None:
 def test_latex_notes_follow_the_table() -> None:
     assert notes_of(TEXT) == ["Paper: A paper, measured on other (real) data.", "A note."]
     assert as_table(TEXT).rows[0][0] == "Fed_A & B, ε 8"
+
+
+def test_names_with_a_pipe_stay_in_their_cell(sets: Sets, tmp_path: Path) -> None:
+    """A title of several lines does not move the table, either."""
+    recipe = {key: value for key, value in tree(sets).items() if key != "data"}
+    study: dict[str, Any] = {"title": "A\ntitle", "recipe": recipe}
+    study["sets"] = {name: str(path) for name, path in sets.items()}
+    study |= {"targets": ["U"], "seeds": [0], "figures": ["hter"], "rows": {"p(x|y) < 1": {}}}
+    loaded = load_study(write_study(study, tmp_path))
+    result = {"row": "p(x|y) < 1", "target": "U", "seed": 0, "sites": ["A", "B"], "members": {}, "hter": 0.25}
+    text = markdown(loaded, summarise(loaded, [result]))
+    assert text.splitlines()[:3] == ["# A title", "", "Percent, one seed."]
+    assert as_table(text).rows == (("p(x|y) < 1", "A&B", "U", "25.00"),)
+    assert r"p(x\textbar{}y) \textless{} 1 & A\&B & U & 25.00 \\" in as_latex(as_table(text))
 
 
 @pytest.fixture(scope="module")

@@ -258,6 +258,21 @@ def test_interrupted_study_runs_only_missing_cells(toy_study: tuple[Path, dict[s
     assert lost.exists()
 
 
+def test_changed_row_is_refused_by_its_key_before_a_missing_cell_runs(
+    toy_study: tuple[Path, dict[str, Any]], grid: dict[str, Any], tmp_path: Path
+) -> None:
+    root, _ = toy_study
+    single = {"set": ["method.name=single", "training.batch=3"]}
+    path = write_study({**grid, "rows": {"New": {}, **grid["rows"], "Single": single}}, tmp_path)
+    cells = root / "out" / "cells"
+    before = sorted(map(str, cells.rglob("*")))
+    batch = grid["recipe"]["training"]["batch"]
+    change = f"training.batch.default was {batch}, is 3"
+    with refused("single-U-seed0", change, "8 cells", "another name"):  # Fused evaluates the model of Single
+        run_study(path, tmp_path / "out", root / "cache", discard, runs=cells)
+    assert sorted(map(str, cells.rglob("*"))) == before
+
+
 def test_parallel_cells_give_the_same_table_without_processes_per_site(
     toy_study: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:

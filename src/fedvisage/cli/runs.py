@@ -26,6 +26,7 @@ from fedvisage.cli.options import (
     Verb,
     console,
     interruptible,
+    note,
     out_option,
     print_json,
     recipe_files,
@@ -268,6 +269,7 @@ def compare_runs(
         say(as_text(rows))
     elif csv or latex:
         typer.echo(in_form(rows, as_csv if csv else as_latex), nl=False)
+        note(*legend(rows), *notes(rows))
     else:
         for table in narrow(rows, console().width):
             show(table)

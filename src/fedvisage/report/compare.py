@@ -1,7 +1,8 @@
 """Compare runs: mean ± standard deviation over seeds, and paired differences over targets.
 
-Runs belong to one group when their recipes differ only in seed, title and data (``NOT_SETTINGS``). Two runs are the
-same run when their content is the same, whatever the names of their directories. Targets differ far more than methods,
+Runs belong to one group when their recipes differ only in seed, title and data (``NOT_SETTINGS``). Runs with the same
+seed and target but different training data belong to different groups. Two runs are the same run when their content is
+the same, whatever the names of their directories. Targets differ far more than methods,
 so a difference is taken between runs with the same sites, target and seed. Seeds of one target share its images: their
 differences are averaged, and the interval is Student's t over targets. The verdict follows from the interval alone.
 With one target there is no verdict, and the interval is over its seeds.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from string import ascii_uppercase
@@ -82,7 +83,7 @@ Settings = tuple[tuple[str, str], ...]
 NOT_SETTINGS = (
     *("title", "data", "report", "tracking", "evaluation.features", "evaluation.resamples"),
     "evaluation.snapshots",
-    *("runtime.seed", "runtime.threads", "runtime.device", "runtime.checkpoint_every"),
+    *("runtime.seed", "runtime.threads", "runtime.device", "runtime.checkpoint_every", "runtime.workers"),
 )
 """Recipe keys that do not separate groups: names, data, seeds, and settings that affect no figure."""
 PERSONAL = "personal"
@@ -119,7 +120,10 @@ class ComparedRun:
     method: str
     settings: Settings
     sites: tuple[str, ...]
-    """Digests of the sites' sets; names of sites whose sets were on other machines and have no digest here."""
+    """The sites' training data: the digests of their sets and the selections from them. A site whose set was on another
+    machine has its name in place of the digest."""
+    training: tuple[str, ...]
+    """The training data for readers, from the shortest description to a unique one."""
     seed: int
     target: EvaluationData
     people: EvaluationData
@@ -178,14 +182,14 @@ def _read_figures(path: Path) -> ComparedRun:
     sha256 = _section(read_mapping(path / "environment.json"), "method").get("sha256")
     if sha256 is not None:
         settings += (("method.source", str(sha256)[:SHOWN_DIGITS]),)
-    sites = tuple(sorted(str(digests.get(f"{SITE}{name}") or name) for name in metrics.get("sites", ())))
     seed, target, people = int(metrics.get("seed") or 0), _target(metrics, recipe, digests), _people(metrics, digests)
+    sites, training = _training_data(metrics, recipe, digests)
     content_key = json_key([settings, sites, seed, target.digest, people.digest, sorted(figures.items())])
     # Content and scores identify a run, whatever its directory is called.
     digest, scores = hashlib.sha256(content_key.encode()), path / "scores.csv"
     for piece in pieces_of(scores, LARGEST) if scores.exists() else ():
         digest.update(piece)
-    return ComparedRun(path, method, settings, sites, seed, target, people, figures, digest.hexdigest())
+    return ComparedRun(path, method, settings, sites, training, seed, target, people, figures, digest.hexdigest())
 
 
 def names_of(data_sets: Iterable[EvaluationData]) -> dict[EvaluationData, str]:
@@ -220,6 +224,18 @@ def _people(metrics: Metrics, digests: Row) -> EvaluationData:
         return EvaluationData("the sites", "")
     people = " ".join([*sorted(map(str, site_digests)), str(digests.get(PUBLIC, ""))])
     return EvaluationData("the sites", people, people)
+
+
+def _training_data(metrics: Metrics, recipe: Row, digests: Row) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Identify the training data of the sites, and describe it for readers."""
+    data, names = _section(recipe, "data"), sorted(str(name) for name in metrics.get("sites", ()))
+    entries = {name: str(_section(data, "sites").get(name) or name) for name in names}
+    sites = tuple(
+        sorted(f"{digests.get(f'{SITE}{name}') or name} {split_entry(entry)[1]}" for name, entry in entries.items())
+    )
+    entries |= {PUBLIC: str(data["public"])} if data.get("public") else {}
+    in_full = ", ".join(f"{name}: {entry}" for name, entry in entries.items())
+    return sites, (str(len(names)), ", ".join(names), in_full, " ".join([*sites, str(digests.get(PUBLIC, ""))]))
 
 
 def _section(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -348,7 +364,7 @@ def compare(runs: Sequence[Path]) -> list[Comparison]:
     available = {name for member in members for name in member.figures}
     names = [name for _, columns in tables_by_model(available) for name in columns]
     groups: dict[Settings, list[ComparedRun]] = {}
-    for member in members:
+    for member in _with_training_data(members):
         groups.setdefault(member.settings, []).append(member)
     labels, first = labels_of(list(groups)), next(iter(groups.values()), [])
     called = names_of(member.target for member in members)
@@ -364,10 +380,40 @@ def compare(runs: Sequence[Path]) -> list[Comparison]:
             if group is first
             else {name: gap for name in names if (gap := paired_difference(first, group, name))},
             stands_for=labels[settings].stands_for,
-            notes=tuple(twice) if group is first else _unpaired_note(first, group, called, labels),
+            notes=(
+                *(twice if group is first else _unpaired_note(first, group, called, labels)),
+                *_unbalanced_note(group, labels),
+            ),
         )
         for settings, group in groups.items()
     ]
+
+
+def _with_training_data(members: Sequence[ComparedRun]) -> list[ComparedRun]:
+    """Add the training data to the settings of runs that differ in nothing else, for the same seed and target.
+
+    Their mean would hide the difference. Runs on targets in turn, each trained at the other sites, stay one group.
+    """
+    described: dict[str, tuple[str, ...]] = {}
+    trained: dict[Settings, dict[tuple[int, EvaluationData], set[str]]] = {}
+    for member in members:
+        described.setdefault(member.training[-1], member.training)
+        trained.setdefault(member.settings, {}).setdefault((member.seed, member.target), set()).add(member.training[-1])
+    separated = []
+    for member in members:
+        alternatives = trained[member.settings].values()
+        if any(len(data) > 1 for data in alternatives):
+            # The shortest description that tells all alternatives apart.
+            level = next(
+                level
+                for level in range(len(member.training))
+                if all(len({described[one][level] for one in data}) == len(data) for data in alternatives)
+            )
+            text = described[member.training[-1]][level]
+            separated.append(replace(member, settings=(*member.settings, ("data.sites", text))))
+        else:
+            separated.append(member)
+    return separated
 
 
 def _unpaired_note(
@@ -394,7 +440,30 @@ def _unpaired_note(
         "paired"
         for name in sorted(called[data] for data in foreign)
     ]
+    # Runs on the same pictures need a common seed, too, and the same training data.
+    for data in sorted({member.target for member in group} & first_data, key=called.__getitem__):
+        ours, theirs = (
+            {(member.seed, member.sites) for member in members if member.target == data} for members in (group, first)
+        )
+        if data.digest and not ours & theirs:
+            common = {seed for seed, _ in ours} & {seed for seed, _ in theirs}
+            reason = "different training data" if common else "no seed in common"
+            notes.append(
+                f"{group_label} and {first_label} have {reason} at {called[data]}, so these runs are not paired"
+            )
     return tuple(notes)
+
+
+def _unbalanced_note(group: Sequence[ComparedRun], labels: dict[Settings, Label]) -> tuple[str, ...]:
+    """Return a note if a group's standard deviation over seeds contains differences between targets."""
+    targets: dict[int, set[EvaluationData]] = {}
+    for member in group:
+        targets.setdefault(member.seed, set()).add(member.target)
+    first, *others = targets.values()
+    if all(other == first for other in others):
+        return ()
+    label = labels[group[0].settings].text
+    return (f"{label}: its seeds have different targets, so mean and standard deviation also reflect the targets",)
 
 
 def over_seeds(group: Sequence[ComparedRun], figure: str) -> Figure | None:

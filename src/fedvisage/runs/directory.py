@@ -22,6 +22,7 @@ from fedvisage.base.files import (
     RESUME,
     disk_full_is_failure,
     file_digest,
+    flatten,
     json_text,
     lock_directory,
     read_json,
@@ -121,6 +122,9 @@ START = "start.json"
 NAME = "federation.json"
 """The file with the name of a run in the federation that trains it."""
 
+SHOWN = 3
+"""Changed keys of a recipe that a message names."""
+
 EVALUATE_AGAIN = "delete it and continue with --resume, which evaluates the model again"
 
 
@@ -145,18 +149,35 @@ class RunDirectory:
             raise UserError(place, "is not empty; give another --out, or --resume to continue the run in it")
         if not (self / RECIPE).exists():
             raise UserError(place, "contains no run to resume")
-        if read_text(self / RECIPE) != recipes.text_of(recipe):
-            # Keys that are newer than the run have their default values, and settings that an earlier version left
-            # open have the values with which that run computed.
-            recorded = self._recorded_recipe(recipe)
-            if recorded is None or close_settings(recorded, self.settings) != recipe:
-                raise UserError(
-                    place, "was started with another recipe; resume with that recipe, or give another --out"
-                )
+        if difference := self.difference_to(recipe):
+            raise UserError(
+                place, f"was started with another recipe ({difference}); resume with that recipe, or give another --out"
+            )
         origin = read_json(self / ENVIRONMENT).get("method") if (self / ENVIRONMENT).exists() else None
         if origin is not None and origin != origin_of(method, recipe.method):
             raise UserError(str(self / ENVIRONMENT), f"has another source of method {method.name}; give another --out")
         return self.metrics() if (self / METRICS).exists() else None
+
+    def difference_to(self, recipe: Recipe) -> str:
+        """Return the keys in which the run's recipe differs from this one, with both values; empty for an equal one."""
+        if read_text(self / RECIPE) == recipes.text_of(recipe):
+            return ""
+        # Keys that are newer than the run have their default values, and settings that an earlier version left open
+        # have the values with which that run computed.
+        recorded = self._recorded_recipe(recipe)
+        closed = None if recorded is None else close_settings(recorded, self.settings)
+        if closed == recipe:
+            return ""
+        now = dict(flatten(recipes.tree_of(recipe)))
+        try:
+            before = dict(flatten(recipes.read_tree(self / RECIPE) if closed is None else recipes.tree_of(closed)))
+        except UserError as error:
+            return error.message
+        changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+        changed.sort(key=lambda key: key not in before or key not in now)  # options of one method alone come last
+        values = [f"{key} was {before.get(key, 'absent')}, is {now.get(key, 'absent')}" for key in changed]
+        more = [f"{len(values) - SHOWN} more"] if len(values) > SHOWN else []
+        return ", ".join([*values[:SHOWN], *more]) or "in its form"
 
     def metrics(self) -> Metrics:
         """Read the metrics of a finished run."""

@@ -24,8 +24,8 @@ from fedvisage.report.page import write_report
 from fedvisage.report.tables import as_csv, as_latex
 from fedvisage.report.tables import markdown as as_markdown
 from fedvisage.runs.cluster import Cluster, prepare_ray
-from fedvisage.runs.directory import METRICS
-from fedvisage.studies.cells import run_here
+from fedvisage.runs.directory import METRICS, RECIPE, RunDirectory
+from fedvisage.studies.cells import run_here, without_workers
 from fedvisage.studies.grid import Cell, cells_of, groups_of, tree_of, with_changes
 from fedvisage.studies.page import differences, render
 from fedvisage.studies.roots import Root, on_root
@@ -212,6 +212,14 @@ def run_study(
             except UserError as error:
                 place = f"{cell.row}, target {cell.target}: {error.place}"
                 raise UserError(place, f"{error.message}{remedy}") from error
+    changed = [(cell, difference) for cell in cells if (difference := _difference_to_run(cell))]
+    if changed:
+        cell, difference = changed[0]
+        raise UserError(
+            str(cell.out),
+            f"was started with another recipe ({difference}), as were {format_count(len(changed), 'cell')} in all;"
+            " give the changed row another name, or delete the directories of its cells",
+        )
     if cluster is None:
         finished = run_here(groups_of(cells), cache, workers, checks, say)
     else:
@@ -252,6 +260,14 @@ def run_study(
     out.mkdir(parents=True, exist_ok=True)
     _write(study, table, results, cells, out, blind)
     return table
+
+
+def _difference_to_run(cell: Cell) -> str:
+    """Return how the recipe of an earlier run in the cell's directory differs from the cell's; empty without one."""
+    directory = RunDirectory(cell.out)
+    if not (directory / RECIPE).is_file():
+        return ""
+    return directory.difference_to(directory.with_recorded_values(without_workers(cell).recipe))
 
 
 def _write(

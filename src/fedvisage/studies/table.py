@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from fedvisage.studies.study import COSTS, Study, heading, printing_errors, quot
 
 # CSV and LaTeX are made from the rows of the Markdown table, so that all forms agree.
 
+_BETWEEN_CELLS = re.compile(r"(?<!\\)\|")
+
 NAMES = 3
 """Columns before the figures: method, sites, target."""
 
@@ -19,7 +22,11 @@ NAMES = 3
 def rows_of(text: str) -> list[list[str]]:
     """Return the titles and rows of a Markdown table, without bold markup."""
     lines = [line for line in text.splitlines() if line.startswith("|") and not line.startswith("|---")]
-    return [[cell.strip().replace("**", "") for cell in line.strip("|").split("|")] for line in lines]
+    return [[_text_of(cell) for cell in _BETWEEN_CELLS.split(line[1:-1])] for line in lines]
+
+
+def _text_of(cell: str) -> str:
+    return cell.strip().replace("**", "").replace(r"\|", "|")
 
 
 def notes_of(text: str) -> list[str]:
@@ -89,7 +96,8 @@ def markdown(study: Study, table: dict[str, Any]) -> str:
     seeds = len(study.seeds)
     over = f"mean ± standard deviation over {seeds} seeds." if seeds > 1 else "one seed."
     costs = " (costs in their own units)" if COSTS.keys() & set(study.figures) else ""
-    lines = [f"# {study.title}", "", f"Percent{costs}, {over}", "", _row(columns), "|---" * len(columns) + "|"]
+    title = " ".join(study.title.split())  # of one line, as below it the caption and the table have fixed places
+    lines = [f"# {title}", "", f"Percent{costs}, {over}", "", _row(columns), "|---" * len(columns) + "|"]
     for row, figures in table["rows"].items():
         for target in study.targets:
             lines += _lines(study, row, target, figures["targets"][target])
@@ -135,7 +143,8 @@ def _quoted_figures(study: Study) -> list[str]:
 
 
 def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    escaped = (cell.replace("|", r"\|") for cell in cells)
+    return f"| {' | '.join(escaped)} |"
 
 
 def _printed_name(study: Study, row: str) -> str:
