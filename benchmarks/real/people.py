@@ -29,7 +29,7 @@ from benchmarks.real.cells import current_commit
 from benchmarks.real.recognition import prepare
 from benchmarks.real.sign_flip import LEVEL, holm
 from fedvisage.base.errors import UserError
-from fedvisage.base.files import file_digest, read_json, read_tensors, write_json, write_tensors
+from fedvisage.base.files import file_digest, read_json, read_tensors, write_atomically, write_tensors
 from fedvisage.base.streams import numpy_rng
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
@@ -284,7 +284,9 @@ def main() -> int:
                 figures = measure(int(fold), people, start, options.out)
                 RECORDS.parent.mkdir(parents=True, exist_ok=True)
                 # Other processes may have written further folds.
-                write_json(RECORDS, dict(sorted((read_records() | {fold: figures}).items())))
+                recorded = dict(sorted((read_records() | {fold: figures}).items()))
+                # Replicates are many numbers, so the file has no line per number.
+                write_atomically(RECORDS, json.dumps(recorded, separators=(",", ":")).encode())
         recorded = read_records()
     except UserError as error:
         print(error, file=sys.stderr)
