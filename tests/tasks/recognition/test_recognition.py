@@ -15,9 +15,9 @@ from tests.listed import write_set
 from tests.refusals import failed, refused
 from tests.toy import NewRun, Sets, make_people, quiet_reporter, recipe_of, run_toy, tree
 
+from fedvisage.base.errors import RunFailed
 from fedvisage.device.predict import InputPictures, list_input_pictures, picture_at
 from fedvisage.federation.record.store import SiteStore
-from fedvisage.federation.server import NoQuorum
 from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.metrics.threshold import Threshold
 from fedvisage.report.page import write_report
@@ -159,7 +159,7 @@ def test_evaluation_uses_the_sites_own_parameters(finished_run: Path, sets: Sets
         store.save({name: value * (name != "own/Pi") for name, value in store.load().items()})
         store.commit(2)
     recipe = recipe_of(tree(sets, "fedfr", training__rounds=2, evaluation__recognition={"fmr": 0.05}))
-    with failed(NoQuorum, "0 of 3", "1 needed"):
+    with failed(RunFailed, "0 of 3", "1 needed"):
         run(Request(recipe, tmp_path / "run", tmp_path, training=adoption(tmp_path / "blinded")), quiet_reporter())
 
 
