@@ -1,7 +1,6 @@
 """Files between an operator and a server, with NVFlare's console and the replies of a dishonest server."""
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -57,7 +56,7 @@ class Server:
             rows = [["job", name, "", "", "none", function] for name, function in self.commands.items()]
             data = {"type": "table", "rows": [["scope", "command"], *rows]}
         lines = [data, {"type": "success", "data": ""}]
-        return SimpleNamespace(payload=json.dumps({"time": str(time.time()), "data": lines, "meta": meta}))
+        return SimpleNamespace(payload=json.dumps({"time": "0", "data": lines, "meta": meta}))
 
     def send_file(self, **_: Any) -> tuple[None, str]:
         """Return a fetched file, as NVFlare does."""

@@ -86,7 +86,8 @@ class ServerProgram:
             directory.mkdir(parents=True, exist_ok=True)
             with lock_directory(directory, LOCK_PATIENCE):
                 if not any((directory / CHECKPOINTS).glob("*.safetensors")):
-                    (directory / ROUNDS).unlink(missing_ok=True)  # its rounds come again, and the operator follows them
+                    # The run begins again, and the operator must not see the rounds of earlier jobs.
+                    (directory / ROUNDS).unlink(missing_ok=True)
                 answer = partial(progress, directory, job.recipe)
                 context.get_engine().register_app_command(PROGRESS, answer)
                 cell, left = context.get_engine().get_cell(), partial(left_sites, place)

@@ -177,7 +177,7 @@ class RunDirectory:
         changed.sort(key=lambda key: key not in before or key not in now)  # options of one method alone come last
         values = [f"{key} was {before.get(key, 'absent')}, is {now.get(key, 'absent')}" for key in changed]
         more = [f"{len(values) - SHOWN} more"] if len(values) > SHOWN else []
-        return ", ".join([*values[:SHOWN], *more]) or "in its form"
+        return ", ".join([*values[:SHOWN], *more]) or "written differently"
 
     def metrics(self) -> Metrics:
         """Read the metrics of a finished run."""

@@ -162,10 +162,11 @@ class TrainingLoop:
         failed = list(rows[-1]["failed"].items())
         last = "; ".join(f"{name}: {reason}" for name, reason in failed[:LISTED_FAILURES])
         last += "; …" if len(failed) > LISTED_FAILURES else ""
-        self.checkpoints.clear()  # for sites that refused all rounds until their administrators approved the run
+        # Sites may have refused all rounds only because their administrators had not approved the run yet.
+        self.checkpoints.clear()
         raise RunFailed(
             f"nothing was trained: no round of {len(rows)} had a quorum of uploads. In the last one: {last}. "
-            "Correct this, and start it again with --resume, or a changed recipe with another --out"
+            "Correct this and begin again with --resume; a changed recipe needs another --out"
         )
 
     def _resume(self) -> None:

@@ -161,7 +161,7 @@ def _one_step(site: Site, clusters: Tensor | None) -> None:
     optimizer.zero_grad(set_to_none=True)
     for batch in site.batches_of(site.data):
         value = loss(site, batch, classes_of(site, batch, [face.own_centres(site)]), clusters)
-        # The last batch of an epoch may be smaller than the first one.
+        # The last batch of an epoch may be smaller; relative to the first batch, equal batches have the weight 1.
         first = first or len(batch.labels)
         share = len(batch.labels) / first
         (value * share).backward()  # type: ignore[no-untyped-call]
