@@ -23,11 +23,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 import fedvisage as fv
 from benchmarks.real.cells import current_commit
 from benchmarks.real.recognition import prepare
-from benchmarks.real.sign_flip import LEVEL, holm
+from benchmarks.real.sign_flip import LEVEL, POWER, holm
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import file_digest, read_json, read_tensors, write_atomically, write_tensors
 from fedvisage.base.streams import numpy_rng
@@ -235,7 +236,7 @@ def lines(folds: Mapping[str, Any]) -> Iterator[str]:
         corrected = adjusted[" - ".join(pair)]
         by_seed = seed_gaps(folds, pair)
         decided = corrected <= LEVEL and len({*np.sign(by_seed)}) == 1
-        word = "undecided" if not decided else "holds" if by_seed[0] > 0 else "holds the other way"
+        word = undecided(gaps(pair, 0)[1:]) if not decided else "holds" if by_seed[0] > 0 else "holds the other way"
         listed = ", ".join(f"{gap:+.2f}" for gap in by_seed)
         yield f"- {describe(pair, 0)}, by seed {listed}, p = {value:.4f}, Holm {corrected:.4f}: {word}"
     yield "\nsecondary differences, uncorrected, without verdict:"
@@ -249,6 +250,12 @@ def seed_gaps(folds: Mapping[str, Any], pair: tuple[str, str]) -> list[float]:
         np.mean([[rates[0] for rates in fold["by_seed"][row]] for fold in folds.values()], axis=0) for row in pair
     )
     return [float(gap) for gap in 100 * (first - second)]
+
+
+def undecided(replicates: NDArray[np.float64]) -> str:
+    """Return the verdict with the difference that a test at Holm's smallest level would find with 80 % power."""
+    needed = (ndtri(1 - LEVEL / len(PRIMARY) / 2) + ndtri(POWER)) * replicates.std(ddof=1)
+    return f"undecided (80 % power at 5 % / {len(PRIMARY)} needs {needed:.2f})"
 
 
 def bootstrap_p(replicates: NDArray[np.float64]) -> float:

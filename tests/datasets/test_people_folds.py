@@ -1,6 +1,7 @@
 """FedFR on five folds of people: the roles of people, the bootstrap over people, and the verdicts."""
 
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from benchmarks.real.people import (
     plan_digest,
     roles,
 )
+from tests.documented import read_generated
 
 from fedvisage.base.files import write_json
 from fedvisage.datasets.sources import without_part
@@ -109,9 +111,19 @@ def record_folds(rates: dict[str, tuple[float, float]]) -> dict[str, dict[str, A
 def test_verdict_needs_the_same_sign_with_both_seeds(seeds: tuple[float, float], word: str) -> None:
     rates = {START: (0.9, 0.9), **dict.fromkeys(ROWS, (0.9, 0.9)), "FedFR": seeds}
     text = [*lines(record_folds(rates))]
-    verdicts = [line.rsplit(": ", 1)[1] for line in text if ", Holm" in line]
+    verdicts = [line.rsplit(": ", 1)[1].partition(" (")[0] for line in text if ", Holm" in line]
     assert verdicts == [word if "FedFR" in pair else "undecided" for pair in PRIMARY]
     assert sum("TAR@0.001:" in line for line in text) == len(PRIMARY) + len(SECONDARY)
+
+
+def test_undecided_difference_states_what_the_people_could_show() -> None:
+    """Count the normal estimates that a two-sided test at the corrected level finds."""
+    spread = 0.5
+    word = people.undecided(np.array([-spread, spread]) / np.sqrt(2))
+    needed = float(word.removeprefix("undecided (80 % power at 5 % / 4 needs ").removesuffix(")"))
+    estimates = np.random.default_rng(3).normal(needed, spread, 200_000)
+    found = estimates > spread * NormalDist().inv_cdf(1 - 0.05 / 4 / 2)
+    assert found.mean() == pytest.approx(0.8, abs=0.01)
 
 
 @pytest.fixture
@@ -151,3 +163,11 @@ def test_digest_of_the_plan_binds_settings_and_people(monkeypatch: pytest.Monkey
             patch.setattr(people, name, value)
             digests.add(plan_digest())
     assert len(digests) == 4
+
+
+def test_page_has_the_table_and_verdicts_of_the_records() -> None:
+    block = read_generated("docs/results/lfw.md", "python -m benchmarks.real.people PEOPLE WEIGHTS")
+    records = people.read_records()
+    assert {*records} == {*map(str, FOLDS)}
+    assert not [fold for fold in records.values() if fold["commit"].endswith("-dirty")]
+    assert block == "\n".join(lines(records))
