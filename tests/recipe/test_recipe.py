@@ -99,6 +99,8 @@ def test_a_bad_override_is_quoted(content: dict[str, Any], override: str, keywor
         ("method.netwrk=3", "recipe.method.netwrk", "network"),
         ("rounds=3", "recipe.rounds", "training.rounds"),
         ("epochs=3", "recipe.epochs", "training.local.epochs"),
+        ("method.network.name=x", "recipe.method.network.name", "did you mean method.name?"),
+        ("method.width=3", "recipe.method.width", "did you mean method.network.width?"),
         ("method.network.widht=3", "recipe.method.network.widht", "width"),
         ("method=fedpaad", "recipe.method.name", "did you mean fedpad? A method of your own"),
         ("method={name: fedprox, model: vith}", "recipe.method.model", "vit-h"),

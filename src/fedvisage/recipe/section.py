@@ -141,7 +141,7 @@ def check_texts(value: Any, place: str) -> None:
 def user_error_from(error: ValidationError, root: str, kind: type[BaseModel] | None = None) -> UserError:
     """Return the first mistakes in a section as one ``UserError``."""
     errors = error.errors(include_url=False)[:SHOWN]
-    (place, message), *further = [(_place(item, root), _describe_error(item, kind)) for item in errors]
+    (place, message), *further = [(_place(item, root), _describe_error(item, root, kind)) for item in errors]
     return UserError(place, message + "".join(f"; {location}: {fault}" for location, fault in further))
 
 
@@ -159,12 +159,14 @@ def _place(item: Any, root: str) -> str:
     return f"{root}{'.' if keys and not root.endswith(' ') else ''}{keys}".removesuffix(": ")
 
 
-def _describe_error(item: Any, kind: type[BaseModel] | None) -> str:
+def _describe_error(item: Any, root: str, kind: type[BaseModel] | None) -> str:
     if item["type"] == "extra_forbidden":
         *above, key = item["loc"]
         hint, elsewhere = suggestion(str(key), _keys(kind, above)), keys_named(str(key), kind)[:SHOWN]
         if not hint and elsewhere:
-            hint = f"; did you mean {' or '.join(elsewhere)}?"
+            # Keys of other sections are named from the recipe or the file on.
+            section = "" if root.endswith(" ") or "." not in root else f"{root.partition('.')[2]}."
+            hint = f"; did you mean {' or '.join(f'{section}{name}' for name in elsewhere)}?"
         return f"{_WORDS['extra_forbidden']}{hint}"
     if item["type"] == "missing":
         return _WORDS["missing"]

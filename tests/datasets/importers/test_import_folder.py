@@ -170,7 +170,8 @@ def test_unusable_files_are_skipped_with_the_reason(
 
 
 def test_hidden_files_are_ignored(root: Path) -> None:
-    (root / "real/.DS_Store").write_text("x")
+    for name in (".DS_Store", "Thumbs.db", "desktop.ini", "s0/thumbs.db", "s0/Desktop.ini"):
+        (root / "real" / name).write_text("x")
     (root / ".git").mkdir()
     (root / ".git/config").write_text("x")
     assert import_folder(root)[1].skipped == ()
