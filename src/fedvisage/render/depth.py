@@ -104,5 +104,5 @@ def _average_face() -> _Surface:
     person, sheet = average_person(), make_sheet(SIZE)
     head = make_head(person, _neutral(), sheet)
     cover = face_cover(head, make_hair(person, head, sheet))
-    points = landmarks(person, _neutral(), head.height, sheet)
+    points = landmarks(person, _neutral(), head.height)
     return _Surface(head.height, halve(head.height), cover, points)

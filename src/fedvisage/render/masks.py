@@ -12,7 +12,7 @@ from torch import Tensor
 from fedvisage.base.streams import numpy_rng
 from fedvisage.render.light import Coat
 from fedvisage.render.noise import noise
-from fedvisage.render.people import Conditions, PersonBatch
+from fedvisage.render.people import PersonBatch
 from fedvisage.render.sheet import Sheet, step, window
 
 RESIN, SILICONE, PLASTER, PAPER = range(4)
@@ -112,7 +112,7 @@ def draw_masks(seeds: Sequence[int], kinds: int | Sequence[int] = RESIN) -> Mask
     return MaskMaterial(**values, seeds=tuple(seeds))
 
 
-def mask_cover(mask: MaskMaterial, people: PersonBatch, conditions: Conditions, radius: Tensor, sheet: Sheet) -> Tensor:
+def mask_cover(mask: MaskMaterial, people: PersonBatch, radius: Tensor, sheet: Sheet) -> Tensor:
     """Return the cover of the mask, B×V×U in [0, 1]: inside its rim, without the holes for eyes and mouth."""
     p, edge = people, 1.6 * sheet.cell
     rim = step(mask.reach[:, None, None] - radius, edge) * step(sheet.v + 0.92, 0.03)[:, :, None]

@@ -32,7 +32,6 @@ from fedvisage.render.noise import noise
 from fedvisage.render.people import CLUTTER, GRADIENT, OUTDOOR, PLAIN, ROOM, Conditions, PersonBatch
 from fedvisage.render.sheet import (
     UNITS_PER_FRAME,
-    Sheet,
     find_visible_points,
     halve,
     look_up,
@@ -87,7 +86,7 @@ def render(people: PersonBatch, conditions: Conditions, size: int, mask: MaskMat
     relief = pores_of(people, sheet) * (0.0009 * people["pores"])[..., None]
     height = head.height
     if mask is not None:
-        cover = mask_cover(mask, people, conditions, head.radius, sheet)
+        cover = mask_cover(mask, people, head.radius, sheet)
         relief = relief * (1.0 - cover) + wear(mask, cover, coat, skin_colour(people), sheet)
         height = height + cover * mask.thickness[:, None, None]
     frame = paint_glasses(coat, people, conditions, sheet)
@@ -112,7 +111,7 @@ def render(people: PersonBatch, conditions: Conditions, size: int, mask: MaskMat
     picture = make_backgrounds(conditions, size)
     draw_body(picture, people, conditions)
     picture = picture.mul_(1.0 - outline).add_(pixels[:, :3])
-    points = project(landmarks(people, conditions, height, sheet), conditions, size)
+    points = project(landmarks(people, conditions, height), conditions, size)
     return Scene(picture, depth_map(view.near, face), outline[:, 0], points)
 
 
@@ -133,7 +132,7 @@ def small_depth(depth: Tensor) -> NDArray[np.uint8]:
     return np.asarray((small.clamp(0, 1) * 255).round().byte())
 
 
-def landmarks(people: PersonBatch, conditions: Conditions, height: Tensor, sheet: Sheet) -> Tensor:
+def landmarks(people: PersonBatch, conditions: Conditions, height: Tensor) -> Tensor:
     """Return the five points on the surface, B×5×3 (u, v, height)."""
     p = people
     centre, half = mouth_centre(p, conditions), mouth_half_width(p, conditions)

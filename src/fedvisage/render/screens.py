@@ -28,16 +28,16 @@ OFFICE: Chromaticities = ((0.590, 0.345), (0.325, 0.560), (0.153, 0.110))
 """The panel of a plain laptop, with slightly more than half of sRGB's triangle."""
 
 
-def to_xyz(primaries: Chromaticities, white: tuple[float, float] = D65) -> NDArray[np.float64]:
-    """Return the matrix from linear RGB of these primaries to CIE XYZ, with Y = 1 for white."""
+def to_xyz(primaries: Chromaticities) -> NDArray[np.float64]:
+    """Return the matrix from linear RGB of these primaries to CIE XYZ, with Y = 1 for white, which is D65."""
     columns = np.array([[x / y, 1, (1 - x - y) / y] for x, y in primaries]).T
-    target = np.array([white[0] / white[1], 1, (1 - white[0] - white[1]) / white[1]])
+    target = np.array([D65[0] / D65[1], 1, (1 - D65[0] - D65[1]) / D65[1]])
     return np.asarray(columns * np.linalg.solve(columns, target))
 
 
-def between_primaries(shown: Chromaticities, seen: Chromaticities = SRGB) -> Tensor:
-    """Return the matrix from RGB values on a panel to RGB of a camera with other primaries; white is unchanged."""
-    return torch.from_numpy(np.linalg.solve(to_xyz(seen), to_xyz(shown))).float()
+def between_primaries(shown: Chromaticities) -> Tensor:
+    """Return the matrix from RGB values on a panel to RGB of an sRGB camera; white is unchanged."""
+    return torch.from_numpy(np.linalg.solve(to_xyz(SRGB), to_xyz(shown))).float()
 
 
 _PANELS = tuple(between_primaries(panel) for panel in (OFFICE, SRGB, P3))

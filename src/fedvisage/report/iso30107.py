@@ -70,7 +70,7 @@ def page(values: Row, presentations: Presentations, at: Point) -> str:
         pipeline=values["pipeline"],
         cards=list(_cards(values)),
         tables=[*filter(None, tables), *tables_by_group(Metrics.of(values.get("by", {})))],
-        figures=with_theme(_drawings(values, presentations, at)),
+        figures=with_theme(_drawings(presentations, at)),
         conditions=list(conditions.items()),
     )
 
@@ -170,7 +170,7 @@ def _people(values: Row) -> Iterator[Table]:
             yield table(f"{title}: attacks", [*attacks, highest], columns, note=f"RIAPAR = {NAMES[missed]} + IAPAR.")
 
 
-def _drawings(values: Row, presentations: Presentations, at: Point) -> Iterator[tuple[str, str, str]]:
+def _drawings(presentations: Presentations, at: Point) -> Iterator[tuple[str, str, str]]:
     groups = _groups(presentations)
     if groups:
         explanation = (

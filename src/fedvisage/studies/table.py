@@ -22,11 +22,10 @@ NAMES = 3
 def rows_of(text: str) -> list[list[str]]:
     """Return the titles and rows of a Markdown table, without bold markup."""
     lines = [line for line in text.splitlines() if line.startswith("|") and not line.startswith("|---")]
-    return [[_text_of(cell) for cell in _BETWEEN_CELLS.split(line[1:-1])] for line in lines]
-
-
-def _text_of(cell: str) -> str:
-    return cell.strip().replace("**", "").replace(r"\|", "|")
+    return [
+        [cell.strip().replace("**", "").replace(r"\|", "|") for cell in _BETWEEN_CELLS.split(line[1:-1])]
+        for line in lines
+    ]
 
 
 def notes_of(text: str) -> list[str]:
