@@ -15,7 +15,7 @@ from tests.refusals import refused
 
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import split_entry
-from fedvisage.datasets.catalogue import IMPORTERS, LAYOUTS, SCANNERS, describe_kinds, importer_of
+from fedvisage.datasets.catalogue import KINDS, LAYOUTS, SCANNERS, describe_kinds, load_dataset
 from fedvisage.datasets.importing import read_spec
 from fedvisage.datasets.pad.scanner import Scanner
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS
@@ -76,7 +76,7 @@ def test_the_scanner_of_the_page_is_an_entry_point(tmp_path: Path) -> None:
         output_of("data", "import", "exscan", tmp_path / "example", tmp_path / "set", *options)
         assert PreparedSet.open(tmp_path / "set").rows.species.tolist()[0] == "bonafide"
         with refused("entry point fedvisage.datasets: wrong", "Scanner"):
-            importer_of("wrong")
+            load_dataset("wrong")
         with pytest.warns(UserWarning, match="^entry point fedvisage.datasets: folder of mine: .*rename"):
             assert "exscan" in describe_kinds("")[-1]
         with pytest.warns(UserWarning, match="folder"):
@@ -85,7 +85,7 @@ def test_the_scanner_of_the_page_is_an_entry_point(tmp_path: Path) -> None:
 
 def test_the_table_has_every_kind_with_its_counts_and_columns() -> None:
     rows = {row.split("`")[1]: row for row in PUBLISHED.splitlines() if row.startswith("| `")}
-    assert {*SCANNERS, *LAYOUTS, *IMPORTERS} <= set(rows)
+    assert set(KINDS) <= set(rows)
     for kind, layout in LAYOUTS.items():
         assert ", ".join(f"{count:,}" for count in layout.counts or () if count) in rows[kind]
         assert layout.page in rows[kind]

@@ -15,12 +15,13 @@ from tests.commands import output_of
 from tests.data.small_sets import make_set
 from tests.datasets.importers.files import make_folder, picture, save
 from tests.datasets.imports import copy_to, import_quietly
-from tests.documented import example
+from tests.documented import files
+from tests.packages import install
 from tests.refusals import check_output, refused
 from tests.toy import discard
 
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.catalogue import IMPORTERS, SCANNERS, all_kinds, describe_kinds, write_small_copy
+from fedvisage.datasets.catalogue import SCANNERS, all_kinds, describe_kinds, write_small_copy
 from fedvisage.datasets.dataset import Clip
 from fedvisage.datasets.importing import synthesise_set
 from fedvisage.datasets.options import ImportOptions, SynthesisOptions
@@ -76,8 +77,7 @@ def test_help_of_synth_warns_against_training_for_real_attacks() -> None:
     assert "AUC of 0.37" in text
 
 
-def test_documented_importer_works_and_checks_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(IMPORTERS, "table", example("table").import_table)
+def test_documented_importer_works_and_checks_paths(tmp_path: Path) -> None:
     save(tmp_path / "source/1.png", picture(1))
     save(tmp_path / "outside.png", picture(2))
     (tmp_path / "source/2.png").write_text("not a picture")
@@ -90,11 +90,12 @@ def test_documented_importer_works_and_checks_paths(tmp_path: Path, monkeypatch:
         )
         return "\n".join(output)
 
-    with refused("source/table.csv", "../outside.png"):
-        import_table("1.png", "../outside.png")
-    with refused("source", "2 of 3"):
-        import_table("1.png", "2.png", "3.png")
-    assert "1 image of 1 subject from 2 files: bonafide 1, train 1" in import_table("1.png", "2.png")
+    with install(tmp_path / "package", {"datasets": {"table": "table:import_table"}}, {"table.py": files()["table"]}):
+        with refused("source/table.csv", "../outside.png"):
+            import_table("1.png", "../outside.png")
+        with refused("source", "2 of 3"):
+            import_table("1.png", "2.png", "3.png")
+        assert "1 image of 1 subject from 2 files: bonafide 1, train 1" in import_table("1.png", "2.png")
     assert len(PreparedSet.open(tmp_path / "set")) == 1
 
 

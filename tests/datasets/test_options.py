@@ -6,18 +6,23 @@ from typing import Any
 
 import pytest
 from tests.commands import output_of
+from tests.packages import install
 from tests.refusals import refused
 
 from fedvisage.base.arguments import field_docstrings
-from fedvisage.datasets.catalogue import IMPORTERS
 from fedvisage.datasets.importing import import_dataset, read_spec
 from fedvisage.datasets.options import ImportOptions, PeopleOptions, SynthesisOptions
 from fedvisage.datasets.protocols.catalogue import PEOPLE, PROTOCOLS
-from fedvisage.datasets.report import ImportReport
 from fedvisage.render.identities import Identities
 from fedvisage.render.sets import Synthesis
 
-REPORT = ImportReport(1, 1, 1, 1, {"bonafide": 1}, {"train": 1}, 0, 0, 0, ())
+IMPORTER = """
+from fedvisage.datasets.report import ImportReport
+
+def import_folder(source, destination, options, *, name, progress):
+    assert (options.size, options.frames, name) == (32, "3", "S")
+    return ImportReport(1, 1, 1, 1, {"bonafide": 1}, {"train": 1}, 0, 0, 0, ())
+"""
 
 
 @pytest.mark.parametrize(
@@ -64,12 +69,11 @@ def test_the_imports_of_every_protocol_have_known_options(protocol: Any) -> None
         read_spec(f"{spec.kind} {spec.options}", name)
 
 
-def test_importer_of_another_package_receives_the_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def importer(_: Path, __: Path, options: ImportOptions, *, name: str, progress: object) -> ImportReport:
-        assert (options.size, options.frames, name) == (32, "3", "S")
-        return REPORT
-
-    monkeypatch.setitem(IMPORTERS, "other", importer)
-    options = ImportOptions(size=32, frames="3")
-    lines = import_dataset("other", tmp_path / "in", tmp_path / "out", lambda _: None, name="S", options=options)
-    assert lines[0].startswith("1 image of 1 subject")
+def test_importer_of_another_package_receives_the_options(tmp_path: Path) -> None:
+    directories = tmp_path / "in", tmp_path / "out"
+    with install(tmp_path / "package", {"datasets": {"other": "own:import_folder"}}, {"own.py": IMPORTER}):
+        options = ImportOptions(size=32, frames="3")
+        lines = import_dataset("other", *directories, lambda _: None, name="S", options=options)
+        assert lines[0].startswith("1 image of 1 subject")
+        with refused("--frames", "'6,'"):
+            import_dataset("other", *directories, lambda _: None, name="S", options=ImportOptions(frames="6,"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -10,8 +9,6 @@ from fedvisage.base import extensions
 from fedvisage.base.errors import UserError, choice_hint
 from fedvisage.base.parallel import Progress
 from fedvisage.base.progress import format_count
-from fedvisage.datasets.import_people import import_people
-from fedvisage.datasets.import_presentations import import_items
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad import (
     casia_fasd,
@@ -96,18 +93,18 @@ class Importer(Protocol):
     ) -> ImportReport: ...
 
 
-IMPORTERS: dict[str, Importer] = {folders.IDENTITIES.kind: partial(import_people, folders.IDENTITIES)}
-"""Importers of files in no published layout, by name."""
+KINDS: dict[str, Scanner | Layout] = {**SCANNERS, **LAYOUTS, folders.IDENTITIES.kind: folders.IDENTITIES}
+"""All datasets and layouts of this package, by name."""
 
 
 def all_kinds() -> list[str]:
     """Return the name of every layout that can be imported."""
-    return [*SCANNERS, *LAYOUTS, *IMPORTERS, *extensions.names("datasets", {*SCANNERS, *LAYOUTS, *IMPORTERS})]
+    return [*KINDS, *extensions.names("datasets", KINDS)]
 
 
 def describe_kinds(kind: str) -> list[str]:
     """Describe the expected files of each dataset, or of one."""
-    if kind in extensions.names("datasets", {*SCANNERS, *LAYOUTS, *IMPORTERS}):
+    if kind in extensions.names("datasets", KINDS):
         return [f"{kind}: an importer of its own; see its documentation"]
     lines = []
     everything: list[Scanner | Layout] = [*SCANNERS.values(), *LAYOUTS.values()]
@@ -121,26 +118,19 @@ def describe_kinds(kind: str) -> list[str]:
 
 def dataset_of(kind: str) -> Scanner | Layout:
     """Return the dataset with this name."""
-    dataset = SCANNERS.get(kind) or LAYOUTS.get(kind)
-    if dataset is None and kind == folders.IDENTITIES.kind:
-        dataset = folders.IDENTITIES
+    if kind not in KINDS:
+        raise _unknown_kind(kind)
+    return KINDS[kind]
+
+
+def load_dataset(kind: str) -> Scanner | Layout | Importer:
+    """Return the dataset with this name; another package may add one, or its importer."""
+    dataset: Scanner | Layout | Importer | None = KINDS.get(kind) or extensions.load("datasets", kind)
     if dataset is None:
         raise _unknown_kind(kind)
+    if not isinstance(dataset, Scanner | Layout) and not callable(dataset):
+        raise UserError(f"entry point fedvisage.datasets: {kind}", "must be a Scanner, a Layout or a function")
     return dataset
-
-
-def importer_of(kind: str) -> Importer:
-    """Return the importer of a dataset."""
-    own = SCANNERS.get(kind) or LAYOUTS.get(kind) or IMPORTERS.get(kind)
-    importer: Scanner | Layout | Importer | None = own or extensions.load("datasets", kind)
-    if isinstance(importer, Scanner):
-        return partial(import_items, importer)
-    if isinstance(importer, Layout):
-        return partial(import_people, importer)
-    if not callable(importer):
-        wrong = UserError(f"entry point fedvisage.datasets: {kind}", "must be a Scanner, a Layout or a function")
-        raise _unknown_kind(kind) if importer is None else wrong
-    return importer
 
 
 def _unknown_kind(kind: str) -> UserError:

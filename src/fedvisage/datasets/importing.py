@@ -11,12 +11,14 @@ from typing import Any
 from fedvisage.base.errors import UserError
 from fedvisage.base.progress import Say, in_steps
 from fedvisage.data.prepared import SET, Manifest, PreparedSet
-from fedvisage.datasets.catalogue import IMPORTERS, LAYOUTS, SCANNERS, dataset_of, importer_of
+from fedvisage.datasets.catalogue import LAYOUTS, SCANNERS, Importer, dataset_of, load_dataset
 from fedvisage.datasets.finding import find_datasets
 from fedvisage.datasets.frames import ReadSettings
-from fedvisage.datasets.import_people import settings_of_people
-from fedvisage.datasets.import_presentations import read_settings_of, settings_of
+from fedvisage.datasets.import_people import import_people, settings_of_people
+from fedvisage.datasets.import_presentations import import_items, read_settings_of, settings_of
 from fedvisage.datasets.options import ImportOptions, PeopleOptions, SynthesisOptions
+from fedvisage.datasets.pad.scanner import Scanner
+from fedvisage.datasets.people.folders import IDENTITIES
 from fedvisage.datasets.people.layout import Layout
 from fedvisage.datasets.show import shortcuts_of, show_set
 
@@ -74,8 +76,16 @@ def import_dataset(
             raise UserError(option, f"requires a known dataset of people, such as rec, not {kind}; leave it out")
     if kind == ALL_DATASETS:
         return _import_all(source, destination, say, options)
-    importer = importer_of(kind)
-    if (kind in IMPORTERS or not isinstance(importer, partial)) and not options.frames.isdecimal():
+    dataset = load_dataset(kind)
+    importer: Importer
+    if isinstance(dataset, Scanner):
+        importer = partial(import_items, dataset)
+    elif isinstance(dataset, Layout):
+        importer = partial(import_people, dataset)
+    else:
+        importer = dataset
+    # Published datasets of people ignore this option, like others that do not apply to them.
+    if (dataset is IDENTITIES or importer is dataset) and not options.frames.isdecimal():
         raise UserError("--frames", f"must be a number for this kind, got {options.frames!r}")
     with in_steps(f"importing {source.name}", say) as progress:
         report = importer(source, destination, options, name=name or source.resolve().name, progress=progress)
