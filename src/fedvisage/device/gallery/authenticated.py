@@ -84,14 +84,16 @@ class AuthenticatedFile:
         ``counters`` is the folder of the counter that detects older copies of the file; without it they are not
         detected. ``patience`` is the number of seconds to wait while another process holds the file.
         """
-        self.path = path
+        self.path, self._patience = path, patience
         self._lock, self._changing = threading.RLock(), False
         self._contents: GalleryContents | None = None
         self._database = file.open_file(path, patience)
         try:
             with file.errors_in_one_line(path):
-                self._salt, self._secret, self._owned, self._tagging, counting = open_secret(self._database, path, key)
-            self._counter = None if counters is None else Counter(counters, path, counting, patience)
+                self._salt, self._secret, self._owned, self._tagging, self._counting = open_secret(
+                    self._database, path, key
+                )
+            self._counter = None if counters is None else self._counter_in(counters)
             self._catch_up()
         except BaseException:  # close the file on any failure
             self._database.close()
@@ -156,6 +158,9 @@ class AuthenticatedFile:
                         self._counter.count(state)
             finally:
                 self._changing = False
+
+    def _counter_in(self, folder: Path) -> Counter:
+        return Counter(folder, self.path, self._counting, self._patience)
 
     def _catch_up(self) -> None:
         """Count a state that a process committed before it was killed, if the counter can be written."""
@@ -305,11 +310,14 @@ class AuthenticatedFile:
             file.seal(key, name.encode(), "name", person),
             now(),
         )
-        query = "INSERT INTO persons (collection, id, tag, key, name, created) VALUES (?, ?, ?, ?, ?, ?)"
-        self._database.execute(query, (collection.id, *stored[:5]))
-        self._count(collection, stored.tag, row_digest(self._owned.rows, collection.id, stored))
-        collection.members.count += 1
+        self._put_person(collection, stored)
         return stored
+
+    def _put_person(self, collection: StoredCollection, person: StoredPerson) -> None:
+        query = "INSERT INTO persons (collection, id, tag, key, name, created) VALUES (?, ?, ?, ?, ?, ?)"
+        self._database.execute(query, (collection.id, *person[:5]))
+        self._count(collection, person.tag, row_digest(self._owned.rows, collection.id, person))
+        collection.members.count += 1
 
     def _put_face(self, collection: StoredCollection, person: StoredPerson, face: StoredFace) -> None:
         """Add a face; one without a number gets the next one."""
