@@ -45,15 +45,12 @@ class Worker(Protocol):
 
         An argument from :meth:`Engine.put` reaches the job as the message itself.
         """
-        ...
 
     def progress(self) -> tuple[int, int]:
         """Return how many steps of its current job are finished, and of how many; zeros if that is unknown."""
-        ...
 
     def close(self) -> None:
         """End the worker at once, even in the middle of a job."""
-        ...
 
 
 class Engine(Protocol):
@@ -67,34 +64,27 @@ class Engine(Protocol):
 
     def capacity(self, threads: int) -> int:
         """Return how many workers with this many threads can run at the same time without waiting."""
-        ...
 
     def gpus(self, device: str) -> int:
         """Return how many workers the GPUs of a recipe's device serve at the same time; 0 for a CPU."""
-        ...
 
     def device_of(self, device: str, number: int) -> str:
         """Return the device of a recipe as a worker names it, by the worker's number."""
-        ...
 
     def start(self, count: int, threads: int, device: str) -> Sequence[Worker]:
         """Start workers for a recipe's device. Their modules are loaded while the caller goes on."""
-        ...
 
     def wait(self, recipe: Recipe, cache: Path) -> Mapping[str, Any]:
         """Wait until the workers can take jobs and have the sets of a recipe, which are here or in the cache.
 
         Return what the record of the run's environment adds for the workers.
         """
-        ...
 
     def put(self, message: Message) -> Any:
         """Store a message once for all workers, as long as the returned argument for jobs exists."""
-        ...
 
     def close(self) -> None:
         """End all workers and remove what they stored."""
-        ...
 
 
 # The implementation by processes of this machine.

@@ -37,11 +37,9 @@ class Draws(Protocol):
 
     def uniform(self, number: int) -> Tensor:
         """Return numbers between 0 and 1."""
-        ...
 
     def normal(self, shape: tuple[int, ...]) -> Tensor:
         """Return standard normal numbers."""
-        ...
 
 
 class SystemDraws:

@@ -184,12 +184,9 @@ class Transport(Protocol):
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
         """Let the sites execute their orders, and yield their replies."""
-        ...
 
     def commit(self, generation: int) -> dict[str, int]:
         """Make the sites' private state durable, and return the current generation of each site."""
-        ...
 
     def restore(self, generations: Mapping[str, int]) -> None:
         """Return the sites to the generations that a checkpoint names, one for each site."""
-        ...
