@@ -18,7 +18,7 @@ from fedvisage.base.progress import Reporter
 from fedvisage.data.batches import View, epoch_batches
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.record.ledger import read_lines
-from fedvisage.federation.wire.precision import Form, bytes_of
+from fedvisage.federation.wire.precision import Form, fields
 from fedvisage.methods import read_method
 from fedvisage.methods.pad import fedsis
 from fedvisage.methods.pad.vit_h_is import pseudo_class_token
@@ -80,7 +80,7 @@ def measure_bytes(cache: Path) -> Measurement:
     sets = {name: rendered(cache, name, 8, SIZE) for name in DOMAINS}
     forms: tuple[Form, ...] = ("fp32", "bf16", "int8")
     counted = {form: _bytes(_recipe(sets, 1, form), cache) for form in forms}
-    least = {form: 2 * bytes_of((1, (SIZE // 16) ** 2, WIDTH), form) + 2 * bytes_of((1, WIDTH), form) for form in forms}
+    least = {form: 2 * _least((1, (SIZE // 16) ** 2, WIDTH), form) + 2 * _least((1, WIDTH), form) for form in forms}
     said = ", ".join(f"{form} {counted[form]:.0f} (least {least[form]:.0f})" for form in forms)
     ratio = counted["fp32"] / counted["int8"]
     return Measurement(
@@ -89,6 +89,12 @@ def measure_bytes(cache: Path) -> Measurement:
         f"{said}; int8 {ratio:.2f}× smaller",
         ratio >= 3.8,
     )
+
+
+def _least(shape: tuple[int, ...], form: Form) -> int:
+    """Return the number of bytes of a value of this shape."""
+    sizes = fields("value", shape, form).values()
+    return sum(torch.Size(dimensions).numel() * dtype.itemsize for dimensions, dtype in sizes)
 
 
 def _bytes(recipe: Recipe, cache: Path) -> float:

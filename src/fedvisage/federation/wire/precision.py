@@ -57,12 +57,6 @@ def fields(name: str, shape: tuple[int, ...], form: Form) -> dict[str, tuple[tup
     return tensors | ({f"{name}{SCALE}": ((*shape[:-1], 1), torch.float32)} if form == "int8" else {})
 
 
-def bytes_of(shape: tuple[int, ...], form: Form) -> int:
-    """Return the number of bytes of a value of this shape: the analytic minimum of a message with it."""
-    sizes = fields("value", shape, form).values()
-    return sum(torch.Size(dimensions).numel() * dtype.itemsize for dimensions, dtype in sizes)
-
-
 def weights_in(message: Mapping[str, Tensor]) -> set[str]:
     """Return the names of tensors that belong to a part of a network: ``part.tensor``, where no ``part`` is a field.
 
