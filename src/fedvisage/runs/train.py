@@ -17,7 +17,6 @@ from fedvisage.base.files import json_text, read_text, tensor_bytes, write_atomi
 from fedvisage.base.progress import Reporter
 from fedvisage.base.streams import seed_global_rng
 from fedvisage.federation.exchange import LONGEST_REASON, Exchange
-from fedvisage.federation.method import Method
 from fedvisage.federation.protections.dp import promise_of
 from fedvisage.federation.record.attendance import attendance_of
 from fedvisage.federation.record.ledger import CHANGED, LEDGER, ROUNDS, JsonLines, read_lines
@@ -81,7 +80,6 @@ class TrainingLoop:
     collected if the recipe asks for them, and a checkpoint is written.
     """
 
-    method: Method
     server: Server
     checkpoints: Checkpoints
     ledger: JsonLines
@@ -100,8 +98,8 @@ class TrainingLoop:
         with self.reporter.course(server.method.title, server.round, total):
             start_time = time.monotonic()
             if not server.round:
-                self.method.begin(server)
-            program = self.method.server(server)
+                server.method.begin(server)
+            program = server.method.server(server)
             while True:
                 # Run the program to its next yield. Libraries that draw from the global generator get the round's.
                 before = server.round
@@ -113,7 +111,7 @@ class TrainingLoop:
                 if server.round > before + (not ended) or (ended and not is_complete):
                     remedy = "yield in each round, and end early with s.end_before_this_round(reason)"
                     fault = f"server ran {server.round} of {total} rounds, and yielded in {before}"
-                    raise UserError(f"method {self.method.name!r}", f"{fault}; {remedy}")
+                    raise UserError(f"method {server.method.name!r}", f"{fault}; {remedy}")
                 if ended:
                     break
                 counted = server.exchange.record.counted  # `_evaluate` sends further orders
@@ -316,7 +314,7 @@ def train_over_transport(
         if adopted is None:
             digest = recipe_digest(read_text(directory / RECIPE))
             checkpoints = Checkpoints(out / CHECKPOINTS, digest)
-            finished = TrainingLoop(method, server, checkpoints, ledger, rounds, reporter).train()
+            finished = TrainingLoop(server, checkpoints, ledger, rounds, reporter).train()
         else:
             finished = _adopt(adopted, setup, server, reporter)
         # The sites' last calls are about the finished model: its statistics come before its thresholds.

@@ -14,13 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.base.files import (
-    disk_full_is_failure,
-    json_key,
-    replaced_when_complete,
-    write_json,
-    write_tensors,
-)
+from fedvisage.base.files import disk_full_is_failure, json_key, replaced_when_complete, write_json, write_tensors
 from fedvisage.base.onnx_graphs import open_session
 from fedvisage.base.progress import Say, discard, format_count
 from fedvisage.base.streams import torch_rng
@@ -52,7 +46,6 @@ from fedvisage.runs.directory import METRICS
 from fedvisage.runs.export.card import write_card
 from fedvisage.runs.export.graph import (
     COSINE,
-    LEAST,
     SCORE,
     Graph,
     Parity,
@@ -112,10 +105,7 @@ def description_of(model: FinishedModel, chosen: ExportedWeights) -> Description
         recipe_sha256=hashlib.sha256(json_key(model.saved.recipe).encode()).hexdigest(),
         threshold=None if threshold is None else point_of(threshold),
         crop=record_of(
-            "face",
-            aligned=method.task == "recognition",
-            margin=model.margin,
-            detector=detector_of(model.saved.crops),
+            "face", aligned=method.task == "recognition", margin=model.margin, detector=detector_of(model.saved.crops)
         ),
         trained_on=() if model.saved.origin else model.saved.crops,
         drawn=method.prediction.draw_spread is not None,
@@ -212,7 +202,7 @@ def export(
         description = description.model_copy(update={"adapted": adapted})
     if calibrate is not None and chosen.threshold is not None and chosen.threshold.estimates:
         raise UserError("--at", "does not apply to an int8 graph, which has its own threshold; leave --int8 out")
-    crops, compared_on = to_compare(model, data, LEAST, cache, say)
+    crops, compared_on = to_compare(model, data, cache, say)
     source, rule = None, "" if chosen.threshold is None else chosen.threshold.rule
     if calibrate is not None:
         source = splits(view_of(model, calibrate, PLACE, cache, say), model.task, rule)

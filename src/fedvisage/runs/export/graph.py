@@ -82,13 +82,8 @@ def measure(graph: Compute, torch: Compute, crops: Crops, task: str) -> list[Par
             parity.append(Parity(batch, len(graph_outputs), score_difference=difference))
         else:
             lengths = np.linalg.norm(graph_outputs, axis=1) * np.linalg.norm(torch_outputs, axis=1)
-            parity.append(
-                Parity(
-                    batch,
-                    len(graph_outputs),
-                    cosine=float(((graph_outputs * torch_outputs).sum(axis=1) / lengths).min()),
-                )
-            )
+            cosine = float(((graph_outputs * torch_outputs).sum(axis=1) / lengths).min())
+            parity.append(Parity(batch, len(graph_outputs), cosine=cosine))
     return parity
 
 

@@ -24,7 +24,7 @@ from fedvisage.metrics.similarity import Faces
 from fedvisage.metrics.threshold import ON_TRAINING, SOURCE_RULES, Threshold, histogram, threshold_from_histograms
 from fedvisage.recipe import Recipe
 from fedvisage.runs.evaluate import open_named
-from fedvisage.runs.export.graph import without_warnings
+from fedvisage.runs.export.graph import LEAST, without_warnings
 from fedvisage.starts.convert import make_pictures
 from fedvisage.tasks.finished_model import FinishedModel
 from fedvisage.tasks.opened import check_for_model
@@ -42,9 +42,7 @@ def view_of(model: FinishedModel, entry: str, place: str, cache: Path, say: Say)
     return named.view
 
 
-def to_compare(
-    model: FinishedModel, entry: str | None, least: int, cache: Path, say: Say
-) -> tuple[NDArray[np.uint8], str]:
+def to_compare(model: FinishedModel, entry: str | None, cache: Path, say: Say) -> tuple[NDArray[np.uint8], str]:
     """Return evenly spaced crops of the named set, by default the recipe's target, and the name of the set.
 
     Generated pictures take their place for a model without a target, such as a converted start.
@@ -62,8 +60,8 @@ def to_compare(
         raise UserError(
             "--data", f"name a prepared set to compare on: the run's own cannot be opened ({error})"
         ) from None
-    if len(view) < least:
-        raise UserError(place, f"has {len(view)} crops; a comparison needs {least}")
+    if len(view) < LEAST:
+        raise UserError(place, f"has {len(view)} crops; a comparison needs {LEAST}")
     return pixels(evenly_spaced(view, COMPARED)), view.slices[0].set.name
 
 
