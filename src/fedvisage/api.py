@@ -48,6 +48,7 @@ from fedvisage.studies.shipped import locate
 from fedvisage.tasks.catalogue import summary
 from fedvisage.tasks.checks import Checks
 from fedvisage.tasks.finished_model import FinishedModel, open_model
+from fedvisage.tasks.pad.task import SCORES
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Any:
@@ -58,8 +59,6 @@ def table(rows: Sequence[dict[str, Any]]) -> Any:
 
     return DataFrame(rows)
 
-
-SCORES = "scores.csv"
 
 A_RECIPE = "a recipe, its file, a shipped name such as 'demo/fedpad', or a mapping"
 A_DATASET = "fv.dataset(images, labels, subjects=subjects)"
@@ -192,8 +191,7 @@ class ComparisonResult:
         """Return the tables as Markdown."""
         return as_text(self.rows)
 
-    def _repr_markdown_(self) -> str:
-        return as_text(self.rows)
+    _repr_markdown_ = __repr__
 
 
 @check_arguments(runs=RUNS)
@@ -333,8 +331,7 @@ class StudyResult:
         """Return the table as Markdown."""
         return (self.directory / "table.md").read_text(encoding="utf-8")
 
-    def _repr_markdown_(self) -> str:
-        return str(self)
+    _repr_markdown_ = __str__
 
 
 @check_arguments(
@@ -465,7 +462,17 @@ def run(
     """
     resolved = load(recipe, changes, method=method)
     if data:
-        resolved = load(resolved, _entries(data, resolved), method=method)
+        fixed = {name: f"data.{name}" for name in ("target", "public") if getattr(resolved.data, name) is not None}
+        keys = {name: f"data.sites.{name}" for name in resolved.data.sites} | fixed
+        if unknown := [name for name in data if name not in keys]:
+            names = ", ".join(map(repr, unknown))
+            raise UserError(
+                "data",
+                f"the recipe has no {names}; it has {', '.join(keys)}. Replace one of these, or add an "
+                "entry with changes={'data.sites.NAME': ...}",
+            )
+        entries = {keys[name]: _entry(dataset, f"data.{name}") for name, dataset in data.items()}
+        resolved = load(resolved, entries, method=method)
     stem = Path(recipe).stem if isinstance(recipe, str | Path) else resolved.method.name
     directory = Path(out) if out is not None else Path("runs") / f"{stem}-seed{resolved.runtime.seed}"
     checks = Checks(allow_mixed_crops, allow_overlap, verify)
@@ -508,20 +515,6 @@ def _shared_options(section: Any, method: Method) -> dict[str, Any]:
     return {
         key: value for key, value in options.items() if key in method.options.model_fields or key not in recipe_options
     }
-
-
-def _entries(data: Mapping[str, DatasetSource], recipe: Recipe) -> dict[str, str]:
-    """Return the changes that replace data entries of a recipe with these sets."""
-    fixed = {name: f"data.{name}" for name in ("target", "public") if getattr(recipe.data, name) is not None}
-    keys = {name: f"data.sites.{name}" for name in recipe.data.sites} | fixed
-    if unknown := [name for name in data if name not in keys]:
-        names = ", ".join(map(repr, unknown))
-        raise UserError(
-            "data",
-            f"the recipe has no {names}; it has {', '.join(keys)}. Replace one of these, or add an "
-            "entry with changes={'data.sites.NAME': ...}",
-        )
-    return {keys[name]: _entry(dataset, f"data.{name}") for name, dataset in data.items()}
 
 
 def _entry(dataset: DatasetSource, place: str) -> str:

@@ -287,10 +287,17 @@ class AdmissionListener(GrpcDriver):  # type: ignore[misc]
         self.server.start()
 
     def add_connection(self, conn: StreamConnection) -> None:
-        """Accept a connection if its certificate is not revoked."""
+        """Accept a connection if its certificate is not revoked; close the oldest ones of a member with too many."""
         if conn.context is not None:  # None if NVFlare opened the connection itself
             certificate, _ = _admit(conn.context)
-            self._show(conn, certificate)
+            name = name_of(certificate)
+            with self._lock:
+                contexts = [context for context, shown in self._shown.values() if name_of(shown) == name]
+                self._shown[conn.name] = conn.context, certificate
+            # The oldest streams of a member with too many may be dead.
+            for context in contexts[: max(0, len(contexts) + 1 - self.streams_each)]:
+                guard_logger.warning("closed a stream of %s, which has more than %d", name, self.streams_each)
+                context.cancel()
             conn.get_conn_properties()[OPERATOR_SHOWN] = role_of(certificate) is not None
         super().add_connection(conn)
 
@@ -299,16 +306,6 @@ class AdmissionListener(GrpcDriver):  # type: ignore[misc]
         with self._lock:
             self._shown.pop(conn.name, None)
         super().close_connection(conn)
-
-    def _show(self, conn: StreamConnection, certificate: x509.Certificate) -> None:
-        """Remember a connection's certificate; close the oldest, perhaps dead, ones of a member with too many."""
-        name = name_of(certificate)
-        with self._lock:
-            contexts = [context for context, shown in self._shown.values() if name_of(shown) == name]
-            self._shown[conn.name] = conn.context, certificate
-        for context in contexts[: max(0, len(contexts) + 1 - self.streams_each)]:
-            guard_logger.warning("closed a stream of %s, which has more than %d", name, self.streams_each)
-            context.cancel()
 
     def cut(self) -> None:
         """Cut the connections of members whose certificates are revoked by now."""

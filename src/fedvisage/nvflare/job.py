@@ -60,7 +60,11 @@ def without_local_parts(recipe: Recipe) -> Recipe:
     check_travels(recipe)
     tree = recipes.tree_of(recipe)
     tree.pop("tracking", None)  # figures are tracked where the run was started
-    name_by_digest(tree)
+    for place, value in named_weights(tree).items():
+        section = tree
+        for key in place[:-1]:
+            section = section[key]
+        section[place[-1]] = value if DIGEST.fullmatch(value) else _digest(Path(value), ".".join(("recipe", *place)))
     public = None if recipe.data.public is None else ELSEWHERE
     tree["data"] |= {"sites": dict.fromkeys(tree["data"]["sites"], ELSEWHERE), "target": None, "public": public}
     tree["data"].pop("benchmarks", None)  # only the writer of the recipe evaluates on them
@@ -188,15 +192,6 @@ def _public(recipe: Recipe, own: Mapping[str, str]) -> str | None:
 
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-
-
-def name_by_digest(tree: dict[str, Any]) -> None:
-    """Replace the files in a recipe of plain values by their digests."""
-    for place, value in named_weights(tree).items():
-        section = tree
-        for key in place[:-1]:
-            section = section[key]
-        section[place[-1]] = value if DIGEST.fullmatch(value) else _digest(Path(value), ".".join(("recipe", *place)))
 
 
 def check_named_by_digest(tree: Mapping[str, Any]) -> None:

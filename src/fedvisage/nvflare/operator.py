@@ -239,12 +239,26 @@ def follow(session: Session, course: RunProgress, number: str, jobs: Callable[[]
 
 def _reason_to_begin_again(session: Session, course: RunProgress, number: str, begun: float) -> str:
     """Return a reason to end a job and submit it again: NVFlare adds no site to a job that has begun."""
-    if returned := _returned_sites(session, course, number):
-        return f"{', '.join(returned)} is back: the run continues with it, from the last checkpoint"
-    starting = course.answering != number and time.monotonic() - begun > STARTING
-    if starting and (sites := _sites_without_process(session, number)):
-        course.note_deaths(sites)
-        return f"{', '.join(sites)} lost its part of the run during the start: starting the run again"
+    # Sites that the job lacks may be up again. The check starts after the first round of this job, so that a site that
+    # comes and goes cannot stop a run's progress.
+    if course.missing and course.began < course.round < course.job.recipe.training.rounds:
+        missing = set(course.missing) - course.left_out
+        if up_again := sorted(missing & recent_sites(session, course.clock)):
+            at_work = _sites_at_work(session.get_client_job_status(up_again) or [], number)
+            if returned := [name for name in up_again if name not in at_work]:
+                return f"{', '.join(returned)} is back: the run continues with it, from the last checkpoint"
+    # Sites that received a starting job may report that they have no process for it.
+    if course.answering != number and time.monotonic() - begun > STARTING:
+        deployments = session.get_job_meta(number).get("job_deploy_detail") or []
+        names = [str(deployment).partition(":")[0] for deployment in deployments if str(deployment).endswith(": OK")]
+        try:
+            answers = session.get_client_job_status([name for name in names if name != "server"]) or []
+        except UNANSWERED:
+            logger.debug("the sites of job %s do not say what they do", number, exc_info=True)
+            return ""
+        if sites := sites_not_at_work(answers, number):
+            course.note_deaths(sites)
+            return f"{', '.join(sites)} lost its part of the run during the start: starting the run again"
     return ""
 
 
@@ -321,34 +335,6 @@ def processes_of(session: Session) -> set[str]:
 def job_status(session: Session, number: str) -> str:
     """Return NVFlare's status of a job."""
     return str(session.get_job_meta(number).get("status"))
-
-
-def _returned_sites(session: Session, course: RunProgress, number: str) -> list[str]:
-    """Return the sites that a job lacks although they are up.
-
-    The check starts after the first round of this job, so that a site that comes and goes cannot stop a run's progress.
-    """
-    if not course.missing or not course.began < course.round < course.job.recipe.training.rounds:
-        return []
-    missing = set(course.missing) - course.left_out
-    up_again = sorted(missing & recent_sites(session, course.clock))
-    if not up_again:
-        return []
-    at_work = _sites_at_work(session.get_client_job_status(up_again) or [], number)
-    return [name for name in up_again if name not in at_work]
-
-
-def _sites_without_process(session: Session, number: str) -> list[str]:
-    """Return the sites that received a starting job, and report that they have no process for it."""
-    deployments = session.get_job_meta(number).get("job_deploy_detail") or []
-    names = [str(deployment).partition(":")[0] for deployment in deployments if str(deployment).endswith(": OK")]
-    sites = [name for name in names if name != "server"]
-    try:
-        answers = session.get_client_job_status(sites) or []
-    except UNANSWERED:
-        logger.debug("the sites of job %s do not say what they do", number, exc_info=True)
-        return []
-    return sites_not_at_work(answers, number)
 
 
 def sites_not_at_work(answers: Sequence[Mapping[str, Any]], number: str) -> list[str]:

@@ -156,7 +156,7 @@ class RunDirectory:
         origin = read_json(self / ENVIRONMENT).get("method") if (self / ENVIRONMENT).exists() else None
         if origin is not None and origin != origin_of(method, recipe.method):
             raise UserError(str(self / ENVIRONMENT), f"has another source of method {method.name}; give another --out")
-        return self.metrics() if (self / METRICS).exists() else None
+        return read_metrics(self / METRICS, EVALUATE_AGAIN) if (self / METRICS).exists() else None
 
     def difference_to(self, recipe: Recipe) -> str:
         """Return the keys in which the run's recipe differs from this one, with both values; empty for an equal one."""
@@ -178,10 +178,6 @@ class RunDirectory:
         values = [f"{key} was {before.get(key, 'absent')}, is {now.get(key, 'absent')}" for key in changed]
         more = [f"{len(values) - SHOWN} more"] if len(values) > SHOWN else []
         return ", ".join([*values[:SHOWN], *more]) or "written differently"
-
-    def metrics(self) -> Metrics:
-        """Read the metrics of a finished run."""
-        return read_metrics(self / METRICS, EVALUATE_AGAIN)
 
     def with_recorded_values(self, recipe: Recipe) -> Recipe:
         """Return a recipe with the values that an earlier run in the directory filled in, if there is one.

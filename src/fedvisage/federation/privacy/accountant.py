@@ -105,7 +105,12 @@ def tight_epsilon(charges: Sequence[Charge], delta: float) -> float:
     from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
 
     if any(charge.mechanism == "sampled-gaussian" for charge in charges):
-        return _sampled_epsilon(charges, delta)
+        steps = Counter[tuple[float, float]]()
+        for charge in charges:
+            if charge.mechanism != "sampled-gaussian" or charge.rate is None:
+                raise ValueError("sampled releases have no joint account with other mechanisms")
+            steps[charge.sigma / charge.sensitivity, charge.rate] += charge.times
+        return _epsilon_of_steps(tuple(sorted(steps.items())), delta)
     precision = math.fsum(
         charge.times * (charge.sensitivity / charge.sigma) ** 2 for charge in charges if charge.mechanism == "gaussian"
     )
@@ -121,16 +126,6 @@ def tight_epsilon(charges: Sequence[Charge], delta: float) -> float:
         math.fsum(epsilon * times for epsilon, times in selections.items())
         + float(get_epsilon_gaussian(multiplier, delta)),
     )
-
-
-def _sampled_epsilon(charges: Sequence[Charge], delta: float) -> float:
-    """Return the tight ε of sampled Gaussian releases, alone."""
-    steps = Counter[tuple[float, float]]()
-    for charge in charges:
-        if charge.mechanism != "sampled-gaussian" or charge.rate is None:
-            raise ValueError("sampled releases have no joint account with other mechanisms")
-        steps[charge.sigma / charge.sensitivity, charge.rate] += charge.times
-    return _epsilon_of_steps(tuple(sorted(steps.items())), delta)
 
 
 @functools.cache
