@@ -28,7 +28,7 @@ from tests.toy import discard, make_set
 from fedvisage.nvflare.admission import Admission
 from fedvisage.nvflare.certificates import Credentials, check, credentials_in
 from fedvisage.nvflare.greeting import address_in
-from fedvisage.nvflare.kits import STARTUP, Kind, hold_directories, open_kit, runs_directory, state_directory
+from fedvisage.nvflare.kits import STARTUP, Kind, hold_directories, open_kit, state_directory
 from fedvisage.nvflare.preparation import check_own_sets, prepare_server, prepare_site
 
 KITS: tuple[tuple[str, Kind], ...] = (
@@ -141,7 +141,7 @@ class Kits:
         check(credentials, opened.name)
         address_in(opened)
         if kind == "server":
-            with hold_directories(opened.path, runs_directory(opened, None)):
+            with hold_directories(opened.path, state_directory(opened, None)):
                 prepare_server(opened)
                 Admission(opened.path, discard).read()
         elif kind == "site":

@@ -228,14 +228,9 @@ def own_settings(kit: Path) -> dict[str, str]:
     return {str(key): str(value) for key, value in settings.items()}
 
 
-def runs_directory(kit: Kit, state: Path | None) -> Path:
-    """Return the directory of a server's runs."""
-    return (state or kit.path / "runs").resolve()
-
-
 def state_directory(kit: Kit, state: Path | None) -> Path:
-    """Return the directory of a site's private state."""
-    return (state or kit.path / "state").resolve()
+    """Return the directory of a server's runs, or of a site's private state."""
+    return (state or kit.path / ("runs" if kit.kind == "server" else "state")).resolve()
 
 
 def make_private(directory: Path) -> None:

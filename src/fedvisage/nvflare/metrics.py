@@ -20,7 +20,7 @@ from fedvisage.base.prometheus import Family, text_of
 from fedvisage.federation.record.ledger import ROUNDS, read_lines
 from fedvisage.nvflare.certificates import expiry_of
 from fedvisage.nvflare.http_page import HERE, serve_page
-from fedvisage.nvflare.kits import Kind, Kit, open_kit, runs_directory, state_directory
+from fedvisage.nvflare.kits import Kind, Kit, open_kit, state_directory
 from fedvisage.nvflare.owner.policy import Policy
 from fedvisage.nvflare.owner.record import SiteRecord
 from fedvisage.nvflare.owner.requests import Requests
@@ -84,11 +84,10 @@ def serve_metrics(address: str | None, kit: Path, kind: Kind, state: Path | None
     if not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 1 << 16:
         raise UserError("--metrics", f"{address!r} is neither PORT nor HOST:PORT, such as 9464")
     opened, headers = open_kit(kit, kind), {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-    families: Callable[[], Iterator[Family]]
-    if kind == "server":
-        families = partial(server_families, opened, runs_directory(opened, state), {})
-    else:
-        families = SiteMetrics(opened, state_directory(opened, state)).families
+    kept = state_directory(opened, state)
+    families: Callable[[], Iterator[Family]] = partial(server_families, opened, kept, {})
+    if kind == "site":
+        families = SiteMetrics(opened, kept).families
 
     def content() -> bytes:
         return text_of(families()).encode()

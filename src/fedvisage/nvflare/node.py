@@ -35,16 +35,7 @@ from fedvisage.nvflare.cells import SWITCH_INTERVAL, rules
 from fedvisage.nvflare.cells.local_socket import DRIVERS, SCHEME, LocalSocketDriver
 from fedvisage.nvflare.certificates import check, expiry_of, warning
 from fedvisage.nvflare.greeting import address_in, announce_leave, wait_for_admission
-from fedvisage.nvflare.kits import (
-    STARTUP,
-    Kit,
-    hold_directories,
-    hold_port,
-    open_kit,
-    own_settings,
-    runs_directory,
-    state_directory,
-)
+from fedvisage.nvflare.kits import STARTUP, Kit, hold_directories, hold_port, open_kit, own_settings, state_directory
 from fedvisage.nvflare.owner.policy import policy_path, read_policy
 from fedvisage.nvflare.owner.record import SiteRecord
 from fedvisage.nvflare.preparation import check_own_sets, prepare_server, prepare_site
@@ -233,7 +224,7 @@ def start_server(
     opened = open_kit(kit, "server")
     _check_credentials(opened, "server", terminal)
     port = address_in(opened).port
-    with terminal.stoppable(), hold_directories(opened.path, runs_directory(opened, state)), hold_port(port):
+    with terminal.stoppable(), hold_directories(opened.path, state_directory(opened, state)), hold_port(port):
         prepare_server(opened, state, _entry(public), weights)
         serve_quietly(opened, terminal, verbose=verbose, port=port)
 

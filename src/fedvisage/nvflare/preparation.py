@@ -20,15 +20,7 @@ from fedvisage.federation.secure.memory import ALLOW, PLAIN
 from fedvisage.nvflare import kits
 from fedvisage.nvflare.admission import move_memory
 from fedvisage.nvflare.cells import rules
-from fedvisage.nvflare.kits import (
-    ANEW,
-    REQUIRE_SECURE,
-    ROSTERS,
-    Kit,
-    own_settings,
-    runs_directory,
-    state_directory,
-)
+from fedvisage.nvflare.kits import ANEW, REQUIRE_SECURE, ROSTERS, Kit, own_settings, state_directory
 from fedvisage.recipe import SITE_NAME
 from fedvisage.tasks.checks import USUAL, Checks
 
@@ -71,7 +63,7 @@ def _is_waiting(path: Path) -> bool:
 def prepare_server(kit: Kit, state: Path | None = None, public: str | None = None, weights: Path | None = None) -> None:
     """Set the places of runs, jobs and snapshots: in the kit by default, never in a place that federations share."""
     remove_old_jobs(kit.path)
-    runs = runs_directory(kit, state)
+    runs = state_directory(kit, state)
     runs.mkdir(parents=True, exist_ok=True)
     move_memory(kit.path, Path(own_settings(kit.path).get("state", runs)), runs)
     write_json(kit.own, own_settings(kit.path) | {"state": str(runs)} | _public(public) | _weights(weights))
@@ -85,12 +77,7 @@ def checks_directory(kept: Path) -> Path:
 
 
 def check_own_sets(
-    kit: Kit,
-    data: Path,
-    state: Path | None,
-    public: Path | None,
-    say: Say,
-    checks: Checks = USUAL,
+    kit: Kit, data: Path, state: Path | None, public: Path | None, say: Say, checks: Checks = USUAL
 ) -> None:
     """Refuse a site's sets if their files were changed, or if pictures are at two places of this machine.
 
