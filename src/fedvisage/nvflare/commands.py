@@ -28,13 +28,7 @@ from fedvisage.tasks.task import TrainingResult
 
 
 def run_over_nvflare(
-    request: Request,
-    reporter: Reporter,
-    *,
-    kit: Path | None,
-    wait: float,
-    patience: float,
-    cosigned: Path | None,
+    request: Request, reporter: Reporter, *, kit: Path | None, wait: float, patience: float, cosigned: Path | None
 ) -> Metrics:
     """Run a recipe with the federation of a kit, or without a kit rehearse it on this machine."""
     check_travels(request.recipe)

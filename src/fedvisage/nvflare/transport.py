@@ -170,8 +170,7 @@ class CollabTransport:
         """Have sites execute their orders in parallel, and yield the replies in sorted order."""
         for order in orders.values():
             self._round = order.round
-        waiting = self._side_by_side(sorted(orders), lambda name: self._send_order(name, orders[name]))
-        for _, reply in waiting:
+        for _, reply in self._side_by_side(sorted(orders), lambda name: self._send_order(name, orders[name])):
             yield reply
 
     def commit(self, generation: int) -> dict[str, int]:

@@ -108,7 +108,6 @@ def presentations_in(source: Path, kind: str = "", split: str = "") -> TestData:
         splits = sorted({item.split for item in listing.items if item.split})
         choice = f"choose one of {', '.join(splits)}" if splits else "this data has no official splits"
         raise UserError("--split", f"no presentation belongs to split {split!r}; {choice}")
-    # A presentation is a video, or the images of one folder.
     grouped = []
     for _, group in groupby(
         sorted(items, key=lambda item: (item.video, item.frame, item.name)), key=lambda item: item.video
@@ -117,7 +116,6 @@ def presentations_in(source: Path, kind: str = "", split: str = "") -> TestData:
         first = frames[0]
         subject, species = "" if first.own_subject else first.subject, "" if first.label else first.species
         grouped.append(Presentation(first.video, subject, species, frames))
-    # The dataset's enrolment videos enrol its people, otherwise the first bona fide presentation of each does.
     official = any(item.extra.get(PURPOSE) == ENROL for item in items)
     enrol: dict[str, list[Presentation]] = {}
     for trial in (trial for trial in grouped if trial.subject and not trial.species):
@@ -126,7 +124,6 @@ def presentations_in(source: Path, kind: str = "", split: str = "") -> TestData:
         elif not official:
             enrol.setdefault(trial.subject, [trial])
     enrolled = {trial.name for trials in enrol.values() for trial in trials}
-    # Every presentation that does not enrol a person is a probe.
     probes = tuple(trial for trial in grouped if trial.name not in enrolled)
     enrolment = "the dataset's enrolment videos" if official else "each person's first bona fide presentation by name"
     copy = tuple(_counts_by_place(scanner, items))

@@ -127,8 +127,7 @@ def _check_noise(recipe: Recipe, method: Method) -> None:
     site_parts = [part for upload in method.calls[SUMMED].uploads for part in upload.parts if part not in lent]
     if site_parts:
         raise UserError(
-            place,
-            f"clips a site's change to the shared parts, but {site_parts[0]} stays at the site; leave it out",
+            place, f"clips a site's change to the shared parts, but {site_parts[0]} stays at the site; leave it out"
         )
 
 

@@ -82,13 +82,7 @@ REQUESTS: Mapping[tuple[str, str], Mapping[str, Topics] | None] = {
     },
     ("operator", "server"): BYE
     | dict.fromkeys(
-        (
-            CellChannel.HCI,
-            CellChannel.SERVER_MAIN,
-            CellChannel.AUX_COMMUNICATION,
-            CellChannel.RETURN_ONLY,
-            DOWNLOADS,
-        )
+        (CellChannel.HCI, CellChannel.SERVER_MAIN, CellChannel.AUX_COMMUNICATION, CellChannel.RETURN_ONLY, DOWNLOADS)
     ),
     ("server", "site"): BYE | {CellChannel.CLIENT_MAIN: ANY},
     ("server", "site job"): BYE,
