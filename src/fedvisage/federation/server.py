@@ -37,7 +37,6 @@ class SiteLost(Exception):
     """The site of a conversation stopped answering, or sent an invalid reply."""
 
     def __init__(self, site: str, reason: str) -> None:
-        """Store the site and the reason."""
         super().__init__(site, reason)
         self.reason = reason
 

@@ -280,7 +280,6 @@ class LocalTransport:
     """Always empty: a commit that fails ends a simulation."""
 
     def __init__(self, site_workers: Sequence[SiteWorker]) -> None:
-        """Take the sites."""
         self.site_workers = {worker.name: worker for worker in sorted(site_workers, key=lambda worker: worker.name)}
         self.names = tuple(self.site_workers)
 

@@ -266,7 +266,6 @@ class AdmissionListener(GrpcDriver):  # type: ignore[misc]
     """Streams that are carried at once, and those of one certificate."""
 
     def __init__(self) -> None:
-        """Start without a connection."""
         super().__init__()
         self._shown: dict[str, tuple[Any, x509.Certificate]] = {}
         self._cut: deque[tuple[str, str]] = deque()

@@ -176,7 +176,6 @@ class CountingConsumer(TensorConsumer):  # type: ignore[misc]
     """Takes tensors up to the limits of the job's messages."""
 
     def __init__(self, origin: str, limits: MessageLimits) -> None:
-        """Start with none."""
         super().__init__(None, {})
         self.origin, self.limits, self.count, self.size = origin, limits, 0, 0
 

@@ -245,7 +245,6 @@ class RoundHistory:
     """The rounds that runs have reported so far, so that each query returns new rounds only."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._details: dict[str, dict[str, Any]] = {}
 
     def ask(self, session: Session, number: str) -> dict[str, Any] | None:

@@ -167,7 +167,6 @@ class SiteWatch(FLComponent):  # type: ignore[misc]
     """Reports when a site connects, loses its server or its place, connects again, and begins or ends a run."""
 
     def __init__(self) -> None:
-        """Start unconnected."""
         super().__init__()
         self._heard, self._state = 0.0, "new"
         self._record: RunRecord | None = None

@@ -53,7 +53,6 @@ class RayWorker:
     """A worker on a node. A thread of the driver sends its jobs, because Ray does not keep their order."""
 
     def __init__(self, actor: Any, engine: RayEngine) -> None:
-        """Take the handle of the actor."""
         self._actor, self._engine = actor, engine
         self._sender = ThreadPoolExecutor(1, "ray-worker")
         self._sent, self._progress, self._question = 0, (0, 0, 0), cast(Any, None)
@@ -270,7 +269,6 @@ class Tasks(Generic[Key]):
     """Tasks of a cluster, which start anew if their node is lost."""
 
     def __init__(self, engine: RayEngine) -> None:
-        """Take the engine whose connection to use."""
         self._engine = engine
         self._begin = dict[Key, Callable[[], Any]]()
 

@@ -60,7 +60,6 @@ class DerivedDraws:
     """A derived stream, which makes a simulation repeatable and protects nothing."""
 
     def __init__(self, generator: Generator) -> None:
-        """Take the generator."""
         self.generator = generator
 
     def uniform(self, number: int) -> Tensor:

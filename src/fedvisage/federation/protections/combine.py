@@ -119,7 +119,6 @@ class Mean:
     """
 
     def __init__(self) -> None:
-        """Start without uploads."""
         self._sums: dict[str, Tensor] = {}
         self._types: dict[str, torch.dtype] = {}
         self._weight = 0.0

@@ -92,7 +92,6 @@ class Checkpoints:
     """The directory of a run's checkpoints."""
 
     def __init__(self, directory: Path, recipe_digest: str) -> None:
-        """Take the directory, and the digest of the recipe."""
         self.directory, self.recipe_digest = directory, recipe_digest
 
     def write(self, tensors: Mapping[str, Tensor], progress: Progress) -> None:

@@ -99,7 +99,6 @@ class LastMessage:
     """
 
     def __init__(self) -> None:
-        """Start without a message."""
         self._tensors = dict[str, tuple[ReferenceType[Tensor], int]]()
 
     def remember(self, message: Message) -> None:
@@ -120,7 +119,6 @@ class Digests:
     """A cache of the last message's digest."""
 
     def __init__(self) -> None:
-        """Start with an empty cache."""
         self._digest, self._last = "", LastMessage()
 
     def of(self, message: Message) -> str:

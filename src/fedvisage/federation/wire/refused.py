@@ -7,7 +7,6 @@ class RefusedMessage(Exception):
     """A message that differs from its declaration, with the field and the reason."""
 
     def __init__(self, field: str, reason: str) -> None:
-        """Store both for the report."""
         super().__init__(field, reason)
         self.field = field
         self.reason = reason

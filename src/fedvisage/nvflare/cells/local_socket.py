@@ -40,7 +40,6 @@ class LocalSocketDriver(BaseDriver):  # type: ignore[misc]
     """Set before a kit's process begins; NVFlare makes drivers without arguments."""
 
     def __init__(self) -> None:
-        """Start without a server."""
         super().__init__()
         self._server: ThreadingUnixStreamServer | None = None
 

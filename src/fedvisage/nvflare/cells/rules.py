@@ -220,7 +220,6 @@ class CheckedProcessor(RequestProcessor):  # type: ignore[misc]
     """One of NVFlare's processors, for the listed topics and for valid ids of jobs: paths are made of an id."""
 
     def __init__(self, processor: Any) -> None:
-        """Put the check in front of a processor."""
         self._processor = processor
 
     def get_topics(self) -> list[str]:

@@ -33,7 +33,6 @@ class SiteFiles:
     """A site's kit, with its requests and its record."""
 
     def __init__(self, kit: Path) -> None:
-        """Open a kit."""
         opened = open_kit(kit, "site")
         self.kit, self.name, settings = opened.path, opened.name, own_settings(opened.path)
         self.data, state = settings.get("data"), Path(settings.get("state", opened.path / "state"))
