@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +46,10 @@ def remove_old_jobs(kit: Path) -> None:
         paths = place.iterdir() if place.is_dir() else ()
         jobs = [path for path in paths if rules.is_job_id(path.name) and path.is_dir()]
         for path in sorted(jobs, key=lambda job: job.stat().st_mtime, reverse=True)[KEPT:]:
-            if not _is_waiting(path):
-                shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_waiting(path: Path) -> bool:
-    """Return whether a job in the store has not begun; a half-written job never will."""
-    try:
-        return read_json(path / "meta")["status"] in WAITING
-    except (UserError, KeyError):
-        return False
+            with suppress(UserError, KeyError):  # a half-written job in the store never begins
+                if read_json(path / "meta")["status"] in WAITING:
+                    continue
+            shutil.rmtree(path, ignore_errors=True)
 
 
 # Preparation of a kit on this machine: the places of its stores, runs, data and private state.

@@ -30,6 +30,7 @@ from fedvisage.nvflare.operator import (
     ask,
     ask_server,
     connect_to_server,
+    job_status,
     processes_of,
 )
 from fedvisage.report.federation_page import FederationState, page
@@ -81,7 +82,7 @@ def stop_run(kit: Path, run: str, wait: float) -> str:
         until = time.monotonic() + wait
         while True:
             try:
-                if str(session.get_job_meta(entry.job).get("status")).startswith("FINISHED"):
+                if job_status(session, entry.job).startswith("FINISHED"):
                     break
                 session.abort_job(entry.job)  # a job that begins or ends just now refuses at first
             except UNANSWERED:
