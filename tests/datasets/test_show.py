@@ -16,7 +16,7 @@ from tests.refusals import refused
 
 from fedvisage.data.crops import CropRecord
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.differences import compare_sets, compare_with, effect_sizes
+from fedvisage.datasets.differences import compare_sets, effect_sizes
 from fedvisage.datasets.show import ANY, LEAST, auc_of, contact_sheet, describe, linear_auc, shortcuts_of, show_set
 from fedvisage.faces.cropping import record_of
 from fedvisage.faces.cues import NAMES
@@ -208,7 +208,7 @@ def make_people(
 
 
 def test_blurred_copy_differs_in_sharpness_and_texture(tmp_path: Path) -> None:
-    differences = compare_with(make_people(tmp_path / "soft", blur), make_people(tmp_path / "plain"))
+    differences = compare_sets(make_people(tmp_path / "soft", blur), make_people(tmp_path / "plain"))
     for kind in ("bonafide", ANY):
         assert differences.cues[kind]["sharpness"] < -2
         assert differences.cues[kind]["noise"] < -2
@@ -218,7 +218,7 @@ def test_blurred_copy_differs_in_sharpness_and_texture(tmp_path: Path) -> None:
 
 
 def test_equally_drawn_sets_do_not_differ(tmp_path: Path) -> None:
-    differences = compare_with(
+    differences = compare_sets(
         make_people(tmp_path / "first", people=120), make_people(tmp_path / "second", seed=1, people=120)
     )
     assert all(abs(value) < 0.5 for table in differences.cues.values() for value in table.values())
@@ -227,11 +227,11 @@ def test_equally_drawn_sets_do_not_differ(tmp_path: Path) -> None:
 
 def test_classes_are_compared_separately_and_attacks_only_if_both_sets_have_them(tmp_path: Path) -> None:
     plain, bright = make_people(tmp_path / "plain"), make_people(tmp_path / "bright", brighten_prints)
-    cues = compare_with(bright, plain).cues
+    cues = compare_sets(bright, plain).cues
     assert cues[ANY]["brightness"] > 2
     assert cues["bonafide"]["brightness"] == 0
     alone = make_people(tmp_path / "alone", species=("bonafide",))
-    assert [*compare_with(bright, alone).cues] == ["bonafide"]
+    assert [*compare_sets(bright, alone).cues] == ["bonafide"]
 
 
 def test_effect_size_is_cohens_d() -> None:
@@ -248,7 +248,7 @@ def test_the_command_prints_a_signed_table_or_json(tmp_path: Path) -> None:
     values = json.loads(output_of(*command, "--json"))
     assert [*values["cues"]["bonafide"]] == [*NAMES]
     assert row[1:] == [f"{values['cues'][kind]['sharpness']:+.2f}" for kind in ("bonafide", ANY)]
-    assert values["texture_auc"] == compare_sets(PreparedSet.open(soft), PreparedSet.open(plain)).texture_auc
+    assert values["texture_auc"] == compare_sets(soft, plain).texture_auc
     for options in ((), ("--against", plain, "--shortcuts")):
         with refused("--json", "--against"):
             output_of("data", "show", soft, "--json", *options)
@@ -257,7 +257,7 @@ def test_the_command_prints_a_signed_table_or_json(tmp_path: Path) -> None:
 def test_rendered_faces_are_compared_with_photographs_of_any_margin(tmp_path: Path) -> None:
     rendered = make_people(tmp_path / "rendered", crop=CropRecord(how="rendered"), species=("bonafide",))
     wide = make_people(tmp_path / "wide", crop=record_of("face", aligned=False, margin=2.7), species=("bonafide",))
-    assert abs(compare_with(rendered, wide).cues["bonafide"]["sharpness"]) < 0.5
+    assert abs(compare_sets(rendered, wide).cues["bonafide"]["sharpness"]) < 0.5
 
 
 def test_sets_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
@@ -271,4 +271,4 @@ def test_sets_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
     }
     for name, (other, keywords) in others.items():
         with refused(name, *keywords):
-            compare_with(plain, other)
+            compare_sets(plain, other)

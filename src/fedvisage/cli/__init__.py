@@ -145,6 +145,6 @@ def _fail(message: str, code: int) -> None:
 
     if wants_json():
         log_json("error", message, code=code)
-        sys.exit(code)
-    Console(stderr=True).print(f"fedvisage: {message}", highlight=False, markup=False, emoji=False, soft_wrap=True)
+    else:
+        Console(stderr=True).print(f"fedvisage: {message}", highlight=False, markup=False, emoji=False, soft_wrap=True)
     sys.exit(code)

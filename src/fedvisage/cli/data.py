@@ -138,14 +138,14 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print the differences of --against alone, as JSON.")] = False,
 ) -> None:
     """Describe a prepared set, draw a contact sheet of it, search it for shortcuts, and compare it with another."""
-    from fedvisage.datasets.differences import compare_with
+    from fedvisage.datasets.differences import compare_sets
     from fedvisage.datasets.show import show_set
 
     if as_json and (against is None or verify or shortcuts or sheet is not None):
         raise UserError(
             "--json", "prints differences alone; give --against, and leave --verify, --shortcuts and --sheet out"
         )
-    differences = None if against is None else compare_with(directory, against)
+    differences = None if against is None else compare_sets(directory, against)
     if as_json and differences is not None:
         print_json(differences.as_values())
         return

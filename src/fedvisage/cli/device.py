@@ -297,9 +297,7 @@ def _key(path: Path | None) -> bytes:
 
 
 def _note_if_readable(path: Path | None) -> None:
-    from fedvisage.device.gallery.file import is_open_to_others
-
-    if is_open_to_others(path):
+    if path is not None and path.stat().st_mode & 0o077:
         note(f"{path} is readable by other users; run chmod 600 to make it private")
 
 

@@ -17,7 +17,7 @@ from fedvisage.base.errors import UserError
 from fedvisage.data.crops import are_incompatible
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.rows import BONA_FIDE
-from fedvisage.datasets.show import ANY, LEAST, Array, draw_indices, linear_auc, measure_cues
+from fedvisage.datasets.show import ANY, LEAST, Array, align_columns, draw_indices, linear_auc, measure_cues
 from fedvisage.faces.cues import NAMES
 
 PLACE = "--against"
@@ -44,20 +44,17 @@ class Differences:
     def lines(self) -> list[str]:
         """Return a table for people."""
         counts = ", ".join(f"{first:,} and {second:,} {kind}" for kind, (first, second) in self.images.items())
-        width, heads = max(map(len, NAMES)), list(self.cues)
-        rows = [
-            [name.ljust(width), *(f"{self.cues[kind][name]:+.2f}".rjust(len(kind)) for kind in heads)] for name in NAMES
-        ]
+        rows = [(name, *(f"{self.cues[kind][name]:+.2f}" for kind in self.cues)) for name in NAMES]
         return [
             f"differences from {self.against} in standard deviations, over {counts}; + means more in {self.name}",
-            "  ".join(["cue".ljust(width), *heads]),
-            *("  ".join(row) for row in rows),
+            *align_columns([("cue", *self.cues), *rows]),
             f"AUC of texture between the bona fide images of both sets {self.texture_auc:.2f}; 0.50: no difference",
         ]
 
 
-def compare_sets(first: PreparedSet, second: PreparedSet) -> Differences:
+def compare_sets(directory: Path, against: Path) -> Differences:
     """Measure the bona fide images of two sets, and the attacks if both have enough."""
+    first, second = PreparedSet.open(directory), PreparedSet.open(against)
     # Refuse sets whose images differ by their task, size or crops; rendered faces have no crops of a detector.
     place = str(second.path)
     if (first.rows.group is None) != (second.rows.group is None):
@@ -113,8 +110,3 @@ def _texture(prepared: PreparedSet, indices: npt.NDArray[np.int64]) -> Array:
         images = np.stack([prepared.images[index] for index in indices[start : start + BATCH]])
         rows.append(network(torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255).numpy())
     return np.concatenate(rows).astype(np.float64)
-
-
-def compare_with(directory: Path, against: Path) -> Differences:
-    """Open two sets and measure their differences."""
-    return compare_sets(PreparedSet.open(directory), PreparedSet.open(against))

@@ -67,7 +67,7 @@ def scan_folders(root: Path) -> FolderContents:
         raise UserError(str(root), "directory not found; give the folder that contains the datasets")
     datasets: list[FoundDataset] = []
     unknown = []
-    for folder in sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")):
+    for folder in _folders(root):
         folder_datasets = [] if folder.is_symlink() else [*_datasets_of(folder)]
         datasets += folder_datasets
         if not folder_datasets:

@@ -98,18 +98,14 @@ class ImportReport:
             lines.append(
                 "nobody is held out: a site that trains on this set has no part in the choice of the threshold"
             )
-        if self.upscaled:
-            enlarged = format_count(self.upscaled, "image")
-            lines.append(f"{enlarged} had to be enlarged, which blurs the cues for attacks: use a smaller size")
-        if self.little_context:
-            tight = format_count(self.little_context, "image")
-            lines.append(f"{tight} with little context: the picture ends at less than {LEAST_CONTEXT:g} times the face")
-        if self.own_subjects:
-            alone = format_count(self.own_subjects, "file")
-            lines.append(f"{alone} without a subject folder: each counts as its own subject")
-        if self.lost_frames:
-            lost = format_count(self.lost_frames, "frame")
-            lines.append(f"{lost} of videos left out: no face found, or no depth map")
+        ends = f"the picture ends at less than {LEAST_CONTEXT:g} times the face"
+        remarks = (
+            (self.upscaled, "image", "had to be enlarged, which blurs the cues for attacks: use a smaller size"),
+            (self.little_context, "image", f"with little context: {ends}"),
+            (self.own_subjects, "file", "without a subject folder: each counts as its own subject"),
+            (self.lost_frames, "frame", "of videos left out: no face found, or no depth map"),
+        )
+        lines += [f"{format_count(count, noun)} {remark}" for count, noun, remark in remarks if count]
         if self.skipped:
             lines.append(f"{format_count(len(self.skipped), 'file')} skipped:")
             lines += [f"  {entry.path}: {entry.reason}" for entry in self.skipped]

@@ -58,17 +58,9 @@ class Shortcuts:
         rows = [(name, *(shown_singles[name, kind] for kind in heads)) for name in NAMES]
         rows += [("linear, all", *(_format_plain_auc(self.linear[kind][0]) for kind in heads))]
         rows += [("linear, camera", *(_format_plain_auc(self.linear[kind][1]) for kind in heads))]
-        table = [("cue", *heads), *rows]
-        widths = [max(len(row[column]) for row in table) for column in range(len(heads) + 1)]
-        shown = [
-            "  ".join(
-                [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-            )
-            for row in table
-        ]
         counts = ", ".join(f"{count:,} {name}" for name, count in self.images.items())
         head = f"shortcuts: AUC of single numbers over {counts}; 0.50 means no difference, - means more in attacks"
-        return [head, *shown, *self.warnings()]
+        return [head, *align_columns([("cue", *heads), *rows]), *self.warnings()]
 
     def warnings(self) -> list[str]:
         """Return warnings about cues that separate the classes so well that a network will learn them."""
@@ -172,6 +164,18 @@ def measure_cues(prepared: PreparedSet, indices: npt.NDArray[np.int64]) -> Array
     return np.array([[values[name] for name in NAMES] for values in measured], np.float64)
 
 
+def align_columns(table: Sequence[Sequence[str]], names: int = 1) -> list[str]:
+    """Return the rows of a table as lines; columns after `names` hold numbers."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if column < names else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in table
+    ]
+
+
 def _format_plain_auc(auc: float) -> str:
     return "  ? " if np.isnan(auc) else f"{auc:.2f} "
 
@@ -202,11 +206,7 @@ def describe(prepared: PreparedSet) -> list[str]:
             if selected.any():
                 table.append((split, species, *_counts(prepared, selected)))
     table.append(("all", "", *_counts(prepared, np.ones(len(prepared), bool))))
-    widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
-    lines = [
-        "  ".join(cell.ljust(width) if column < 2 else cell.rjust(width) for column, (cell, width) in enumerate(line))
-        for line in ([*zip(line, widths, strict=True)] for line in table)
-    ]
+    lines = align_columns(table, names=2)
     # The values of further columns, for users who select by them.
     for name, texts in rows.further.items():
         values = [str(value) or "(none)" for value in np.unique(texts)]

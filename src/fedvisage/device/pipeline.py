@@ -20,6 +20,7 @@ from fedvisage.faces.align import DetectedFaces, Image, align, is_grey
 from fedvisage.faces.cropping import (
     CLOSE,
     LITTLE_CONTEXT,
+    CroppedPicture,
     choose_detector,
     crop_face,
     detector_digest,
@@ -254,9 +255,8 @@ class Pipeline:
         Only the ``most`` largest faces of at least this ``confidence`` are evaluated.
         """
         detected = self._find(image)
-        alone = len(detected.faces) == 1
         numbers = [number for number, face in enumerate(detected.faces) if face.confidence >= confidence][:most]
-        faces = tuple(self._check_face(detected, number, alone, report) for number in numbers)
+        faces = tuple(self._check_face(detected, number, report) for number in numbers)
         return Checked(faces, detected.turns, len(detected.faces) - len(faces))
 
     def watch(self, frames: Iterable[Image | BadFile]) -> Iterator[Watched]:
@@ -285,22 +285,15 @@ class Pipeline:
         for image in images:
             if len(crops) == most:
                 break
-            if isinstance(image, BadFile):
+            detected = None if isinstance(image, BadFile) else self._find(image)
+            if detected is None or not detected.faces:
                 passed_over += 1
                 continue
-            detected = self._find(image)
-            face = detected.faces[0] if detected.faces else None
-            alone = len(detected.faces) == 1
-            # Skip the faces that `check` would not evaluate either.
-            if face is None or not measure(detected.picture, face, alone, self.settings).ok:
-                passed_over += 1
-                continue
-            cropped = crop_face(detected.picture, face, self.pad.size, self.pad.margin)
-            refused = (cropped.close and self.settings.strict) or (cropped.upscaled and not self.settings.enlarge)
-            if refused:
-                passed_over += 1
-            else:
+            quality, (cropped,) = self._crop(detected, 0)
+            if quality.ok:
                 crops.append(cropped.image)
+            else:
+                passed_over += 1
         if len(crops) < SMALLEST_BATCH:
             count = format_count(len(crops), "usable face")
             raise UserError("--data", f"has {count}; {SMALLEST_BATCH} are needed")
@@ -314,24 +307,30 @@ class Pipeline:
         embedding: Embedding = self.recognition.run(aligned[None])[0].astype(np.float32, copy=False)
         return embedding
 
-    def _check_face(self, detected: DetectedFaces, number: int, alone: bool, report: bool) -> CheckedFace:
+    def _crop(self, detected: DetectedFaces, number: int) -> tuple[Quality, list[CroppedPicture]]:
+        """Return the quality of a face, and its crops for the PAD model, on which the quality depends, too."""
         face, picture = detected.faces[number], detected.picture
-        quality = measure(picture, face, alone, self.settings)
+        quality = measure(picture, face, len(detected.faces) == 1, self.settings)
+        shapes = () if self.pad is None else self.pad.shapes
+        crops = [crop_face(picture, face, shape.size, shape.margin) for shape in shapes]
+        if self.settings.strict and any(cropped.close for cropped in crops):
+            quality = replace(quality, reasons=(*quality.reasons, CLOSE))
+        # A face whose crop would have to be enlarged counts as too small.
+        upscaled = any(cropped.upscaled for cropped in crops)
+        if upscaled and not self.settings.enlarge and SMALL not in quality.reasons:
+            quality = replace(quality, reasons=(*quality.reasons, SMALL))
+        return quality, crops
+
+    def _check_face(self, detected: DetectedFaces, number: int, report: bool) -> CheckedFace:
+        face, (quality, crops) = detected.faces[number], self._crop(detected, number)
         verdict = None
         if self.pad is not None and (point := self._threshold) is not None:
-            crops = [crop_face(picture, face, shape.size, shape.margin) for shape in self.pad.shapes]
-            close = any(cropped.close for cropped in crops)
-            if close and self.settings.strict:
-                quality = replace(quality, reasons=(*quality.reasons, CLOSE))
-            # A face whose crop would have to be enlarged counts as too small.
-            upscaled = any(cropped.upscaled for cropped in crops)
-            if upscaled and not self.settings.enlarge and SMALL not in quality.reasons:
-                quality = replace(quality, reasons=(*quality.reasons, SMALL))
             logit = float(self.pad.score([cropped.image[None] for cropped in crops])[0]) if quality.ok else None
             decision = NO_DECISION if logit is None else BONA_FIDE if logit >= point.value else ATTACK
             score = None if logit is None else probability(logit)
             grey = notes_of(None, grey=is_grey(crops[0].image))
-            notes = () if logit is None else (*self.pad.notes, *grey, *((LITTLE_CONTEXT,) if close else ()))
+            little = (LITTLE_CONTEXT,) if any(cropped.close for cropped in crops) else ()
+            notes = () if logit is None else (*self.pad.notes, *grey, *little)
             verdict = PadVerdict(
                 decision, score, probability(point.value), logit, point.value, point.operating_point, notes
             )
@@ -342,7 +341,7 @@ class Pipeline:
         passed = verdict is None or verdict.decision == BONA_FIDE or report
         if self.recognition is None or not quality.ok or not passed:
             return checked
-        embedding = self.embed(picture, face)
+        embedding = self.embed(detected.picture, face)
         matches = () if self._search is None else tuple(self._search(embedding))
         return replace(checked, embedding=embedding, matches=matches)
 

@@ -28,7 +28,6 @@ from fedvisage.report import content, figures, privacy, recognition
 from fedvisage.report.curves import COLOURS, INK, ON_DARK, QUIET
 from fedvisage.report.figures import Figure
 from fedvisage.report.groups import tables_by_group
-from fedvisage.report.privacy import promises
 from fedvisage.report.run_files import Row, RunFiles, damaged_files_are_errors, read_run
 from fedvisage.report.tables import Table, html, size
 
@@ -50,7 +49,49 @@ def write_report(run: Path, cache: Path = CACHE, images: bool | None = None) -> 
 
 def render(run: RunFiles, cache: Path = CACHE, images: bool | None = None) -> str:
     """Return the page's HTML."""
-    return fill_template("page.html.jinja", **context(run), worst=worst_images(run, cache, images))
+    metrics = run.metrics
+    recognises = metrics.get("task") == "recognition"
+    drawings = [*(recognition.figures(run) if recognises else []), *figures.figures(run)]
+    return fill_template(
+        "page.html.jinja",
+        title=str(
+            run.recipe.get("title") or f"{metrics.get('method', 'run')}, target {metrics.get('target') or 'none'}"
+        ),
+        run=run.path.name,
+        metrics={name: metrics.get(name) for name in SHOWN},
+        has_members=bool(metrics.part("members")),
+        has_intervals=bool(metrics.part("intervals")),
+        trained_by=training_summary(metrics),
+        headlines=recognition.headlines(metrics) if recognises else content.headlines(metrics),
+        threshold=recognition.threshold_sentence(metrics) if recognises else threshold_sentence(metrics),
+        results=_drop_missing(
+            *(recognition.results(metrics) if recognises else ()),
+            content.confusion_table(run),
+            content.target_table(metrics),
+            content.published_table(metrics),
+            content.species_table(metrics),
+            content.members_table(metrics),
+            content.adaptation_table(metrics),
+            content.heldout_table(metrics),
+            content.kept_table(metrics),
+            *tables_by_group(metrics.part("by")),
+            content.shortcuts_table(metrics),
+        ),
+        figures=with_theme(drawings),
+        uploads=_drop_missing(content.uploads_table(run.uploads), content.site_uploads_table(run.uploads)),
+        unseen=privacy.describe_unseen(run),
+        overlaps=privacy.sentences(run),
+        lacking=run.lacking,
+        nothing_left=nothing_left(run),
+        promises=privacy.promises(metrics, run.recipe),
+        privacy=privacy.page(run),
+        audits=privacy.sections(run),
+        failures=_drop_missing(content.failures_table(run.rounds)),
+        costs=costs(metrics),
+        recipe=yaml.safe_dump(run.recipe, sort_keys=False, allow_unicode=True) if run.recipe else "",
+        environment=flatten(run.environment),
+        worst=worst_images(run, cache, images),
+    )
 
 
 def fill_template(name: str, /, **values: Any) -> str:
@@ -65,51 +106,6 @@ def fill_template(name: str, /, **values: Any) -> str:
     templates.filters["table"] = html
     colours = {"light": _colour_variables(COLOURS), "dark": _colour_variables(ON_DARK)}
     return templates.get_template(name).render(colours=colours, **values)
-
-
-def context(run: RunFiles) -> dict[str, Any]:
-    """Return the values for the template."""
-    metrics = run.metrics
-    recognises = metrics.get("task") == "recognition"
-    drawings = [*(recognition.figures(run) if recognises else []), *figures.figures(run)]
-    return {
-        "title": str(
-            run.recipe.get("title") or f"{metrics.get('method', 'run')}, target {metrics.get('target') or 'none'}"
-        ),
-        "run": run.path.name,
-        "metrics": {name: metrics.get(name) for name in SHOWN},
-        "has_members": bool(metrics.part("members")),
-        "has_intervals": bool(metrics.part("intervals")),
-        "trained_by": training_summary(metrics),
-        "headlines": recognition.headlines(metrics) if recognises else content.headlines(metrics),
-        "threshold": recognition.threshold_sentence(metrics) if recognises else threshold_sentence(metrics),
-        "results": _drop_missing(
-            *(recognition.results(metrics) if recognises else ()),
-            content.confusion_table(run),
-            content.target_table(metrics),
-            content.published_table(metrics),
-            content.species_table(metrics),
-            content.members_table(metrics),
-            content.adaptation_table(metrics),
-            content.heldout_table(metrics),
-            content.kept_table(metrics),
-            *tables_by_group(metrics.part("by")),
-            content.shortcuts_table(metrics),
-        ),
-        "figures": with_theme(drawings),
-        "uploads": _drop_missing(content.uploads_table(run.uploads), content.site_uploads_table(run.uploads)),
-        "unseen": privacy.describe_unseen(run),
-        "overlaps": privacy.sentences(run),
-        "lacking": run.lacking,
-        "nothing_left": nothing_left(run),
-        "promises": promises(metrics, run.recipe),
-        "privacy": privacy.page(run),
-        "audits": privacy.sections(run),
-        "failures": _drop_missing(content.failures_table(run.rounds)),
-        "costs": costs(metrics),
-        "recipe": yaml.safe_dump(run.recipe, sort_keys=False, allow_unicode=True) if run.recipe else "",
-        "environment": flatten(run.environment),
-    }
 
 
 def threshold_sentence(metrics: Metrics) -> str:

@@ -15,7 +15,7 @@ from tests.device.gallery.files import KEY, MODEL, random_faces
 from tests.refusals import failed, refused
 
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.device.gallery.file import Busy, NameTaken, WrongKey, is_open_to_others, key_from, make_key_file
+from fedvisage.device.gallery.file import Busy, NameTaken, WrongKey, key_from, make_key_file
 from fedvisage.device.gallery.search import Gallery
 from fedvisage.metrics.similarity import normalise
 
@@ -139,9 +139,6 @@ def test_keys_come_from_a_file_or_the_environment(tmp_path: Path, path: Path) ->
     make_key_file(file)
     key = bytes.fromhex(file.read_text())
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert not is_open_to_others(file)
-    file.chmod(0o644)
-    assert is_open_to_others(file)
     assert key_from(file) == key == key_from(None, {"FEDVISAGE_GALLERY_KEY": key.hex()})
     with refused("key", "exists"):
         make_key_file(file)

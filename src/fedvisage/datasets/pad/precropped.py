@@ -12,7 +12,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from fedvisage.base.errors import UserError, printable
 from fedvisage.datasets.dataset import UNKNOWN_SHARE, Clip, Entry, Grammar, Item, Listing, Name, match_name
@@ -119,13 +118,10 @@ SOURCES = {
 }
 
 
-def _parse_name(fields: Mapping[str, str], options: ImportOptions, among: Sequence[FrameDataset]) -> Entry | str:
-    """Read a name with the first source that recognises it."""
-    return next((sighting for source in among if (sighting := source.read(fields, options))), UNREAD)
-
-
 def _names(among: Sequence[FrameDataset]) -> tuple[Name, ...]:
-    read_name = partial(_parse_name, among=among)
+    def read_name(fields: Mapping[str, str], options: ImportOptions) -> Entry | str:
+        return next((sighting for source in among if (sighting := source.read(fields, options))), UNREAD)
+
     images = (Name(grammar, read_name, "image") for grammar in (FRAME, NUMBERED, WHOLE))
     return (*images, Name(FOLDER, read_name, "frames"))
 

@@ -74,23 +74,20 @@ SIDE = 224
 """Size in pixels of a rendered face with its surroundings, in frames as large as the dataset's."""
 
 
-def crowd(people: int) -> tuple[Clip, ...]:
-    """Return clips of a test part with one enrolment, two bona fide attempts and three attacks per client."""
-    return tuple(clip for number in range(1, people + 1) for clip in _of_client(number))
-
-
-def _of_client(number: int) -> Iterator[Clip]:
-    client = f"client{number:03d}_session01"
-    places = {
-        f"enroll/test/{client}_webcam_enroll_controlled_1": "bonafide",
-        f"test/real/{client}_webcam_authenticate_controlled_1": "bonafide",
-        f"test/real/{client}_webcam_authenticate_adverse_1": "bonafide",
-        f"test/attack/fixed/attack_print_{client}_highdef_photo_controlled": "print",
-        f"test/attack/hand/attack_mobile_{client}_mobile_photo_adverse": "photo",
-        f"test/attack/hand/attack_highdef_{client}_highdef_video_controlled": "replay",
-    }
-    for place, species in places.items():
-        yield Clip(f"{place}.mov", number, species, take=place, side=SIDE)
+def crowd(people: int) -> Iterator[Clip]:
+    """Yield clips of a test part with one enrolment, two bona fide attempts and three attacks per client."""
+    for number in range(1, people + 1):
+        client = f"client{number:03d}_session01"
+        places = {
+            f"enroll/test/{client}_webcam_enroll_controlled_1": "bonafide",
+            f"test/real/{client}_webcam_authenticate_controlled_1": "bonafide",
+            f"test/real/{client}_webcam_authenticate_adverse_1": "bonafide",
+            f"test/attack/fixed/attack_print_{client}_highdef_photo_controlled": "print",
+            f"test/attack/hand/attack_mobile_{client}_mobile_photo_adverse": "photo",
+            f"test/attack/hand/attack_highdef_{client}_highdef_video_controlled": "replay",
+        }
+        for place, species in places.items():
+            yield Clip(f"{place}.mov", number, species, take=place, side=SIDE)
 
 
 SCANNER = Scanner(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import PurePosixPath
@@ -54,7 +54,7 @@ class Scanner(Dataset):
     """True if some videos are upside down: if no face is detected, the frames are rotated by 180 degrees."""
     further: Callable[[int], tuple[Clip, ...]] | None = None
     """The clips of an additional person in a small copy, by a number from 0: bona fide, and attacks."""
-    crowd: Callable[[int], Sequence[Example]] | None = None
+    crowd: Callable[[int], Iterable[Example]] | None = None
     """A copy with this number of people, for datasets with enrolment, bona fide attempts and attacks per person."""
     scan: Callable[[Scanner, Tree, ImportOptions], Listing] | None = None
     """Finds the items; by their names unless a dataset needs another way."""

@@ -82,10 +82,6 @@ SPOOF_MV2 = Grammar(
 )
 
 
-def _parse_mv2_live(_: Mapping[str, str], __: ImportOptions) -> Entry:
-    return Entry("bonafide", "")
-
-
 def _parse_mv2_spoof(fields: Mapping[str, str], _: ImportOptions) -> Entry:
     return Entry(ATTACKS[fields["attack"]], "", extra={"attack": fields["attack"]})
 
@@ -97,7 +93,7 @@ SCANNER_MV2 = Scanner(
     expects="""\
 Live/[{Train,Test}/]Live_12.mov
 Spoof/Paper/Paper_20.mov  Spoof/Mask_HalfMask/Mask_Half_3.mov  Spoof/Partial_Eye/Partial_Eye_7.mov …""",
-    names=(Name(LIVE_MV2, _parse_mv2_live), Name(SPOOF_MV2, _parse_mv2_spoof)),
+    names=(Name(LIVE_MV2, lambda _, __: Entry("bonafide", "")), Name(SPOOF_MV2, _parse_mv2_spoof)),
     columns=("attack",),
     counts={"all": (785, 915)},
     example=(

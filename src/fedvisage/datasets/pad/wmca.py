@@ -95,7 +95,7 @@ def _stem(path: str) -> str:
 def scan(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
     """Scan by names, and read the part of each file from the list grandtest."""
     if any(CUT.parse(without_ending(file)) for file in tree.files):
-        skipped = Name(STATION, _skip_recording, "arrays")
+        skipped = Name(STATION, lambda _, __: "recordings whose cropped frames are present", "arrays")
         names = tuple(skipped if name.grammar is STATION else name for name in scanner.names)
         scanner = replace(scanner, names=names)
     listing = scan_by_name(scanner, tree, options)
@@ -107,10 +107,6 @@ def scan(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
             if part and (entry := _parse_line(line)):
                 parts[entry[0]] = part
     return replace(listing, items=[replace(item, split=parts.get(stem_of(item))) for item in listing.items])
-
-
-def _skip_recording(_: Mapping[str, str], __: ImportOptions) -> str:
-    return "recordings whose cropped frames are present"
 
 
 def _further(number: int) -> tuple[Clip, ...]:

@@ -86,11 +86,6 @@ def make_key_file(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def is_open_to_others(path: Path | None) -> bool:
-    """Return whether users other than the owner may read a key file."""
-    return path is not None and bool(path.stat().st_mode & 0o077)
-
-
 def derive_key(secret: bytes, salt: bytes, purpose: str) -> bytes:
     """Derive a key for one purpose."""
     return HKDF(SHA256(), LENGTH, salt, f"fedvisage gallery {SEALING} {purpose}".encode()).derive(secret)
