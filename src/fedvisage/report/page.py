@@ -71,6 +71,7 @@ def context(run: RunFiles) -> dict[str, Any]:
     """Return the values for the template."""
     metrics = run.metrics
     recognises = metrics.get("task") == "recognition"
+    trainers = set((metrics.get("attendance") or {}).get("rounds", ()))
     drawings = [*(recognition.figures(run) if recognises else []), *figures.figures(run)]
     return {
         "title": str(
@@ -107,6 +108,10 @@ def context(run: RunFiles) -> dict[str, Any]:
         "audits": privacy.sections(run),
         "failures": _drop_missing(content.failures_table(run.rounds)),
         "costs": costs(metrics),
+        "is_merged": bool(trainers) and not trainers & set(metrics.get("sites", ())),
+        "has_own_method": "method" in run.environment,
+        "has_scores": run.target_scores is not None,
+        "noise": metrics.get("privacy", {}).get("noise"),
         "recipe": yaml.safe_dump(run.recipe, sort_keys=False, allow_unicode=True) if run.recipe else "",
         "environment": flatten(run.environment),
     }
