@@ -237,6 +237,16 @@ def test_methods_lists_one_line_per_method_with_advice(command: Command) -> None
     assert (code, err) == (2, "fedvisage: methods: unknown method 'fedpaad'; did you mean fedpad?\n")
 
 
+@pytest.mark.parametrize(
+    "option",
+    ["--address=a:1", "--gpus-per-worker=0.5", "--gpus-per-run=0.5", "--copy-data", "--allow-different-machines"],
+)
+def test_option_of_a_cluster_without_ray_is_named(command: Command, option: str) -> None:
+    start = ("study", "studies/table3-demo") if "run" in option else ("run", "demo/fedpad")
+    code, _, err = command(*start, option)
+    assert (code, err) == (2, f"fedvisage: {option.partition('=')[0]}: belongs to a Ray cluster; add --on ray\n")
+
+
 def test_help_lists_every_command_in_one_of_five_sections(command: Command) -> None:
     code, out, _ = command("-h")
     sections = dict(re.findall(r"^([A-Z][a-z ]+):\n((?:  .*\n)+)", out, flags=re.MULTILINE))

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,11 +97,82 @@ def test_model_of_each_site_has_a_row_a_curve_and_a_histogram(tmp_path: Path) ->
     ]
 
 
+@pytest.mark.long
+def test_page_counts_the_models_that_it_does_not_draw(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "single", method="single", members=True, sites="ABCDEFGH", rounds=1, resamples=0)
+    reader = read(write_report(run))
+    titles = [value or "" for name, value in reader.attributes if name == "aria-label"]
+    drawn = sum(title.startswith("Scores, model of ") for title in titles)
+    assert drawn < 8
+    assert f"Drawn: the first {drawn} of 8 models" in reader.text
+
+
 def test_run_without_target_and_rounds_has_a_page(tmp_path: Path) -> None:
     run = tmp_path / "bare"
     run.mkdir()
     write_metrics(run, {"method": "fedpad", "task": "pad", "sites": ["A"], "target": None})
     assert "no target was named" in read(write_report(run)).text
+
+
+BARE = {"method": "fedpad", "task": "pad", "sites": ["A"], "target": None}
+RECOUNTED = "scores.csv has every score of the target"
+
+
+def write_bare(run: Path, environment: str = "{}", **metrics: Any) -> str:
+    """Write the report of a run with these metrics and no target, and return the report's text."""
+    run.mkdir(exist_ok=True)
+    write_metrics(run, BARE | metrics)
+    (run / "environment.json").write_text(environment)
+    return read(write_report(run)).text
+
+
+def test_page_names_the_file_of_scores_only_if_it_has_scores(run: Path, tmp_path: Path) -> None:
+    assert RECOUNTED in read(write_report(run)).text
+    assert "scores.csv" not in write_bare(tmp_path / "without")
+    (tmp_path / "without" / "scores.csv").write_text("first,second,same,similarity\n")
+    assert "scores.csv" not in write_bare(tmp_path / "without", task="recognition")
+
+
+def test_page_says_whether_a_second_run_gives_the_same_figures(tmp_path: Path) -> None:
+    noise = {"epsilon": 8.0, "delta": 1e-5, "tight_epsilon": 8.0, "at_delta": 1e-5, "relation": ["site"]}
+    noise |= {"noise_multiplier": 0.6, "clip": 1.0, "releases": 1}
+    assert "recipe.yaml gives the same figures" in write_bare(tmp_path / "run")
+    assert "gives the same figures" in write_bare(tmp_path / "run", privacy=noise | {"noise": "derived"})
+    drawn = write_bare(tmp_path / "run", privacy=noise | {"noise": "system"})
+    assert "recipe.yaml draws other noise and gives other figures" in drawn
+    assert "the same figures" not in drawn
+
+
+def test_page_names_the_call_for_a_method_that_was_passed_in(tmp_path: Path) -> None:
+    assert "fedvisage run recipe.yaml" in write_bare(tmp_path / "run")
+    page = write_bare(tmp_path / "run", environment='{"method": {"name": "smoothed"}}')
+    assert 'fv.run("recipe.yaml", method=METHOD)' in page
+    assert "fedvisage run recipe.yaml" not in page
+
+
+def test_page_of_merged_sites_does_not_promise_that_images_stayed(tmp_path: Path) -> None:
+    stayed = "No image, label or identity left a site"
+    merged = write_bare(tmp_path / "run", attendance={"rounds": {"all": 1}, "missed": {}, "lost": []})
+    assert stayed not in merged
+    assert "merged the data of all sites in one place" in merged
+    assert stayed in write_bare(tmp_path / "run", attendance={"rounds": {"A": 1}, "missed": {}, "lost": []})
+    assert stayed in write_bare(tmp_path / "run")
+
+
+def test_target_without_attacks_has_its_bpcer_and_no_empty_headlines(tmp_path: Path) -> None:
+    page = write_bare(tmp_path / "run", target="M", bpcer=0.125, hter=None, auc=None)
+    assert "BPCER 12.50" in page
+    assert "– %" not in page
+
+
+def test_table_of_failures_counts_those_that_it_leaves_out(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    failed = {f"site{number:02d}": "offline" for number in range(50)}
+    (tmp_path / "run" / "rounds.jsonl").write_text(json.dumps({"round": 1, "replied": [], "failed": failed}) + "\n")
+    page = write_bare(tmp_path / "run")
+    shown = len(re.findall(r"site\d\d offline", page))
+    assert 0 < shown < 50
+    assert f"{50 - shown} more are in rounds.jsonl" in page
 
 
 def test_errors_at_a_fixed_threshold_name_their_images(run: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from tests.toy import remove_seal, run_toy, tree
 
 from fedvisage.metrics.recorded import Metrics
+from fedvisage.report import content
 from fedvisage.report.page import render
 from fedvisage.report.privacy import page, promises
 from fedvisage.report.run_files import read_run
@@ -48,6 +49,14 @@ def test_page_lists_spending_by_site_and_releases_by_round(run: Path) -> None:
     assert "gaussian × 1" in html
 
 
+def test_released_field_has_one_row_for_all_rounds(run: Path) -> None:
+    released = content.uploads_table(read_run(run).uploads)
+    assert released is not None
+    rows = [row for row in released.rows if row[1] == "dp"]
+    assert [row[4] for row in rows] == ["6"]  # messages: three sites in two rounds
+    assert "ε 0.8, δ 0.01" in rows[0][2]
+
+
 def test_published_mechanism_is_marked(run: Path, tmp_path: Path) -> None:
     """The ledger of the run with the relation that Algorithm 1's releases have."""
     copy = shutil.copytree(run, tmp_path / "copy")
@@ -76,6 +85,17 @@ def test_page_of_a_private_run_with_secure_sums_states_both(sets: Mapping[str, P
     assert "Differential privacy of sites: ε 4 at δ 1e-05, for all data of one site" in text
     assert "a simulation, which protects nobody" in text
     assert "Secure aggregation: the server saw the sum" in text
+
+
+def test_sentence_on_noise_names_the_statistics_that_it_covers() -> None:
+    """BatchNorm's statistics are parts of the model and get noise; losses and counts are no parts, and get none."""
+    noise = {**RELEASED, "relation": ["site"], "noise": "system", "noise_multiplier": 0.6, "clip": 1.0, "releases": 1}
+    (sentence,) = promises(Metrics({"privacy": noise}), {})
+    covered, _, uncovered = sentence.partition("covers ")[2].partition("but not")
+    assert "BatchNorm" in covered
+    assert "losses" in uncovered
+    assert "counts of held-out scores" in uncovered
+    assert "1 sum." in sentence
 
 
 @pytest.mark.parametrize(

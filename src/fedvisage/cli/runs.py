@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -87,6 +87,14 @@ def _changes_like(option: str) -> str:
     return " or ".join(f"{key}=VALUE" for key in keys_named(option.rpartition(".")[2], Recipe) if key.endswith(option))
 
 
+def _check_cluster(cluster: Cluster, on: str, share: str = "--gpus-per-worker") -> None:
+    """Refuse an option of a Ray cluster for a command that uses none; ``share`` sets the share of a GPU."""
+    for option in fields(cluster):
+        if on != "ray" and getattr(cluster, option.name) != option.default:
+            name = share if option.name == "gpus_per_worker" else f"--{option.name.replace('_', '-')}"
+            raise UserError(name, "belongs to a Ray cluster; add --on ray")
+
+
 @app.command(cls=RunVerb)
 @with_options()
 def run(
@@ -131,8 +139,7 @@ def run(
         raise UserError("--kit", "belongs to a federation; add --on nvflare")
     if cosigned is not None and kit is None:
         raise UserError("--cosigned", "belongs to a federation; add --on nvflare and --kit")
-    if cluster != Cluster() and on != "ray":
-        raise UserError("--address", "and other options of a cluster belong to Ray; add --on ray")
+    _check_cluster(cluster, on)
     tree = read_with_overrides(locate(recipe, verb="run"), overrides or [])
     # The recipe may still be invalid. If it asks for workers, the fork server loads torch while this process does.
     runtime = tree.get("runtime")
@@ -225,8 +232,7 @@ def study(
     if on not in ("local", "ray"):
         raise UserError("--on", f"{on!r} is not a place for runs; choose local or ray")
     cluster = replace(cluster, gpus_per_worker=share)
-    if cluster != Cluster() and on != "ray":
-        raise UserError("--address", "and other options of a cluster belong to Ray; add --on ray")
+    _check_cluster(cluster, on, share="--gpus-per-run")
     path = locate(study, verb="study")
     folder = out or Path("runs") / f"{study.stem}{'-smoke' if options.smoke else ''}"
     with interruptible(CONTINUES):

@@ -101,7 +101,7 @@ MOST_SITE_ROWS = 40
 
 def levels(metrics: Metrics) -> dict[str, Metrics]:
     """Return the target's figures by level, starting with the level of the headline."""
-    if metrics.get("hter") is None and not metrics.part("apcer"):
+    if metrics.get("hter") is None and metrics.get("bpcer") is None and not metrics.part("apcer"):
         return {}
     first = str(metrics.get("level", "frame"))
     second = "video" if first == "frame" else "frame"
@@ -123,6 +123,8 @@ def headlines(metrics: Metrics) -> list[dict[str, str]]:
     level = next(iter(by_level))
     cards = []
     for figure, (name, meaning) in HEADLINES.items():
+        if metrics.get(figure) is None:  # a target with one class
+            continue
         interval = bounds(metrics, level, figure)
         span = f"{100 * interval[0]:.1f} to {100 * interval[1]:.1f}" if interval else ""
         cards.append({"name": name, "value": percent(metrics.get(figure)), "interval": span, "meaning": meaning})
@@ -297,4 +299,6 @@ def failures_table(rounds: list[Row]) -> Table | None:
         for site, reason in failures_of(row)
     ]
     columns = {"round": "round", "site": "site", "reason": "reason"}
-    return table("Failures of sites", rows[:MOST_SITE_ROWS], columns, names=3) if rows else None
+    rest = len(rows) - MOST_SITE_ROWS
+    note = f"{rest} more are in rounds.jsonl." if rest > 0 else ""
+    return table("Failures of sites", rows[:MOST_SITE_ROWS], columns, names=3, note=note) if rows else None

@@ -177,7 +177,7 @@ def _error_curves(run: RunFiles) -> list[Figure]:
         shade = None
         if not run.metrics.part("members"):  # bands of several models would hide each other
             shade = band(headline, RESAMPLES, numpy_rng(int(run.metrics.get("seed") or 0), "bootstrap", "band", name))
-        note = f" Shaded: 95 % band over subjects (bootstrap), of {name}." if shade else ""
+        note = f" Shaded: 95 % band over subjects (bootstrap), of {name}." if shade else _note_undrawn(scores)
         explanation = "Every threshold at once; up and to the left is better."
         lines = {
             name: curves.curve_of_scores(rows, threshold_of(run.metrics, str(rows.model[0])))
@@ -202,15 +202,20 @@ def _histograms(run: RunFiles) -> list[Figure]:
     scores = run.target_scores
     if scores is None or len(scores) == 0:
         return []
-    drawings = []
+    drawings, undrawn = [], _note_undrawn(scores)
     for index, name in enumerate(sorted(set(scores.model.tolist()))[:MOST_MODELS]):
         threshold, own_scores = threshold_of(run.metrics, name), scores.where(scores.model == name)
         drawing = curves.score_histograms(own_scores, threshold, f"histogram{index}")
         beyond = curves.beyond(own_scores.live, curves.span(own_scores.live, threshold))
         note = f" {beyond} of {len(own_scores)} lie beyond the axis and are counted at its ends." if beyond else ""
         title = f"Scores, model of {name}" if name else "Scores"
-        drawings.append((title, f"Frames right of the threshold are accepted as live.{note}", drawing))
+        drawings.append((title, f"Frames right of the threshold are accepted as live.{note}{undrawn}", drawing))
     return drawings
+
+
+def _note_undrawn(scores: Scores) -> str:
+    count = len(set(scores.model.tolist()))
+    return f" Drawn: the first {MOST_MODELS} of {count} models." if count > MOST_MODELS else ""
 
 
 def _features(run: RunFiles) -> list[Figure]:

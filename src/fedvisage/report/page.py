@@ -51,6 +51,7 @@ def render(run: RunFiles, cache: Path = CACHE, images: bool | None = None) -> st
     """Return the page's HTML."""
     metrics = run.metrics
     recognises = metrics.get("task") == "recognition"
+    trainers = set((metrics.get("attendance") or {}).get("rounds", ()))
     drawings = [*(recognition.figures(run) if recognises else []), *figures.figures(run)]
     return fill_template(
         "page.html.jinja",
@@ -88,6 +89,10 @@ def render(run: RunFiles, cache: Path = CACHE, images: bool | None = None) -> st
         audits=privacy.sections(run),
         failures=_drop_missing(content.failures_table(run.rounds)),
         costs=costs(metrics),
+        is_merged=bool(trainers) and not trainers & set(metrics.get("sites", ())),
+        has_own_method="method" in run.environment,
+        has_scores=run.target_scores is not None,
+        noise=metrics.get("privacy", {}).get("noise"),
         recipe=yaml.safe_dump(run.recipe, sort_keys=False, allow_unicode=True) if run.recipe else "",
         environment=flatten(run.environment),
         worst=worst_images(run, cache, images),

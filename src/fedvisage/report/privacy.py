@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fedvisage.base.progress import format_count
 from fedvisage.data.overlap import TARGET, Overlap
 from fedvisage.federation.privacy.accountant import PROTECTED_UNIT
 from fedvisage.metrics.recorded import Metrics
@@ -150,9 +151,9 @@ def _of_noise(privacy: Row, people: str = "") -> Iterator[str]:
     if "noise_multiplier" in privacy:
         yield (
             f"Differential privacy of sites: {tight_cost}, for {relation}. Updates were clipped to "
-            f"{privacy['clip']:g}, with noise of {privacy['noise_multiplier']:.4g} times that on each of "
-            f"{privacy['releases']} sums. It covers the weights sent to the sites, but not the statistics sent "
-            "with them."
+            f"{privacy['clip']:g}, and noise of {privacy['noise_multiplier']:.4g} times that was added to "
+            f"{format_count(privacy['releases'], 'sum')}. It covers the models that the server sent, with the "
+            "statistics of BatchNorm, but not the sites' losses, numbers of images, and counts of held-out scores."
         )
     else:
         yield (

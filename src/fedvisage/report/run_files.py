@@ -58,7 +58,10 @@ class Uploads:
         if row.get("cost"):
             self.releases.append(row)
         if row["direction"] == "up":
-            names = (row["field"], row["kind"], str(row.get("guarantee", "")), row["site"])
+            # Without a site's total, which differs by round, a field has one row for all its rounds.
+            parts = str(row.get("guarantee", "")).split("; ")
+            declared = "; ".join(part for part in parts if not (row.get("cost") and part.startswith("so far ")))
+            names = (row["field"], row["kind"], declared, row["site"])
             total = self.fields.setdefault(names, [0, 0, 0])
             total[:] = total[0] + 1, max(total[1], row["bytes"]), total[2] + row["bytes"]
             if row.get(REPEATED):

@@ -37,6 +37,7 @@ from fedvisage.federation.privacy.accountant import (
     tight_epsilon,
 )
 from fedvisage.federation.privacy.mechanisms import Budget, SystemDraws, standard_deviation
+from fedvisage.federation.protections.compatible import check_protection
 from fedvisage.federation.protections.dpsgd import add_clipped, check_norms, step_noise, train_on_people
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.record.releases import CHARGES, Allowance, Releases, SiteAccount
@@ -537,3 +538,8 @@ def test_batchnorm_is_refused_unless_frozen_or_replaced(sets: Sets, tmp_path: Pa
     grouped["method"]["network"] = {"norm": "group"}
     for allowed in (recipe_of(frozen), recipe_of(grouped)):
         check_norms(allowed, METHODS["fedpad"].network(allowed))
+
+
+def test_refusal_for_a_recognition_model_names_task_and_methods(sets: Sets) -> None:
+    with refused("recipe.training.privacy", "attack detection", "mrmtl"):
+        check_protection(recipe_of(tree(sets, "fedavg", training__privacy=PRIVACY)), METHODS["fedavg"])

@@ -31,6 +31,18 @@ def test_site_without_a_delivery_did_not_train() -> None:
     assert training_summary(actual) == "trained by 2 sites (A, B) in 2 rounds; C never delivered"
 
 
+def test_summary_of_many_absent_sites_names_a_dozen() -> None:
+    names = [f"site{number:02d}" for number in range(50)]
+    rounds = dict.fromkeys(names[:25], 1)
+    missed = {name: [2] for name in names}
+    many = {"sites": names, "rounds": 2, "attendance": {"rounds": rounds, "missed": missed, "lost": []}}
+    trained, never, *gaps = training_summary(many).split("; ")
+    assert trained.startswith("trained by 25 sites (site00, site01,")
+    assert trained.endswith("site11 and 13 more) in 2 rounds")
+    assert never == f"{', '.join(names[25:37])} and 13 more never delivered"
+    assert gaps == [*(f"round 2 without {name}" for name in names[:12]), "some rounds without 13 more"]
+
+
 def test_unsampled_site_missed_nothing() -> None:
     assert absences(figures(row(1, "AB", asked="AB"), row(2, "C", asked="C"))) == []
 

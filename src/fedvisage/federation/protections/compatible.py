@@ -138,8 +138,8 @@ def _check_people(recipe: Recipe, method: Method) -> None:
         (
             PEOPLE not in method.supports,
             "training.privacy",
-            f"requires an averaging method of attack detection whose loss is a mean over images, and {method.name} is "
-            "not; leave it out, or use fedavg, fedprox, fedadam or fedyogi",
+            f"requires averaging in attack detection, with a loss that is a mean over images, unlike {method.name} "
+            "here; leave it out, or use fedavg, fedprox, fedadam, fedyogi or mrmtl on a model of attack detection",
         ),
         (
             training.local.batches is None,

@@ -131,8 +131,11 @@ def absences(metrics: Mapping[str, Any]) -> list[str]:
         return []
     counts = attendance["rounds"]
     never = [name for name in metrics["sites"] if name not in counts] if set(counts) & set(metrics["sites"]) else []
-    notes = [f"{', '.join(never)} never delivered"] if never else []
-    notes += [f"{_rounds(rounds)} without {name}" for name, rounds in attendance["missed"].items() if name not in never]
+    notes = [f"{_list_sites(never)} never delivered"] if never else []
+    missed = [f"{_rounds(rounds)} without {name}" for name, rounds in attendance["missed"].items() if name not in never]
+    notes += missed[:LISTED_SITES]
+    if len(missed) > LISTED_SITES:
+        notes.append(f"some rounds without {len(missed) - LISTED_SITES} more")
     notes += [
         f"{name} lost its private state of {_rounds(rounds)}, which it could not store"
         for name, rounds in attendance.get("uncommitted", {}).items()
@@ -150,10 +153,15 @@ def training_summary(metrics: Mapping[str, Any]) -> str:
     if metrics.get("rounds") is not None:
         number = int(metrics["rounds"]) - len(attendance["lost"] if attendance else ())
         rounds = f" in {number} round{'' if number == 1 else 's'}"
-    names = f" ({', '.join(sites[:LISTED_SITES])}{', …' if len(sites) > LISTED_SITES else ''})" if sites else ""
+    names = f" ({_list_sites(sites)})" if sites else ""
     return "; ".join(
         [f"trained by {len(sites)} site{'' if len(sites) == 1 else 's'}{names}{rounds}", *absences(metrics)]
     )
+
+
+def _list_sites(names: Sequence[str]) -> str:
+    rest = len(names) - LISTED_SITES
+    return ", ".join(names[:LISTED_SITES]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _rounds(which: Sequence[int]) -> str:
