@@ -60,7 +60,7 @@ def without_local_parts(recipe: Recipe) -> Recipe:
     check_travels(recipe)
     tree = recipes.tree_of(recipe)
     tree.pop("tracking", None)  # figures are tracked where the run was started
-    for place, value in named_weights(tree).items():
+    for place, value in named_weights(tree).items():  # the digests of files travel instead of their paths
         section = tree
         for key in place[:-1]:
             section = section[key]
