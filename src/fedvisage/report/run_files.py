@@ -194,7 +194,7 @@ def read_similarities(path: Path) -> dict[str, NDArray[np.int64]]:
     """Read the counts of pairs by similarity, those of all pairs first."""
     if not path.exists():
         return {}
-    histograms = {name: counts.astype(np.int64) for name, counts in sorted(read_arrays(path)[0].items())}
+    histograms = {name: counts.astype(np.int64) for name, counts in read_arrays(path)[0].items()}
     if any(counts.shape != (2, BINS) for counts in histograms.values()):
         raise UserError(str(path), f"does not contain two rows of {BINS} counts")
     return {name: histograms[name] for name in sorted(histograms, key=lambda name: (name != WHOLE, name))}

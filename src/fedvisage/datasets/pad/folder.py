@@ -78,8 +78,7 @@ def _item_from(path: Path, name: str, root: Path) -> Item | str:
     inner = species if label == 0 else below[0]
     opposite = REAL_FOLDERS if label == 0 else ATTACK_FOLDERS + _SPECIES_OF_ATTACKS
     if inner.casefold() in opposite:
-        outer = PurePosixPath(name).parts[0]
-        message = f"{name!r} is in both {outer!r} and {inner!r}, which contradict each other; move or rename the folder"
+        message = f"{name!r} is in both {first!r} and {inner!r}, which contradict each other; move or rename the folder"
         raise UserError(str(root), message)
     subject = below[0] if len(below) > 1 else PurePosixPath(below[0]).stem
     single = len(below) < 3 or path.suffix.lower() in VIDEO_ENDINGS

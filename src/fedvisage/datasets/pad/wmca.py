@@ -167,7 +167,7 @@ HQ_SPECIES = {
 }
 HQ_FILE = Grammar(
     "{date}/{site}_{session}_{client}_{presenter}_{type}_{sub}_{instrument}-{trial}",
-    date="[0-9]{2}[.][0-9]{2}[.][0-9]{2}",
+    date=_DATE,
     site="[0-9]",
     session="[0-9]{2}",
     client="[0-9]{4}",
