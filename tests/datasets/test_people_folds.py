@@ -116,7 +116,7 @@ def test_verdict_needs_the_same_sign_with_both_seeds(seeds: tuple[float, float],
     assert sum("TAR@0.001:" in line for line in text) == len(PRIMARY) + len(SECONDARY)
 
 
-def test_undecided_difference_states_what_the_people_could_show() -> None:
+def test_undecided_verdict_states_the_detectable_difference() -> None:
     """Count the normal estimates that a two-sided test at the corrected level finds."""
     spread = 0.5
     word = people.undecided(np.array([-spread, spread]) / np.sqrt(2))

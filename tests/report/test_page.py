@@ -133,7 +133,7 @@ def test_page_names_the_file_of_scores_only_if_it_has_scores(run: Path, tmp_path
     assert "scores.csv" not in write_bare(tmp_path / "without", task="recognition")
 
 
-def test_page_says_whether_a_second_run_gives_the_same_figures(tmp_path: Path) -> None:
+def test_page_states_whether_a_second_run_gives_the_same_figures(tmp_path: Path) -> None:
     noise = {"epsilon": 8.0, "delta": 1e-5, "tight_epsilon": 8.0, "at_delta": 1e-5, "relation": ["site"]}
     noise |= {"noise_multiplier": 0.6, "clip": 1.0, "releases": 1}
     assert "recipe.yaml gives the same figures" in write_bare(tmp_path / "run")
