@@ -80,7 +80,10 @@ def measure_bytes(cache: Path) -> Measurement:
     sets = {name: rendered(cache, name, 8, SIZE) for name in DOMAINS}
     forms: tuple[Form, ...] = ("fp32", "bf16", "int8")
     counted = {form: _bytes(_recipe(sets, 1, form), cache) for form in forms}
-    least = {form: 2 * _least((1, (SIZE // 16) ** 2, WIDTH), form) + 2 * _least((1, WIDTH), form) for form in forms}
+    least = {
+        form: 2 * _count_bytes((1, (SIZE // 16) ** 2, WIDTH), form) + 2 * _count_bytes((1, WIDTH), form)
+        for form in forms
+    }
     said = ", ".join(f"{form} {counted[form]:.0f} (least {least[form]:.0f})" for form in forms)
     ratio = counted["fp32"] / counted["int8"]
     return Measurement(
@@ -91,7 +94,7 @@ def measure_bytes(cache: Path) -> Measurement:
     )
 
 
-def _least(shape: tuple[int, ...], form: Form) -> int:
+def _count_bytes(shape: tuple[int, ...], form: Form) -> int:
     """Return the number of bytes of a value of this shape."""
     sizes = fields("value", shape, form).values()
     return sum(torch.Size(dimensions).numel() * dtype.itemsize for dimensions, dtype in sizes)

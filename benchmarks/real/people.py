@@ -235,8 +235,9 @@ def lines(folds: Mapping[str, Any]) -> Iterator[str]:
     for pair, value in p.items():
         corrected = adjusted[" - ".join(pair)]
         by_seed = seed_gaps(folds, pair)
-        decided = corrected <= LEVEL and len({*np.sign(by_seed)}) == 1
-        word = undecided(gaps(pair, 0)[1:]) if not decided else "holds" if by_seed[0] > 0 else "holds the other way"
+        word = "holds" if by_seed[0] > 0 else "holds the other way"
+        if corrected > LEVEL or len({*np.sign(by_seed)}) > 1:
+            word = describe_undecided(gaps(pair, 0)[1:])
         listed = ", ".join(f"{gap:+.2f}" for gap in by_seed)
         yield f"- {describe(pair, 0)}, by seed {listed}, p = {value:.4f}, Holm {corrected:.4f}: {word}"
     yield "\nsecondary differences, uncorrected, without verdict:"
@@ -252,7 +253,7 @@ def seed_gaps(folds: Mapping[str, Any], pair: tuple[str, str]) -> list[float]:
     return [float(gap) for gap in 100 * (first - second)]
 
 
-def undecided(replicates: NDArray[np.float64]) -> str:
+def describe_undecided(replicates: NDArray[np.float64]) -> str:
     """Return the verdict with the difference that a test at Holm's smallest level would find with 80 % power."""
     needed = (ndtri(1 - LEVEL / len(PRIMARY) / 2) + ndtri(POWER)) * replicates.std(ddof=1)
     return f"undecided (80 % power at 5 % / {len(PRIMARY)} needs {needed:.2f})"

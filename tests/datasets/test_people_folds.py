@@ -119,11 +119,11 @@ def test_verdict_needs_the_same_sign_with_both_seeds(seeds: tuple[float, float],
 def test_undecided_verdict_states_the_detectable_difference() -> None:
     """Count the normal estimates that a two-sided test at the corrected level finds."""
     spread = 0.5
-    word = people.undecided(np.array([-spread, spread]) / np.sqrt(2))
+    word = people.describe_undecided(np.array([-spread, spread]) / np.sqrt(2))
     needed = float(word.removeprefix("undecided (80 % power at 5 % / 4 needs ").removesuffix(")"))
     estimates = np.random.default_rng(3).normal(needed, spread, 200_000)
-    found = estimates > spread * NormalDist().inv_cdf(1 - 0.05 / 4 / 2)
-    assert found.mean() == pytest.approx(0.8, abs=0.01)
+    detected = estimates > spread * NormalDist().inv_cdf(1 - 0.05 / 4 / 2)
+    assert detected.mean() == pytest.approx(0.8, abs=0.01)
 
 
 @pytest.fixture

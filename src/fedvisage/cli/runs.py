@@ -89,8 +89,10 @@ def _changes_like(option: str) -> str:
 
 def _check_cluster(cluster: Cluster, on: str, share: str = "--gpus-per-worker") -> None:
     """Refuse an option of a Ray cluster for a command that uses none; ``share`` sets the share of a GPU."""
+    if on == "ray":
+        return
     for option in fields(cluster):
-        if on != "ray" and getattr(cluster, option.name) != option.default:
+        if getattr(cluster, option.name) != option.default:
             name = share if option.name == "gpus_per_worker" else f"--{option.name.replace('_', '-')}"
             raise UserError(name, "belongs to a Ray cluster; add --on ray")
 

@@ -51,6 +51,7 @@ def render(run: RunFiles, cache: Path = CACHE, images: bool | None = None) -> st
     """Return the page's HTML."""
     metrics = run.metrics
     recognises = metrics.get("task") == "recognition"
+    # A run on merged data counts the rounds of the merged site, which is none of the recipe's.
     trainers = set((metrics.get("attendance") or {}).get("rounds", ()))
     drawings = [*(recognition.figures(run) if recognises else []), *figures.figures(run)]
     return fill_template(
