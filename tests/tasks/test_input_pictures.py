@@ -44,6 +44,15 @@ def test_other_files_of_folders_are_counted_by_ending(folder: Path) -> None:
     assert list_input_pictures([folder / "a.png"]).notices == []
 
 
+def test_hidden_files_of_a_folder_are_neither_listed_nor_counted(folder: Path) -> None:
+    (folder / ".trash").mkdir()
+    for name in ("._a.png", ".trash/d.png", "Thumbs.db", "more/desktop.ini"):
+        (folder / name).write_text("of the system")
+    inputs = list_input_pictures([folder])
+    assert names(inputs) == ["a.png", "b.png", "c.PNG"]
+    assert inputs.passed_over == {".txt": 2, ".mov": 1, "": 1}
+
+
 def test_a_dangling_link_of_a_folder_is_listed_and_rejected(folder: Path) -> None:
     (folder / "aa.png").symlink_to(folder / "none.png")
     (folder / "bb").symlink_to(folder / "none")

@@ -18,9 +18,6 @@ ARRAY_ENDINGS = (".hdf5", ".h5")
 MEDIA_ENDINGS = (*VIDEO_ENDINGS, *pictures.ENDINGS, *ARRAY_ENDINGS)
 ARCHIVE_ENDINGS = (".zip", ".7z", ".rar", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".001", ".z01")
 
-_OF_SYSTEMS = ("thumbs.db", "desktop.ini")
-"""Files that Windows adds to folders of pictures, where they are hidden; macOS hides its own by a leading dot."""
-
 _NAME_LIMIT = 200
 _LIST_LIMIT = 256 << 20
 _SHOWN = 8
@@ -98,12 +95,8 @@ def files_below(root: Path, hidden: Counter[str] | None = None) -> Iterator[Path
         links = [name for name in folders if (Path(folder) / name).is_symlink()]
         folders[:] = [name for name in folders if name not in links and not name.startswith(".")]
         if hidden is not None:
-            hidden["files"] += sum(map(_is_hidden, files))
-        yield from (Path(folder) / name for name in files + links if not _is_hidden(name))
-
-
-def _is_hidden(name: str) -> bool:
-    return name.startswith(".") or name.casefold() in _OF_SYSTEMS
+            hidden["files"] += sum(map(pictures.is_hidden, files))
+        yield from (Path(folder) / name for name in files + links if not pictures.is_hidden(name))
 
 
 def fault_of_file(path: Path, name: str, root: Path, endings: tuple[str, ...]) -> str | None:

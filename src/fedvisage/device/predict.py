@@ -31,7 +31,7 @@ from fedvisage.faces.cropping import (
     make_cropper,
     make_upright_detector,
 )
-from fedvisage.faces.pictures import ENDINGS, VIDEO_ENDINGS, open_picture, read_picture, sample_video
+from fedvisage.faces.pictures import ENDINGS, VIDEO_ENDINGS, is_hidden, open_picture, read_picture, sample_video
 from fedvisage.faces.quality import NO_FACE, TILTED, Settings, pose
 from fedvisage.metrics.scores import FloatArray
 from fedvisage.metrics.similarity import Features
@@ -199,9 +199,11 @@ def exit_code(decisions: Iterable[str], *, good: str, bad: str) -> int:
 
 
 def _add_folder(folder: Path, inputs: InputPictures) -> None:
-    """Add the pictures of a folder, in order of their names, and count its other files."""
+    """Add the pictures of a folder, in order of their names, and count its other files, without hidden ones."""
     count = len(inputs.pictures)
     for path in sorted(child for child in folder.rglob("*") if not child.is_dir()):
+        if any(map(is_hidden, path.relative_to(folder).parts)):
+            continue
         if path.suffix.lower() in ENDINGS:
             inputs.pictures.append(picture_at(path))
         else:

@@ -30,6 +30,8 @@ SIDE_MINIMUM = 16
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".heic", ".heif")
 """Suffixes of image files, in lower case."""
 VIDEO_ENDINGS = (".avi", ".mp4", ".mov", ".m4v", ".mkv", ".webm")
+_OF_SYSTEMS = ("thumbs.db", "desktop.ini")
+"""Files that Windows adds to folders of pictures, where they are hidden; macOS hides its own by a leading dot."""
 
 _ACCEPTED = "JPEG, PNG, BMP, WebP, TIFF or HEIC"
 _OTHER_FORMATS = {
@@ -54,6 +56,11 @@ _TRANSPARENT_MODES = ("LA", "PA", "RGBA")
 
 class TooLarge(BadFile):
     """A picture with too many bytes or pixels; it was not decoded."""
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether a file of this name is hidden from users, such as those that file managers write."""
+    return name.startswith(".") or name.casefold() in _OF_SYSTEMS
 
 
 def open_picture(path: Path) -> npt.NDArray[np.uint8]:
