@@ -108,6 +108,8 @@ class Run:
     @property
     def scores(self) -> Any:
         """One row per scored frame; for recognition, one row per pair of the benchmark."""
+        if self.metrics["target"] is None:
+            raise UserError(str(self.directory), "has no scores, because the run has no target; set data.target")
         rows: list[dict[str, Any]] = list(read_complete_rows(self._file(SCORES))[1])
         # A column becomes numbers if all its values are numbers.
         for column in rows[0] if rows else ():

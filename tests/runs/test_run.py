@@ -29,11 +29,13 @@ from tests.toy import (
     weights,
 )
 
+import fedvisage as fv
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.record.store import CHECKPOINTS, read_sealed, write_sealed
 from fedvisage.methods import METHODS
 from fedvisage.nn.compute import resolve_compute
+from fedvisage.report.page import write_report
 from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
 from fedvisage.runs.train import adoption
@@ -188,11 +190,16 @@ def test_start_weights_of_another_shape_are_refused(sets: Sets, finished_run: Pa
 
 
 @pytest.mark.long
-def test_run_without_a_target_writes_a_model(sets: Sets, tmp_path: Path) -> None:
+def test_run_without_a_target_writes_a_model_and_its_threshold(sets: Sets, tmp_path: Path) -> None:
     metrics = run_toy(tree(sets, data__target=None), tmp_path / "run")
     assert metrics["target"] is None
     assert metrics.parts("sites_heldout").keys() == {"A", "B", "C"}
-    assert (tmp_path / "run" / "model.json").exists()
+    model = json.loads((tmp_path / "run" / "model.json").read_text())
+    assert metrics["threshold"] == model["thresholds"][""]["logit"]
+    page = write_report(tmp_path / "run").read_text()
+    assert f"Threshold {metrics['threshold']:+.3f} (logit), rule source-eer" in page
+    with refused("run", "no scores", "data.target"):
+        _ = fv.Run(tmp_path / "run").scores
 
 
 @pytest.mark.long

@@ -40,7 +40,7 @@ from fedvisage.runs.train import adoption
 from fedvisage.tasks.checks import USUAL, Checks
 from fedvisage.tasks.finished_model import FinishedModel
 from fedvisage.tasks.opened import Benchmark, check_entry, check_for_model, notice_of_set, verify_sets
-from fedvisage.tasks.pad.evaluation import as_scores, compare_attacks
+from fedvisage.tasks.pad.evaluation import as_scores, compare_attacks, threshold_figures
 from fedvisage.tasks.pad.task import SCORES
 from fedvisage.tasks.recognition.benchmarks import PLACE, check_unseen, share_of
 from fedvisage.tasks.seal import write_sealed
@@ -175,9 +175,7 @@ def evaluate_export(
         "method": model.method,
         "target": name,
         "model_sha256": model.digest,
-        "threshold_rule": threshold.rule,
-        "threshold": threshold.value,
-        "threshold_source": {"far": threshold.far, "frr": threshold.frr},
+        **threshold_figures(threshold),
         "level": "frame",
         **pad.evaluate(scores, threshold.value),
         "video": pad.evaluate(scores_by_video, threshold.value),

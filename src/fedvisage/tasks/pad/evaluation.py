@@ -232,10 +232,7 @@ def figures_of(scores: Scores, threshold: Threshold, recipe: Recipe) -> dict[str
     levels = {"frame": scores, "video": by_video(scores)}
     other_level = "video" if recipe.evaluation.level == "frame" else "frame"
     figures: dict[str, Any] = {
-        "threshold_rule": threshold.rule,
-        "threshold": threshold.value,
-        "threshold_source": {"far": threshold.far, "frr": threshold.frr},
-        **({"operating_point": threshold.operating_point} if threshold.estimates else {}),
+        **threshold_figures(threshold),
         "level": recipe.evaluation.level,
         **pad.evaluate(levels[recipe.evaluation.level], threshold.value),
         other_level: pad.evaluate(levels[other_level], threshold.value),
@@ -248,6 +245,16 @@ def figures_of(scores: Scores, threshold: Threshold, recipe: Recipe) -> dict[str
             for level, scored in levels.items()
         }
     return figures
+
+
+def threshold_figures(threshold: Threshold) -> dict[str, Any]:
+    """Return a threshold with its rule and its errors on the data of the choice."""
+    return {
+        "threshold_rule": threshold.rule,
+        "threshold": threshold.value,
+        "threshold_source": {"far": threshold.far, "frr": threshold.frr},
+        **({"operating_point": threshold.operating_point} if threshold.estimates else {}),
+    }
 
 
 def compare_attacks(scores: Scores, threshold: float, level: str, groups: Groups) -> dict[str, Any]:

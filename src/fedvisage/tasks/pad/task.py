@@ -205,12 +205,14 @@ def choose_thresholds(server: Server, finished: Message) -> TrainingResult:
 
 
 def evaluate(scorer: Scorer, trained: TrainingResult, data: RunData, out: Path) -> dict[str, Any]:
-    """Score the target's data, if there is a target."""
+    """Score the target's data; without a target, only the sites' figures and the threshold are known."""
     figures: dict[str, Any] = {}
     if data.target is not None:
         figures = evaluate_saved(scorer, trained.saved, data.target, scorer.recipe.data.target_name, out)
         if scorer.recipe.evaluation.features:
             write_features(out, scorer, trained.saved.finished, data)
+    elif "" in trained.saved.thresholds:  # one threshold for all, not one per member
+        figures = evaluation.threshold_figures(trained.saved.thresholds[""])
     place = "sites_training" if scorer.recipe.evaluation.threshold == ON_TRAINING else "sites_heldout"
     figures |= evaluation.personal_figures(scorer.method, trained.heldout)
     return figures | {place: trained.heldout} | ({"kept": trained.kept} if trained.kept else {})
