@@ -49,6 +49,8 @@ def test_summary_has_counts_intervals_and_threshold_errors(run: Path) -> None:
         assert f"AUC {100 * low:.2f} to {100 * high:.2f} %" in text
     assert f"accepts {metrics['threshold_source.far']:.2%} of held-out attacks" in text
     assert ("mean of the sites' EERs" in text) != bool(metrics.part("members"))
+    of_one_class = Metrics({name: value for name, value in metrics.items() if not name.startswith("apcer.")})
+    assert "  APCER –  BPCER " in "\n".join(summarise(of_one_class))
     assert "warning" in "\n".join(summarise(Metrics({**metrics, "count.bona_fide": 30, "count.attack": 29})))
     assert "warning" not in "\n".join(summarise(Metrics({**metrics, "count.bona_fide": 30, "count.attack": 30})))
 

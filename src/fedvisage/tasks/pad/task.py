@@ -108,7 +108,7 @@ def summarise(metrics: Metrics) -> list[str]:
         rates = [f"{name.upper():6}{percent(at_level[name])}" for name in ("hter", "eer", "auc", "acer")]
         lines.append(f"  {level:6}" + "  ".join(rates) + f"  TPR@FPR=1% {percent(at_level['tpr_at_fpr_1pct'])}")
     species = "  ".join(f"{name} {percent(value)}" for name, value in metrics.part("apcer").items())
-    lines.append(f"  APCER {species}  BPCER {percent(metrics['bpcer'])}")
+    lines.append(f"  APCER {species or '–'}  BPCER {percent(metrics['bpcer'])}")
     lines += [_amount(metrics), *_threshold_at_sites(metrics)]
     if personal := metrics.part("personal"):
         figures = "  ".join(f"{name.upper()} {percent(personal[name])}" for name in ("eer", "auc"))
