@@ -21,7 +21,7 @@ def heldout_eer(row: str) -> float:
 
 
 def best_auc(row: str) -> float:
-    return max(snapshot["auc"] for snapshot in RECORDS[row]["by_round"])
+    return max(float(snapshot["auc"]) for snapshot in RECORDS[row]["by_round"])
 
 
 def test_rates_have_the_lowest_heldout_error_rate() -> None:
