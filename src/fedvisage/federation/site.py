@@ -127,11 +127,13 @@ class Site:
         mechanism: Callable[[Draws], Message],
         cost: Sequence[Charge],
         allowance: Allowance | None = None,
+        forget: str | None = None,
     ) -> Message:
         """Return the output of a differentially private mechanism under a name; it is drawn only once.
 
         The cost is charged before the draw, and the output is stored before it is sent. The result includes its
-        ``cost``, which the method must declare. The allowance is by default that of ``privacy``.
+        ``cost``, which the method must declare. The allowance is by default that of ``privacy``. ``forget`` names an
+        earlier output that no checkpoint can request again; it is deleted after a new draw.
         """
         settings = self.recipe.privacy
         if allowance is None:
@@ -142,16 +144,11 @@ class Site:
             allowance = Allowance(Budget(settings.epsilon, settings.delta), settings.count)
         assert self.releases is not None, "a site without a disk releases nothing"
         draws = SystemDraws() if settings.noise == "system" else DerivedDraws(self.rng("noise", name))
-        return self.releases.release(name, mechanism, cost, allowance, draws)
+        return self.releases.release(name, mechanism, cost, allowance, draws, forget)
 
     def released(self, name: str) -> Message | None:
         """Return the value released earlier under a name, or None; sending it again costs nothing."""
         return None if self.releases is None else self.releases.find(name)
-
-    def forget(self, name: str) -> None:
-        """Drop a released value that no order can request again; its cost stays in the log."""
-        if self.releases is not None:
-            self.releases.drop(name)
 
     def batches(self) -> Iterator[Batch]:
         """Iterate over the local work of one round: the recipe's epochs, or its number of batches.

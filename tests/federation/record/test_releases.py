@@ -36,7 +36,12 @@ def mechanism(draws: Draws) -> Message:
 
 def release(at: Path, name: str = "round 1", charges: tuple[Charge, ...] = (SECOND, CHARGE), **changes: Any) -> Message:
     return Releases(at).release(
-        name, changes.get("mechanism", mechanism), charges, ALLOWANCE, changes.get("draws", SystemDraws())
+        name,
+        changes.get("mechanism", mechanism),
+        charges,
+        ALLOWANCE,
+        changes.get("draws", SystemDraws()),
+        changes.get("forget"),
     )
 
 
@@ -125,6 +130,26 @@ def test_restoring_a_generation_keeps_the_releases(tmp_path: Path) -> None:
     assert digest_of(release(tmp_path / "releases")) == digest_of(first)
     assert digest_of(release(tmp_path / "releases", "round 2", ())) == digest_of(second)
     assert len(charged_releases(tmp_path / "releases")) == 3
+
+
+def test_server_that_orders_rounds_in_another_order_gets_no_second_draw(tmp_path: Path) -> None:
+    """Round 4 replaces round 1, but not while the charge of round 1 is the last, which has its value or none drawn."""
+
+    def order(number: int) -> str:
+        cost = (replace(CHARGE, release=f"round {number}"),)
+        return digest_of(release(tmp_path, f"round {number}", cost, forget=f"round {number - 3}"))
+
+    fourth, first = order(4), order(1)
+    assert [order(number) for number in (4, 1, 4, 1)] == [fourth, first, fourth, first]
+    assert charged_releases(tmp_path) == ["round 4", "round 1"]
+
+
+def test_replaced_value_is_not_drawn_again(tmp_path: Path) -> None:
+    release(tmp_path)
+    release(tmp_path, "round 4", (replace(CHARGE, release="round 4", epsilon=2.0),), forget="round 1")
+    assert not (tmp_path / "round 1.safetensors").exists()
+    with failed(RunFailed, "round 1.safetensors", "released before"):
+        release(tmp_path)
 
 
 def test_derived_draws_give_the_same_release_in_another_directory(tmp_path: Path) -> None:
@@ -224,7 +249,7 @@ def test_log_of_another_process_replaces_the_own_one(tmp_path: Path) -> None:
         stored = receiver.find(name)
         assert stored is not None
         assert digest_of(stored) == digest_of(value)
-    Releases(sender).drop("round 1")
+    release(sender, "round 3", (replace(CHARGE, release="round 3, sums"),), forget="round 1")
     receiver.receive(Releases(sender).files(receiver.value_files))
-    assert receiver.value_files == {"round 2.safetensors"}
+    assert receiver.value_files == {"round 2.safetensors", "round 3.safetensors"}
     assert charged_releases(receiver.directory) == charged_releases(sender)

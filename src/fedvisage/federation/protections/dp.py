@@ -137,9 +137,13 @@ def add_noise(
     draws = SystemDraws() if plan.entropy == "system" else DerivedDraws(generator)
     name, lent = f"round {round_number}", present()
     noised = log.release(
-        name, lambda source: noisy_mean(mean, lent, count, plan, source), [plan.charge(name)], plan.allowance(), draws
+        name,
+        lambda source: noisy_mean(mean, lent, count, plan, source),
+        [plan.charge(name)],
+        plan.allowance(),
+        draws,
+        forget=f"round {round_number - out_of_reach(recipe)}",
     )
-    log.drop(f"round {round_number - out_of_reach(recipe)}")
     return {key: value for key, value in noised.items() if key != COST.name}
 
 

@@ -199,12 +199,10 @@ def release_weights(calls: Mapping[str, Call], recipe: Recipe, net: nn.ModuleDic
                 raise UserError(PLACE, f"{fault}; leave it out")
             return reply | {f"{KEPT}{name}": value for name, value in site.private_state().items()}
 
-        stored = site.release(_name(site.round), mechanism, [noised.charge(_name(site.round))], noised.allowance())
+        name, past = _name(site.round), _name(site.round - out_of_reach(recipe))
+        stored = site.release(name, mechanism, [noised.charge(name)], noised.allowance(), forget=past)
         site.kept.update(under(KEPT, stored))  # a repeated visit does not train
-        reply = {name: value for name, value in stored.items() if not name.startswith(KEPT)}
-        # No checkpoint leads back to these rounds.
-        site.forget(_name(site.round - out_of_reach(recipe)))
-        return reply
+        return {name: value for name, value in stored.items() if not name.startswith(KEPT)}
 
     return {**calls, SUMMED: replace(plain, run=train if noised is None else release)}
 

@@ -123,10 +123,12 @@ class Releases:
         cost: Sequence[Charge],
         allowance: Allowance,
         draws: Draws,
+        forget: str | None = None,
     ) -> Message:
         """Return the stored value of a name, or charge, draw and store a new one.
 
-        The field ``cost`` of the value has its cost and the site's total so far.
+        The field ``cost`` of the value has its cost and the site's total so far. A new value replaces that of the name
+        ``forget``, which no checkpoint can request again; its charge stays.
         """
         if not NAME.fullmatch(name):
             raise ValueError(f"{name!r} is not the name of a release")
@@ -151,11 +153,11 @@ class Releases:
             value |= {COST.name: torch.tensor(table_of(cost, total), dtype=torch.float64)}
             details = {"release": name, "charges": [charge.release for charge in cost], **self._owner.names()}
             store.write_sealed(self._path(name), value, details)
+            # The last charge keeps its value: without one it would look charged and not drawn, and a server that orders
+            # earlier rounds again would receive a second draw.
+            if fresh and forget is not None:
+                self._path(forget).unlink(missing_ok=True)
             return value
-
-    def drop(self, name: str) -> None:
-        """Remove a value that no order can request again; its charge stays."""
-        self._path(name).unlink(missing_ok=True)
 
     def find(self, name: str) -> Message | None:
         """Return the stored value of a name, or None."""

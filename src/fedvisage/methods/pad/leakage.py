@@ -150,10 +150,13 @@ def release(site: Site, kind: str, rows: Tensor, pack: Callable[[Tensor], Messag
         raise TrainingFailed(f"the budget requires noise of σ {guard.sigma:.3g} on {kind}, more than a reply may hold")
     number = (site.round - 1) * site.batches_per_round + site.batches_taken
     cost = guard.charges(release_name(number, kind), (number - 1) // site.batches_per_epoch + 1)
-    reply = site.release(release_name(number, kind), lambda draws: pack(guard.add_noise(rows, draws).float()), cost)
-    # A resumed run receives the stored reply again; replies that no checkpoint can request any more are deleted.
-    site.forget(release_name(number - out_of_reach(recipe) * site.batches_per_round, kind))
-    return reply
+    return site.release(
+        release_name(number, kind),
+        lambda draws: pack(guard.add_noise(rows, draws).float()),
+        cost,
+        # A resumed run receives the stored reply again; one that no checkpoint can request any more is deleted.
+        forget=release_name(number - out_of_reach(recipe) * site.batches_per_round, kind),
+    )
 
 
 def release_name(number: int, kind: str) -> str:
