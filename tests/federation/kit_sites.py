@@ -22,7 +22,7 @@ from fedvisage.methods import METHODS
 from fedvisage.nvflare.authority import FederationFile
 from fedvisage.nvflare.certificates import credentials_in
 from fedvisage.nvflare.membership import provision
-from fedvisage.nvflare.trust import KitTrust, images_of
+from fedvisage.nvflare.trust import KitTrust, content_of, images_of
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.catalogue import set_up
 
@@ -48,11 +48,13 @@ def open_trust(
     images: Any = NOTHING,
     allowed: Sequence[frozenset[str]] = (),
     recipe: Recipe | None = None,
+    content: str = "",
 ) -> KitTrust:
     """Open the trust of a site, or with the name ``localhost`` that of the server's kit."""
     at_server = name == "localhost"
     papers = credentials_in(kits / ("server" if at_server else f"sites/{name}"), at_server=at_server)
-    return KitTrust(papers, memory / name, recipe or shortest_recipe("fedpad"), run, images, allowed)
+    recipe = recipe or shortest_recipe("fedpad")
+    return KitTrust(papers, memory / name, recipe, run, images, allowed, content=content)
 
 
 class KitTransport(LocalTransport):
@@ -71,8 +73,9 @@ class KitTransport(LocalTransport):
         super().__init__(site_workers)
         self.lost = lost
         for worker in site_workers:
-            images = images_of(worker.train, memory / "cache")
-            worker.trust = open_trust(kits, worker.name, memory, run, images, allowed, worker.workspace.recipe)
+            images, content = images_of(worker.train, memory / "cache"), content_of(worker.train)
+            recipe = worker.workspace.recipe
+            worker.trust = open_trust(kits, worker.name, memory, run, images, allowed, recipe, content)
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
         """Execute the orders."""

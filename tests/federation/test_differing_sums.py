@@ -16,9 +16,10 @@ import pytest
 import torch
 from tests.federation.kit_sites import KitTransport, RoundView, provision_kits, train_round
 from tests.refusals import failed
-from tests.toy import SITES, Sets, make_set, recipe_of, run_toy, tree
+from tests.toy import SITES, Sets, copy_set, make_set, recipe_of, run_toy, tree
 
 from fedvisage.base.errors import RunFailed
+from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.secure.memory import RunMemory
 from fedvisage.federation.wire.message import Message, Order, Reply
@@ -168,8 +169,26 @@ def test_other_images_of_one_site_reveal_its_change_and_are_refused(kits: Path, 
 
     wire = partial(KitTransport, kits=kits, memory=tmp_path / "memory")
     train_round(content_of(sets), tmp_path / "first", wire)
-    with failed(RunFailed, "run 'first'", "other images of this site"):
+    with failed(RunFailed, "run 'first'", "other images or labels of this site"):
         train_round(content_of(larger), tmp_path / "second", partial(wire, run="second"))
+
+
+def test_other_labels_of_one_site_reveal_its_change_and_are_refused(kits: Path, sets: Sets, tmp_path: Path) -> None:
+    """The second run has the same pictures, and A has corrected the labels of four prints."""
+    rows = PreparedSet.open(sets["A"]).rows
+    wrong = np.flatnonzero(rows.species == "print")[:4]
+    label, species = rows.label.copy(), rows.species.copy()
+    label[wrong], species[wrong] = 1, "bonafide"
+    corrected = {**sets, "A": copy_set(sets["A"], tmp_path / "corrected" / "A", label=label, species=species)}
+    one, two = (train_round(content_of(own), tmp_path / own["A"].parent.name) for own in (sets, corrected))
+    before, after = single_upload(sets, "A", {}), single_upload(corrected, "A", {})
+    expected = {name: value - after[name] for name, value in before.items()}
+    assert distance(combine(3, -3)(one, two), expected) < TOLERANCE < distance(expected, zeros_like(expected)) / 10
+
+    wire = partial(KitTransport, kits=kits, memory=tmp_path / "memory")
+    train_round(content_of(sets), tmp_path / "first", wire)
+    with failed(RunFailed, "run 'first'", "other images or labels of this site"):
+        train_round(content_of(corrected), tmp_path / "second", partial(wire, run="second"))
 
 
 # Learning rates: three equations. The smaller sites take one step of SGD, so their uploads are linear in the rate.

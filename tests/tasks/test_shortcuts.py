@@ -349,5 +349,5 @@ def test_changed_images_of_a_site_end_the_second_look_and_not_the_training(
     run_toy(content_of(other), tmp_path / "other", wire=partial(wire, run="third"), reporter=reporter)
     metrics = read_metrics(tmp_path / "other" / "metrics.json")
     assert (metrics["shortcuts.sites"], metrics["rounds"]) == (0, 1)
-    assert any("other images of this site" in line for line in reporter.lines)
+    assert any("other images or labels of this site" in line for line in reporter.lines)
     assert read_lines(tmp_path / "other" / "rounds.jsonl")[0]["counted"] == ["A", "B", "C"]

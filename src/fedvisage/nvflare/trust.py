@@ -7,6 +7,7 @@ statement. Each statement is about one run of one recipe.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -52,9 +53,10 @@ class KitTrust(RunMemory):
         images: Digests,
         allowed: Sequence[frozenset[str]] = (),
         pins: Mapping[str, str] | None = None,
+        content: str = "",
     ) -> None:
         """Read the kit's certificates and key; all statements name run and recipe. ``pins`` has members' keys."""
-        super().__init__(memory, recipe, run, images, allowed)
+        super().__init__(memory, recipe, run, images, allowed, content)
         self._key, self._root, self._pins = signing_key(credentials), certificates_in(credentials.root)[0], pins or {}
         self._certificate = certificates_in(credentials.certificate)[0].public_bytes(Encoding.DER)
         context = json_key({"run": run, "recipe": recipe_digest(recipes.text_of(recipe))})
@@ -87,7 +89,8 @@ def trust_of(kit: Path, own: Mapping[str, str], job: Job, trained: View, cache: 
     """Return a site's trust for a job."""
     allowed = [frozenset(roster.split(",")) for roster in own.get(ROSTERS, "").split()]
     credentials, memory = credentials_in(kit, at_server=False), Path(own["state"]) / MEMORY
-    return KitTrust(credentials, memory, job.recipe, job.run, images_of(trained, cache), allowed, pins)
+    images, content = images_of(trained, cache), content_of(trained)
+    return KitTrust(credentials, memory, job.recipe, job.run, images, allowed, pins, content)
 
 
 def images_of(view: View, cache: Path) -> Digests:
@@ -97,3 +100,11 @@ def images_of(view: View, cache: Path) -> Digests:
         contents = contents_of(part.set, cache)
         digests.append(contents.exact[part.indices][~contents.plain[part.indices]])
     return np.concatenate(digests)
+
+
+def content_of(view: View) -> str:
+    """Return a digest of all that training reads of a view: the files of its sets, and the order of its images."""
+    digest = hashlib.sha256()
+    for part in view.slices:
+        digest.update(f"{part.set.digest} {len(part.indices)} ".encode() + part.indices.astype("<i8").tobytes())
+    return digest.hexdigest()

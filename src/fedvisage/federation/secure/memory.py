@@ -4,8 +4,8 @@ Training is deterministic, so two runs over the same data can be solved for the 
 the same numbers. So a data set that a run with secure sums trained on, even without an upload, belongs to one roster
 and one set of settings, and its uploads leave the site in no other way. The site refuses any later run with other
 sites, with other settings, or without secure sums, and any round that was already summed with other survivors. Data are
-the same if they share an image, by content; a repeated run must have exactly the same images. Only the site's
-administrator can allow an exception.
+the same if they share an image, by content; a repeated run must have exactly the same images, labels and depth maps.
+Only the site's administrator can allow an exception.
 ``docs/decisions/0043-differing-sums.md`` has the attacks.
 
 Each record has two files: the images' digests, which never change, and what the run did with them. Records are written
@@ -79,16 +79,23 @@ class RunMemory:
     """The records of one site in one run."""
 
     def __init__(
-        self, directory: Path, recipe: Recipe, run: str, images: Digests, allowed: Collection[frozenset[str]] = ()
+        self,
+        directory: Path,
+        recipe: Recipe,
+        run: str,
+        images: Digests,
+        allowed: Collection[frozenset[str]] = (),
+        content: str = "",
     ) -> None:
         """Open the memory in a directory for a run on these images.
 
         ``allowed`` has the rosters whose sums the administrator allows, and ``PLAIN`` for runs without secure sums.
+        ``content`` is a digest of all that training reads of the images, such as their labels and order.
         """
         self._directory, self._run, self._allowed = directory, run, frozenset(allowed)
         self._roster = sorted(recipe.data.sites)
         self._settings = {} if recipe.federation.secure is None else settings_in_sum(recipe)
-        self._images = np.unique(images).astype("<u8")
+        self._images, self._content = np.unique(images).astype("<u8"), content
         self._shares_images: dict[str, bool] = {}
         self._is_bound = False
 
@@ -148,8 +155,8 @@ class RunMemory:
         if self._settings == settings == {}:
             if not in_sum or not record["rounds"] or path == self._own_path:
                 return None
-            reason = f"{before} had a sum before training over other images of this site"
-            remedy = "keep the same images, or leave evaluation.shortcuts out"
+            reason = f"{before} had a sum before training over other images or labels of this site"
+            remedy = "keep the same data, or leave evaluation.shortcuts out"
         elif not self._settings:
             reason, remedy = f"{before} used the same data with federation.secure, and this run has none", "set it"
         elif settings == {}:
@@ -164,7 +171,8 @@ class RunMemory:
             listed = ", ".join(keys[:MOST_KEYS]) + more
             reason, remedy = f"{before} used the same data with another {listed}", "keep the same settings"
         elif path != self._own_path:  # the other sites' part may be the same, so the difference is this site's alone
-            reason, remedy = f"{before} had the same settings and other images of this site", "keep the same images"
+            reason = f"{before} had the same settings and other images or labels of this site"
+            remedy = "keep the same data"
         else:
             return None
         return f"{reason}: together the two can reveal single uploads; {remedy}"
@@ -176,10 +184,10 @@ class RunMemory:
 
     @property
     def _own_path(self) -> Path:
-        return self._path([self._roster, self._settings] if self._settings else PLAIN)
+        return self._path([self._roster, self._settings] if self._settings else PLAIN, self._content)
 
-    def _path(self, use: object) -> Path:
-        content = json_key(use).encode() + self._images.tobytes()
+    def _path(self, use: object, content_digest: str = "") -> Path:
+        content = json_key(use).encode() + content_digest.encode() + self._images.tobytes()
         return self._directory / f"{hashlib.sha256(content).hexdigest()[:32]}.json"
 
     def _related(self) -> Iterator[tuple[Path, dict[str, Any]]]:
