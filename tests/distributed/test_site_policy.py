@@ -178,7 +178,7 @@ def test_each_rule_refuses_a_run_that_breaks_it_before_data_is_opened(
 def test_rules_for_noise_bound_delta_and_the_epsilon_of_a_noise_multiplier(rules: dict[str, Any], sets: Sets) -> None:
     def broken(privacy: dict[str, Any], **more: Any) -> list[str]:
         recipe = recipe_of(tree(sets, "fedavg", training__privacy={"clip": 1.0, **privacy}))
-        return [rule for rule, _ in broken_rules(Policy(format=1, **rules, **more), recipe, [])]
+        return [rule for rule, _ in broken_rules(Policy(format=1, **rules, **more), recipe, "A", [])]
 
     assert broken({"epsilon": 1.0, "delta": 1e-5}) == []
     assert broken({"epsilon": 1.0, "delta": 2e-5}) == ["delta"]
@@ -196,7 +196,7 @@ def test_epsilon_of_a_noise_multiplier_counts_at_the_delta_of_the_rules(sets: Se
     accountant.compose(PoissonSampledDpEvent(0.1, GaussianDpEvent(1.0)), 6)
     epsilon = accountant.get_epsilon(1e-7)
     limits = (1.01 * epsilon, 0.99 * epsilon)
-    broken = [dict(broken_rules(Policy(format=1, epsilon=limit, delta=1e-7), recipe, [])) for limit in limits]
+    broken = [dict(broken_rules(Policy(format=1, epsilon=limit, delta=1e-7), recipe, "A", [])) for limit in limits]
     assert [list(rules) for rules in broken] == [[], ["epsilon"]]
 
 
@@ -224,8 +224,15 @@ def test_secure_sums_that_close_with_fewer_sites_break_the_rule(sets: Sets) -> N
     content = tree(sets, federation={"secure": True})
     content["data"]["sites"] = {name: f"sets/{name}" for name in ("A", "B", "C", "D", "E")}
     recipe = recipe_of(content)
-    broken = [[rule for rule, _ in broken_rules(Policy(format=1, least_sites=least), recipe, [])] for least in (4, 5)]
+    broken = [[*dict(broken_rules(Policy(format=1, least_sites=least), recipe, "A", []))] for least in (4, 5)]
     assert broken == [[], ["least_sites"]]
+
+
+def test_rounds_before_other_sites_join_count_for_the_least_number_of_sites(sets: Sets) -> None:
+    """A trains alone for two rounds; C, which joins last, is never in a round of fewer than three sites."""
+    recipe = recipe_of(tree(sets, federation__joins={"B": 2, "C": 3}))
+    broken = {site: [*dict(broken_rules(Policy(format=1, least_sites=3), recipe, site, []))] for site in "ABC"}
+    assert broken == {"A": ["least_sites"], "B": ["least_sites"], "C": []}
 
 
 def test_runs_of_a_week_count_once_each_and_only_if_accepted(

@@ -53,6 +53,9 @@ def check_protection(recipe: Recipe, method: Method) -> None:
         _check_noise(recipe, method)
     if recipe.training.privacy is not None:
         _check_people(recipe, method)
+        _refuse_training_counts(recipe, "training.privacy")
+    elif method.noised(recipe):
+        _refuse_training_counts(recipe, f"the noise of {method.name}")
 
 
 def protections_of_mean(federation: Federation) -> list[str]:
@@ -167,21 +170,6 @@ def _check_people(recipe: Recipe, method: Method) -> None:
             "is the budget of other releases; training.privacy has its own; leave epsilon and delta out",
         ),
         (
-            recipe.evaluation.threshold == ON_TRAINING,
-            "evaluation.threshold",
-            f"{ON_TRAINING} sends counts of training scores without noise; use source-eer, on held-out people",
-        ),
-        (
-            bool(recipe.evaluation.published),
-            "evaluation.published",
-            "sends counts of training scores without noise, beside training.privacy; leave it out",
-        ),
-        (
-            bool(recipe.evaluation.shortcuts),
-            "evaluation.shortcuts",
-            "sends properties of training images without noise, beside training.privacy; leave it out",
-        ),
-        (
             federation.secure is not None or federation.dp is not None,
             "training.privacy",
             "excludes federation.secure and federation.dp; leave them out",
@@ -193,6 +181,20 @@ def _check_people(recipe: Recipe, method: Method) -> None:
     numbers = [upload for upload in method.calls[SUMMED].uploads if not upload.parts]
     sent = [upload.name for upload in numbers if upload.left_out is None or not upload.left_out(recipe)]
     _refuse_uploads(uploads_beside_mean(method) + sent, "training.privacy", method)
+
+
+def _refuse_training_counts(recipe: Recipe, protection: str) -> None:
+    """Raise an error for evaluations that send counts of training images without noise, beside a protection."""
+    place, evaluation = "recipe.evaluation", recipe.evaluation
+    if evaluation.threshold == ON_TRAINING:
+        fault = f"{ON_TRAINING} sends counts of training scores without noise, beside {protection}"
+        raise UserError(f"{place}.threshold", f"{fault}; use source-eer, on held-out people")
+    if evaluation.published:
+        fault = f"sends counts of training scores without noise, beside {protection}; leave it out"
+        raise UserError(f"{place}.published", fault)
+    if evaluation.shortcuts:
+        fault = f"sends properties of training images without noise, beside {protection}; leave it out"
+        raise UserError(f"{place}.shortcuts", fault)
 
 
 def check_real(recipe: Recipe) -> None:

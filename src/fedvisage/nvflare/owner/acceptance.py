@@ -86,7 +86,7 @@ def accept_run(kit: Path, site: str, settings: Mapping[str, str], submission: Su
     request: Request | None = None
     if policy is not None:
         names = [each.name for each in sets]
-        broken = refuse_signatures(policy, signer, second) or next(broken_rules(policy, job.recipe, names), None)
+        broken = refuse_signatures(policy, signer, second) or next(broken_rules(policy, job.recipe, site, names), None)
         if broken is not None:
             rule, reason = broken
             raise NotReady(f"refuses the run by its rule {rule}: {reason}")

@@ -161,7 +161,7 @@ def refuse_signatures(
     return None if reason is None else ("signatures", reason)
 
 
-def broken_rules(policy: Policy, recipe: Recipe, sets: Sequence[str]) -> Iterator[tuple[str, str]]:
+def broken_rules(policy: Policy, recipe: Recipe, site: str, sets: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield each rule that a recipe breaks, and the reason; others depend on operators, members and earlier runs."""
     training, federation, name = recipe.training, recipe.federation, recipe.method.name
     if policy.methods is not None and name not in (entry.partition(" ")[0] for entry in policy.methods):
@@ -187,7 +187,9 @@ def broken_rules(policy: Policy, recipe: Recipe, sets: Sequence[str]) -> Iterato
             yield "require", f"noise of at most ε {LARGEST_EPSILON:g} is accepted, {place} costs {epsilon:.4g}"
         if delta > policy.delta:
             yield "delta", f"at most {policy.delta:g} is accepted, {place} of the recipe has {delta:g}"
-    sites = federation.asks(len(recipe.data.sites))
+    # The fewest sites of a round are those that have joined when this one does.
+    joined = federation.joins.get(site, 1)
+    sites = federation.asks(sum(federation.joins.get(name, 1) <= joined for name in recipe.data.sites))
     sites = sites if federation.secure is None else federation.secure.sites_needed(sites)
     if sites < policy.least_sites:
         yield "least_sites", f"{policy.least_sites} sites are required, and a round of the recipe can have {sites}"
@@ -221,7 +223,7 @@ def results_of(policy: Policy, recipe: Recipe, site: str, sets: Sequence[str]) -
         results["members"] = f"needs approval, because of {', '.join(added)}"
     if policy.approve == "ask":
         results["approve"] = "needs approval"
-    return results | dict(broken_rules(policy, recipe, sets))
+    return results | dict(broken_rules(policy, recipe, site, sets))
 
 
 def new_members(policy: Policy, recipe: Recipe, site: str) -> list[str]:
