@@ -82,6 +82,7 @@ class Hostile:
     """A transport with honest replies, and the replies of the hostile site."""
 
     uncommitted: Mapping[str, str] = MappingProxyType({})
+    in_turn = True
 
     def __init__(
         self,

@@ -29,6 +29,7 @@ class HostileWire:
 
     names: tuple[str, ...] = ("A", "B", "C")
     uncommitted: Mapping[str, str] = MappingProxyType({})
+    in_turn = True
 
     def __init__(self, draws: np.random.Generator) -> None:
         self.draws = draws

@@ -54,13 +54,15 @@ class ClaimingTransport:
 
     uncommitted: Mapping[str, str] = MappingProxyType({})
 
-    def __init__(self, names: str, claiming: str) -> None:
-        self.names, self.claiming = tuple(names), claiming
+    def __init__(self, names: str, claiming: str, *, in_turn: bool = True) -> None:
+        self.names, self.claiming, self.in_turn = tuple(names), claiming, in_turn
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
         for name, order in sorted(orders.items()):
-            spent = name in self.claiming
-            yield Reply(name, None if spent else {}, "no more" if spent else "", order.ticket, spent=spent)
+            if name in self.claiming:
+                yield Reply(name, None, "no more", order.ticket, spent=True)
+            else:
+                yield Reply(name, {}, ticket=order.ticket)
 
     def commit(self, generation: int) -> dict[str, int]:
         return dict.fromkeys(self.names, generation)
@@ -91,6 +93,21 @@ def test_spent_budget_fails_its_site_and_ends_the_run_without_a_quorum(
         with pytest.raises(BudgetSpent, match="no more") if ends else nullcontext():
             list(exchange.run("tell", {}))
     assert exchange.record.failed["B"] == "no more"
+
+
+@pytest.mark.parametrize("in_turn", [True, False])
+def test_ledger_has_the_releases_of_the_sites_beside_one_with_a_spent_budget(
+    in_turn: bool, sets: Sets, tmp_path: Path
+) -> None:
+    """A federation orders all sites at once, so B and C have released when A refuses; a simulation stops at A."""
+    schema, recipe = Schema({}, (Upload("told", "dp"),)), recipe_of(tree(sets, federation__quorum=3))
+    with closing(JsonLines(tmp_path / "ledger.jsonl")) as ledger:
+        exchange = Exchange(recipe, ClaimingTransport("ABC", "A", in_turn=in_turn), {"tell": schema}, ledger)
+        exchange.open_round(1)
+        with pytest.raises(BudgetSpent, match="no more"):
+            list(exchange.run("tell", {}))
+    rows = read_lines(tmp_path / "ledger.jsonl")
+    assert [row["site"] for row in rows if row["direction"] == "up"] == ([] if in_turn else ["B", "C"])
 
 
 def test_a_budget_for_a_method_that_releases_nothing_is_refused(sets: Sets, tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ class WatchedTransport:
     def __init__(self, sites: Sequence[SiteWorker], wire: Any, after: Callable[[], None]) -> None:
         self._inner, self._after = wire(sites), after
         self.names, self.commit, self.restore = self._inner.names, self._inner.commit, self._inner.restore
-        self.uncommitted = self._inner.uncommitted
+        self.uncommitted, self.in_turn = self._inner.uncommitted, self._inner.in_turn
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
         yield from self._inner.call(orders)
@@ -274,7 +274,7 @@ class RepeatingTransport:
     def __init__(self, sites: Sequence[SiteWorker], wire: Any, blocked: Path) -> None:
         self._inner, self._blocked = wire(sites), blocked
         self.names, self.call, self.restore = self._inner.names, self._inner.call, self._inner.restore
-        self.uncommitted = self._inner.uncommitted
+        self.uncommitted, self.in_turn = self._inner.uncommitted, self._inner.in_turn
 
     def commit(self, generation: int) -> Any:
         if generation == 1:

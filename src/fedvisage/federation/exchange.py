@@ -122,17 +122,26 @@ class Exchange:
             self._tickets += 1
             ticket = f"round {self.record.round}, {call} {self._tickets}"
             orders[name] = Order(call, self.record.round, {**message, **extra}, number, ticket)
-        waiting = dict(orders)
+        waiting, spent = dict(orders), list[BudgetSpent]()
         for reply in self.transport.call(orders):
             order = waiting.get(reply.site)
             if order is not None and reply.ticket == order.ticket:
                 del waiting[reply.site]
-                yield self._admit(call, reply)
+                try:
+                    admitted = self._admit(call, reply)
+                except BudgetSpent as error:
+                    if self.transport.in_turn:
+                        raise
+                    spent.append(error)  # raised when the ledger has what the other sites have released already
+                else:
+                    yield admitted
             else:
                 # A second reply of a site, a reply without an order, or one to another order counts as a failure.
                 kind = "stale" if order is not None else "again" if reply.site in orders else "unasked"
                 fault = f"answered {kind}" if order is None else f"answers {reply.ticket!r}, expected {order.ticket!r}"
                 self.note_failure(f"{reply.site} ({kind})", f"refused: {fault}")
+        if spent:
+            raise spent[0]
         for name in waiting:
             yield self._report_failure(name, "did not answer")
 

@@ -278,6 +278,7 @@ class LocalTransport:
 
     uncommitted: Mapping[str, str] = MappingProxyType({})
     """Always empty: a commit that fails ends a simulation."""
+    in_turn = True
 
     def __init__(self, site_workers: Sequence[SiteWorker]) -> None:
         self.site_workers = {worker.name: worker for worker in sorted(site_workers, key=lambda worker: worker.name)}

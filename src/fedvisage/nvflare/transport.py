@@ -142,6 +142,8 @@ class LeaveSignal(Signal):  # type: ignore[misc]
 class CollabTransport:
     """The sites of a federation that take part in this job."""
 
+    in_turn = False
+
     def __init__(
         self,
         names: Sequence[str],

@@ -236,6 +236,7 @@ class WorkerTransport:
     """
 
     uncommitted: Mapping[str, str] = LocalTransport.uncommitted
+    in_turn = True
 
     def __init__(self, sites: Sequence[SiteWorker], engine: Engine, workers: Sequence[Worker]) -> None:
         """Take the sites and the workers; :meth:`restore` opens the sites there."""
