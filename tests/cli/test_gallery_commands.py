@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 import shlex
 from functools import partial
 from pathlib import Path
@@ -9,12 +10,14 @@ from pathlib import Path
 import pytest
 from PIL import Image
 from tests import commands
+from tests.device.gallery.files import MODEL, random_faces
 from tests.device.photographs import draw_face, draw_photographs
 from tests.documented import ROOT
 
 from fedvisage.device import Exported
 from fedvisage.device.fused import required_threshold
-from fedvisage.device.gallery.file import NotEnrolled, UnknownName, WrongKey
+from fedvisage.device.gallery.file import NotEnrolled, UnknownName, WrongKey, key_from
+from fedvisage.device.gallery.search import Gallery
 from fedvisage.device.service.app import open_engine
 
 DOOR = ("door.gallery", "--key", "door.key")
@@ -45,6 +48,23 @@ def test_gallery_is_created_listed_and_rekeyed(here: Path) -> None:
     assert isinstance(refusal_of("list", *DOOR), WrongKey)
     assert isinstance(refusal_of("remove", "door.gallery", "anna", "--key", "new.key"), UnknownName)
     assert refusal_of("list", "door.gallery").place == "--key"
+
+
+def test_person_is_deleted_although_the_file_cannot_be_rewritten(here: Path) -> None:
+    """The limit leaves room for a change of the file, but not for the journal of a whole new one."""
+    output_of("create", *DOOR)
+    with Gallery(Path("door.gallery"), key_from(Path("door.key")), counters=Path("door.key.counters")) as gallery:
+        for number in range(100):
+            gallery.enrol("default", f"person {number}", random_faces(number, 4, size=128), MODEL)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (Path("door.gallery").stat().st_size, limits[1]))
+    try:
+        result = commands.call("gallery", "remove", "door.gallery", "person 8", "--key", "door.key")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (result.exit_code, "deleted" in result.stdout, "keeps its size" in result.stderr) == (0, True, True)
+    (collection,) = json.loads(output_of("list", *DOOR, "--json"))
+    assert "person 8" not in {person["name"] for person in collection["people"]}
 
 
 def test_older_copy_is_refused_until_accepted(here: Path) -> None:

@@ -315,6 +315,12 @@ def test_operating_points_of_three_sets_use_averages(pad: Path, sets: Mapping[st
     assert "averaged error rates" in (tmp_path / "out/README.md").read_text()
 
 
+def test_sums_beyond_the_counted_scores_are_refused(pad: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    """Their threshold would be at an end of the counts, where it accepts all attacks or no live face."""
+    with refused("--scale", "±20", "larger"):
+        fuse([pad, pad], tmp_path / "out", weights=[1000.0], scales=[0.001, 1.0], on=[str(sets["A"])], cache=tmp_path)
+
+
 def test_operating_point_of_two_sets_is_refused(pad: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     fuse([pad, pad], tmp_path / "out", scales=[2.0, 2.0], on=[str(sets[site]) for site in "AB"], cache=tmp_path)
     with refused(str(tmp_path / "out"), "fedvisage calibrate"):

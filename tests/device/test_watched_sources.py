@@ -19,6 +19,7 @@ from fedvisage.datasets.small_copies import write_video
 from fedvisage.device import Exported
 from fedvisage.device.frames import open_source
 from fedvisage.device.fused import required_threshold
+from fedvisage.device.predict import list_input_pictures
 
 BRIGHTNESS = (40, 90, 140, 190, 240)
 """Of the frames, so far apart that no codec confuses them."""
@@ -37,6 +38,17 @@ def watch(source: Path, pad: Path, *options: str) -> list[Any]:
 
 def grey(brightness: int) -> np.ndarray:
     return np.full((64, 96, 3), brightness, np.uint8)
+
+
+def test_video_whose_path_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    """OpenCV ends the process at such a path."""
+    write_video(tmp_path / "door.avi", (grey(40),))
+    path = (tmp_path / "door.avi").rename(tmp_path / os.fsdecode(b"d\xf6\xf6r.avi"))
+    picture, *_ = list_input_pictures([path]).pictures
+    with pytest.raises(BadFile, match="not in UTF-8"):
+        picture.read()
+    with pytest.raises(UserError, match="not in UTF-8"):
+        list(open_source(str(path)).frames)
 
 
 def test_frames_of_a_video_keep_their_order(tmp_path: Path) -> None:

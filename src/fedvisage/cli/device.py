@@ -211,7 +211,10 @@ def remove(
     """Delete a person, and everything that the file holds about them."""
     with _open_gallery(gallery, key, counters) as opened:
         record = opened.remove(collection, person)
-        opened.compact()
+        try:
+            opened.compact()
+        except RunFailed:
+            note(f"{gallery} keeps its size: the disk is full or failing, or another process uses the file")
     say(f"{record.name} ({record.id}): deleted; earlier copies of the file still contain this person")
 
 

@@ -230,7 +230,7 @@ def video_length(path: Path) -> int:
 
 def _packets(path: Path) -> int:
     """Count a video's packets, mostly one per frame, without decoding; return 0 if that is impossible."""
-    capture = cv2.VideoCapture(str(path.resolve()), cv2.CAP_FFMPEG, [cv2.CAP_PROP_FORMAT, -1])
+    capture = cv2.VideoCapture(_path_for_decoder(path), cv2.CAP_FFMPEG, [cv2.CAP_PROP_FORMAT, -1])
     try:
         return sum(1 for _ in takewhile(lambda _: capture.grab(), range(FRAME_LIMIT))) if capture.isOpened() else 0
     finally:
@@ -274,10 +274,19 @@ def _check_container(path: Path) -> None:
         raise BadFile("not a video of a known format (AVI, MP4, MOV, MKV, WebM)")
 
 
+def _path_for_decoder(path: Path) -> str:
+    """Return a video's absolute path: the one decoder that is used reads a bare name as an address."""
+    name = str(path.resolve())
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # OpenCV would end the process
+        raise BadFile("its path is not in UTF-8, which videos need; rename it") from None
+    return name
+
+
 def _open_frames(path: Path) -> Iterator[cv2.VideoCapture]:
     """Yield the open video at each of its frames. Seeking instead would miss by some frames with many codecs."""
-    # One decoder and an absolute path: other decoders read "%" in a name as a pattern, or a bare name as an address.
-    capture = cv2.VideoCapture(str(path.resolve()), cv2.CAP_FFMPEG)
+    capture = cv2.VideoCapture(_path_for_decoder(path), cv2.CAP_FFMPEG)
     try:
         if not capture.isOpened():
             raise BadFile("the video cannot be opened")

@@ -69,14 +69,17 @@ def checked_name(name: str, place: str) -> str:
     return name
 
 
-_LATIN = str.maketrans("аеорсухіјѕһкмнтвԁԛԝαβεζηικμνορτυχı", "aeopcyxijshkmhtbdqwabezhikmnoptuxi")
+_LATIN = str.maketrans("аеорсухіјѕһкмнтвүԁԛԝαβεζηικμνορτυχı", "aeopcyxijshkmhtbydqwabezhikmnoptuxi")
+_LATIN_CAPITALS = str.maketrans("Υ", "Y")
+"""Capitals that look like another Latin letter than their small forms."""
 _SCRIPTS = frozenset({"LATIN", "CYRILLIC", "GREEK"})
 """Scripts with letters that look alike."""
 
 
 def appearance(name: str) -> str:
     """Return a name without differences that readers overlook: case, width, and letters that look like Latin ones."""
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).translate(_LATIN)
+    name = unicodedata.normalize("NFKC", name).translate(_LATIN_CAPITALS)
+    return unicodedata.normalize("NFKC", name.casefold()).translate(_LATIN)
 
 
 def mixes_scripts(name: str) -> bool:

@@ -45,6 +45,7 @@ from fedvisage.metrics.threshold import (
     BINS,
     EDGES,
     FIXED,
+    LIMIT,
     Histogram,
     auc_from_histogram,
     describe_rule,
@@ -289,7 +290,11 @@ def _with_thresholds(
         model = Fused.open(directory, int8=int8)
         scores = [score_set(model, scored.view) for scored in sets]
         counts = [histogram(values, scored.labels) for values, scored in zip(scores, sets, strict=True)]
-        return scores, point_of(threshold_from_histograms(counts, RULE))
+        threshold = threshold_from_histograms(counts, RULE)
+        if abs(threshold.value) > LIMIT - 1:
+            fault = f"gives sums with a threshold near ±{LIMIT:g} or beyond, where scores are not counted"
+            raise UserError("--scale", f"{fault}; give larger scales, or leave the option out")
+        return scores, point_of(threshold)
 
     scores, threshold = scores_and_threshold(int8=False)
     # Average the error rates of the sum over the sets; there are none if fewer than three sets have both classes.
