@@ -124,7 +124,7 @@ SITE: Groups = {
     "training": ("autocast", "optimizer", "rate", "learn", "step", "losses", "statistics"),
     "state": ("kept", "scratch", "held"),
     "randomness": ("rng",),
-    "releases under differential privacy": ("release", "released", "forget"),
+    "releases under differential privacy": ("release", "released"),
     HOUSE: ("compute", "common", "releases", "private_state", "on_batch", "trust"),
 }
 SERVER: Groups = {
