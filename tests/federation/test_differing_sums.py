@@ -160,17 +160,22 @@ def zeros_like(message: Message) -> Message:
     return {name: torch.zeros_like(value) for name, value in message.items()}
 
 
-def test_other_images_of_one_site_reveal_its_change_and_are_refused(kits: Path, sets: Sets, tmp_path: Path) -> None:
-    larger = {**sets, "A": make_set(tmp_path / "larger", "A", seed=0, subjects=12)}
-    one, two = (train_round(content_of(own), tmp_path / own["A"].name) for own in (sets, larger))
-    before, after = single_upload(sets, "A", {}), single_upload(larger, "A", {})
+def check_change_is_revealed_and_refused(sets: Sets, changed: Sets, kits: Path, tmp_path: Path) -> None:
+    """Two sums with and without a change of A's data give that of its upload; sites with a memory refuse the second."""
+    one, two = (train_round(content_of(own), tmp_path / place) for place, own in (("one", sets), ("two", changed)))
+    before, after = single_upload(sets, "A", {}), single_upload(changed, "A", {})
     expected = {name: value - after[name] for name, value in before.items()}
     assert distance(combine(3, -3)(one, two), expected) < TOLERANCE < distance(expected, zeros_like(expected)) / 10
 
     wire = partial(KitTransport, kits=kits, memory=tmp_path / "memory")
     train_round(content_of(sets), tmp_path / "first", wire)
     with failed(RunFailed, "run 'first'", "other images or labels of this site"):
-        train_round(content_of(larger), tmp_path / "second", partial(wire, run="second"))
+        train_round(content_of(changed), tmp_path / "second", partial(wire, run="second"))
+
+
+def test_other_images_of_one_site_reveal_its_change_and_are_refused(kits: Path, sets: Sets, tmp_path: Path) -> None:
+    larger = {**sets, "A": make_set(tmp_path / "larger", "A", seed=0, subjects=12)}
+    check_change_is_revealed_and_refused(sets, larger, kits, tmp_path)
 
 
 def test_other_labels_of_one_site_reveal_its_change_and_are_refused(kits: Path, sets: Sets, tmp_path: Path) -> None:
@@ -180,15 +185,7 @@ def test_other_labels_of_one_site_reveal_its_change_and_are_refused(kits: Path, 
     label, species = rows.label.copy(), rows.species.copy()
     label[wrong], species[wrong] = 1, "bonafide"
     corrected = {**sets, "A": copy_set(sets["A"], tmp_path / "corrected" / "A", label=label, species=species)}
-    one, two = (train_round(content_of(own), tmp_path / own["A"].parent.name) for own in (sets, corrected))
-    before, after = single_upload(sets, "A", {}), single_upload(corrected, "A", {})
-    expected = {name: value - after[name] for name, value in before.items()}
-    assert distance(combine(3, -3)(one, two), expected) < TOLERANCE < distance(expected, zeros_like(expected)) / 10
-
-    wire = partial(KitTransport, kits=kits, memory=tmp_path / "memory")
-    train_round(content_of(sets), tmp_path / "first", wire)
-    with failed(RunFailed, "run 'first'", "other images or labels of this site"):
-        train_round(content_of(corrected), tmp_path / "second", partial(wire, run="second"))
+    check_change_is_revealed_and_refused(sets, corrected, kits, tmp_path)
 
 
 # Learning rates: three equations. The smaller sites take one step of SGD, so their uploads are linear in the rate.

@@ -275,7 +275,7 @@ def _check_container(path: Path) -> None:
 
 
 def _path_for_decoder(path: Path) -> str:
-    """Return a video's absolute path: the one decoder that is used reads a bare name as an address."""
+    """Return a video's absolute path. FFmpeg reads a bare name as an address, other decoders "%" as a pattern."""
     name = str(path.resolve())
     try:
         name.encode()

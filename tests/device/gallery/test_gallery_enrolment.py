@@ -166,10 +166,10 @@ def test_confusable_name_is_enrolled_only_with_force(gallery: Gallery, name: str
     enrolment.enrol(gallery, ENGINE, "default", name, [("again.png", row_of(tile_of(60, 1)))])
 
 
-@pytest.mark.parametrize("name", ["\u03a4\u039f\u039d\u03a5", "\u0422\u041e\u041d\u04ae", "\u0442\u043e\u043d\u0443"])
+@pytest.mark.parametrize("name", ["\u03a4\u039f\u039c\u03a5", "\u0422\u041e\u041c\u04ae", "TOMY"])
 def test_capitals_of_another_script_look_like_latin_ones(name: str) -> None:
-    """A Greek upsilon looks like Y, and in small letters like u; H is an N of Cyrillic names only by sound."""
-    assert appearance(name).replace("h", "n") == "tony"
+    """A Greek upsilon looks like Y as a capital, and like u as a small letter."""
+    assert appearance(name) == "tomy"
 
 
 @pytest.mark.parametrize("name", ["person 11", "\u0418\u0432\u0430\u043d Smith", "Jos\u00e9", "\u5c71\u7530 Taro"])

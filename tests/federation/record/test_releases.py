@@ -133,7 +133,7 @@ def test_restoring_a_generation_keeps_the_releases(tmp_path: Path) -> None:
 
 
 def test_server_that_orders_rounds_in_another_order_gets_no_second_draw(tmp_path: Path) -> None:
-    """Round 4 replaces round 1, but not while the charge of round 1 is the last, which has its value or none drawn."""
+    """Round 4 replaces the value of round 1 when it is drawn, but not when its own value is sent again."""
 
     def order(number: int) -> str:
         cost = (replace(CHARGE, release=f"round {number}"),)

@@ -53,9 +53,9 @@ def check_protection(recipe: Recipe, method: Method) -> None:
         _check_noise(recipe, method)
     if recipe.training.privacy is not None:
         _check_people(recipe, method)
-        _refuse_training_counts(recipe, "training.privacy")
+        _refuse_training_figures(recipe, "training.privacy")
     elif method.noised(recipe):
-        _refuse_training_counts(recipe, f"the noise of {method.name}")
+        _refuse_training_figures(recipe, f"the noise of {method.name}")
 
 
 def protections_of_mean(federation: Federation) -> list[str]:
@@ -183,18 +183,17 @@ def _check_people(recipe: Recipe, method: Method) -> None:
     _refuse_uploads(uploads_beside_mean(method) + sent, "training.privacy", method)
 
 
-def _refuse_training_counts(recipe: Recipe, protection: str) -> None:
-    """Raise an error for evaluations that send counts of training images without noise, beside a protection."""
-    place, evaluation = "recipe.evaluation", recipe.evaluation
-    if evaluation.threshold == ON_TRAINING:
-        fault = f"{ON_TRAINING} sends counts of training scores without noise, beside {protection}"
-        raise UserError(f"{place}.threshold", f"{fault}; use source-eer, on held-out people")
-    if evaluation.published:
-        fault = f"sends counts of training scores without noise, beside {protection}; leave it out"
-        raise UserError(f"{place}.published", fault)
-    if evaluation.shortcuts:
-        fault = f"sends properties of training images without noise, beside {protection}; leave it out"
-        raise UserError(f"{place}.shortcuts", fault)
+def _refuse_training_figures(recipe: Recipe, protection: str) -> None:
+    """Raise an error for evaluations that send figures of training images without noise, beside a protection."""
+    evaluation, scores = recipe.evaluation, "counts of training scores"
+    for key, applies, sent, remedy in (
+        ("threshold", evaluation.threshold == ON_TRAINING, scores, "use source-eer, on held-out people"),
+        ("published", bool(evaluation.published), scores, "leave it out"),
+        ("shortcuts", bool(evaluation.shortcuts), "properties of training images", "leave it out"),
+    ):
+        if applies:
+            fault = f"sends {sent} without noise, beside {protection}; {remedy}"
+            raise UserError(f"recipe.evaluation.{key}", fault)
 
 
 def check_real(recipe: Recipe) -> None:

@@ -180,7 +180,7 @@ class Transport(Protocol):
     uncommitted: Mapping[str, str]
     """The sites that took part and failed in the last commit, and the reasons; they go back to their generations."""
     in_turn: bool
-    """Whether a call with releases sends each order after the reply to the one before, so that its caller can stop."""
+    """True if a call with releases sends each order only after the reply to the previous one: the caller can stop."""
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
         """Let the sites execute their orders, and yield their replies."""
