@@ -220,7 +220,7 @@ def test_recipe_selects_a_margin_and_its_model_stores_it(tmp_path: Path) -> None
 @pytest.mark.long
 def test_fused_model_is_evaluated_at_the_margins_of_its_members(margins_set: Path, pad: Path, tmp_path: Path) -> None:
     members = [with_margin(pad, tmp_path / f"{margin}", margin) for margin in (1.4, 4.0)]
-    fuse(members, tmp_path / "fused", on=[str(margins_set)], cache=tmp_path)
+    fuse(members, tmp_path / "fused", scales=[0.5, 0.25], on=[str(margins_set)], cache=tmp_path)
     prepared = PreparedSet.open(margins_set)
     single_scores = [
         open_export(member).score([np.array(prepared.at_margin(margin).images)])

@@ -108,7 +108,8 @@ def test_int8_recognition_model_keeps_its_rate(recognition_run: Path, sets: Sets
 
 @pytest.mark.slow
 def test_fusion_of_int8_exports_has_its_own_threshold(int8_export: Path, sets: Sets, tmp_path: Path) -> None:
-    fuse([int8_export, int8_export], tmp_path / "out", weights=[1.0, 0.5], on=[str(sets["A"])], cache=tmp_path)
+    members, on = [int8_export, int8_export], [str(sets["A"])]
+    fuse(members, tmp_path / "out", weights=[1.0, 0.5], scales=[0.5, 0.25], on=on, cache=tmp_path)
     fused, source = Fused.open(tmp_path / "out", int8=True), PreparedSet.open(sets["A"])
     heldout = source.select("heldout")
     images = np.array(source.images[heldout])

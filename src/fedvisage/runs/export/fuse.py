@@ -40,6 +40,7 @@ from fedvisage.device.fused import (
 )
 from fedvisage.device.predict import probability
 from fedvisage.metrics.operating_point import BONA_FIDE, CLASSES, average_curves, count_by_type
+from fedvisage.metrics.pad import curve_auc, error_curve
 from fedvisage.metrics.scores import FloatArray
 from fedvisage.metrics.threshold import (
     BINS,
@@ -47,7 +48,6 @@ from fedvisage.metrics.threshold import (
     FIXED,
     LIMIT,
     Histogram,
-    auc_from_histogram,
     describe_rule,
     histogram,
     threshold_from_histograms,
@@ -182,8 +182,8 @@ def fuse(
         aucs = {}
         for scored in sets:
             values = [*scored.logits, score_set(Fused.open(directory), scored.view)]
-            figures = [auc_from_histogram(histogram(logits, scored.labels)) for logits in values]
-            aucs[scored.entry] = tuple(auc for auc in figures if auc is not None)
+            curves = [error_curve(logits, scored.labels) for logits in values]
+            aucs[scored.entry] = tuple(float(curve_auc(curve.far, curve.frr)) for curve in curves)
         result = FusionResult(out, config, tuple(term.name for term in terms), aucs)
         measured_on = ", ".join(named_set.prepared.name for named_set in named.values())
         write_fused_card(directory / CARD, result.names, config, result.notices, measured_on)
@@ -293,7 +293,7 @@ def _with_thresholds(
         threshold = threshold_from_histograms(counts, RULE)
         if abs(threshold.value) > LIMIT - 1:
             fault = f"gives sums with a threshold near ±{LIMIT:g} or beyond, where scores are not counted"
-            raise UserError("--scale", f"{fault}; give larger scales, or leave the option out")
+            raise UserError("--scale", f"{fault}; give every model a larger --scale")
         return scores, point_of(threshold)
 
     scores, threshold = scores_and_threshold(int8=False)
