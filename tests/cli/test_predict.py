@@ -111,6 +111,13 @@ def test_pictures_come_from_arguments_a_pipe_and_a_list(run: Path, crops: Path) 
     assert "twice" in refusal_of("predict", run, "-", "--paths-from", "-").message
 
 
+def test_paths_that_the_system_refuses_are_unreadable_pictures_of_a_list(run: Path, crops: Path) -> None:
+    listed = f"{crops / '3.png'}\n{'n' * 300}.png\n{'n' * 300}.avi\n{crops}/3.png/4.png\n".encode()
+    read, *others = values(call(run, "--paths-from", "-", "--crop", "none", "--json", stdin=listed))
+    assert read["decision"] in ("live", "attack")
+    assert [row["reason"].partition(":")[0] for row in others] == ["cannot be read"] * 3
+
+
 def test_phone_photograph_is_scored(run: Path) -> None:
     content = io.BytesIO()
     image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8))

@@ -23,9 +23,10 @@ from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.device import Exported, Pipeline
 from fedvisage.device.adaptation import BATCH, KEPT, adapt
-from fedvisage.device.exported import read_config, write_export
+from fedvisage.device.exported import RateEstimate, read_config, write_export
 from fedvisage.federation.wire.message import digest_of
 from fedvisage.metrics import gate
+from fedvisage.metrics.threshold import OF_PICTURES
 from fedvisage.nn.batchnorm import collect_statistics
 from fedvisage.nn.inputs import prepare
 from fedvisage.recipe import Adapt
@@ -92,13 +93,26 @@ def test_directory_states_the_origin_of_the_adaptation(pad: Path, adapted_export
         80,
     )
     assert description.model_sha256 == digest_of(load_file(adapted_export / "model.safetensors"))
-    assert description.threshold == Exported.open(pad).description.threshold
+    before = Exported.open(pad).description.threshold
+    assert before is not None
+    assert before.frr is not None
+    # The rates at the sites are those of the weights before.
+    assert description.threshold == before.model_copy(update={"far": None, "frr": None})
     entries = {entry.key for entry in onnx.load(adapted_export / "onnx/model.onnx").metadata_props}
     assert "fedvisage.adapted" in entries
     assert "fedvisage.adapted" not in {entry.key for entry in onnx.load(pad / "onnx/model.onnx").metadata_props}
     assert json.loads((adapted_export / "adaptation.json").read_text())["images"] == 80
     with refused("adapted", "adapted"):
         adapt(Exported.open(adapted_export), crops(), adapted_export.with_name("again"))
+
+
+def test_calibrated_export_is_not_adapted(pad: Path, tmp_path: Path) -> None:
+    point = read_config(pad).float32.description.threshold
+    assert point is not None
+    measured = {OF_PICTURES: RateEstimate(rate=0.1, low=0.0, high=0.4)}
+    copy_export(pad, tmp_path / "door", threshold=point.model_copy(update={"estimates": measured}))
+    with refused(str(tmp_path / "door"), "calibrated", "made from"):
+        adapt(Exported.open(tmp_path / "door"), crops(), tmp_path / "out")
 
 
 def test_every_batch_norm_layer_is_recognised(pad_run: Path, pad: Path) -> None:
@@ -181,6 +195,8 @@ def test_gated_model_is_exported_with_its_adapted_weights(
     assert description.adapted is not None
     images = len(PreparedSet.open(sets["A"]))
     assert (description.adapted.how, description.adapted.images) == ("gated", images)
+    assert description.threshold is not None
+    assert (description.threshold.far, description.threshold.frr) == (None, None)
     assert outcome.lines()[0] == f"adapted to {images} images, without labels"
     before, after = load_file(pad_run / "model.safetensors"), load_file(out / "model.safetensors")
     assert any(not torch.equal(value, before[name]) for name, value in after.items())

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import shutil
 from dataclasses import asdict, replace
@@ -95,9 +96,18 @@ def test_calibrated_export_has_a_new_threshold_and_the_same_scores(bright: Path,
     logits = logits_of(bright, live)
     expected = threshold_for_camera(logits, result.before, 0.02)
     assert after.value == expected.value
+    assert (after.far, after.frr) == (None, None), "no site has this threshold"
     assert expected.weight == 8 / (8 + K)
     assert (logits_of(tmp_path / "door", live) == logits).all()
     assert (tmp_path / "door" / WEIGHTS).read_bytes() == (bright / WEIGHTS).read_bytes()
+
+
+def test_pictures_count_whose_names_differ_in_undecodable_bytes(bright: Path, live: Path, tmp_path: Path) -> None:
+    place = tmp_path / "live"
+    place.mkdir()
+    for number, picture in enumerate(sorted(live.iterdir())):
+        shutil.copyfile(picture, place / os.fsdecode(bytes([0xE0 + number]) + b".png"))
+    assert run(bright, place, tmp_path / "door").camera.pictures == 8
 
 
 def test_threshold_stays_unless_it_rejects_too_many_genuine_pictures(bright: Path, live: Path, tmp_path: Path) -> None:

@@ -37,9 +37,11 @@ from fedvisage.device.exported import (
     Description,
     Exported,
     check_free,
+    without_rates,
     write_export,
 )
 from fedvisage.metrics.gate import SourcePredictions, collapse_reason, refusal_reason
+from fedvisage.metrics.threshold import OF_PICTURES
 
 # BatchNorm inside exported graphs: find the layers, collect statistics on other images, and replace them.
 #
@@ -258,6 +260,9 @@ def adapt(model: Exported, crops: Crops, out: Path, *, threads: int = 1, passed_
         raise UserError("--int8", "an int8 graph is not adapted; adapt the float32 one")
     if model.description.adapted is not None:
         raise UserError(str(model.directory), "is already adapted; start from the model that it was adapted from")
+    if OF_PICTURES in model.threshold.estimates:
+        remedy = "adapt the export that it was made from, and calibrate the result"
+        raise UserError(str(model.directory), f"was calibrated with its present weights; {remedy}")
     threshold = model.threshold.value
     before = model.run(crops).astype(np.float64)
     if reason := refusal_reason(SourcePredictions(before, len(crops), None), threshold, 0.0):
@@ -273,7 +278,8 @@ def adapt(model: Exported, crops: Crops, out: Path, *, threads: int = 1, passed_
         weights[f"{layer.name}.running_var"] = new.variance.astype(np.float32)
     with replaced_when_complete(out) as directory:
         adapted = AdaptationOrigin(from_sha256=model.digest, how="statistics", images=len(crops))
-        update = {"model_sha256": _digest(weights), "adapted": adapted}
+        threshold_alone = without_rates(model.description.threshold)
+        update = {"model_sha256": _digest(weights), "adapted": adapted, "threshold": threshold_alone}
         description = model.description.model_copy(update=update)
         _write(directory, with_statistics(graph, layers, statistics), weights, description)
         # Evaluate the model from its files, as a device will load it, before they get their final place.
@@ -329,7 +335,8 @@ def _write(place: Path, graph: Any, weights: Arrays, description: Description) -
     card = (
         f"# {description.method}, adapted on a device\n\nBatchNorm statistics were recomputed on "
         f"{adapted.images} images of its target, without labels. Source weights: `{adapted.from_sha256}`; adapted "
-        f"weights: `{description.model_sha256}`. The threshold is still the one that the sites chose. `{RECORD}` "
-        "states how many decisions changed. The card of the source model describes its purpose and limits.\n"
+        f"weights: `{description.model_sha256}`. The threshold is still the one that the sites chose; its error rates "
+        f"with the new statistics are not known. `{RECORD}` states how many decisions changed. The card of the source "
+        "model describes its purpose and limits.\n"
     )
     write_atomically(place / CARD, card.encode())

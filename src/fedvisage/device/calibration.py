@@ -152,7 +152,7 @@ def calibrate(
     estimates = {OF_PICTURES: Estimate(below, *wilson(below, camera.pictures)), OF_FURTHER: further}
     if camera.weight:
         rule = f"aimed at BPCER {100 * aim:g}% ({pictures_used}; APCER unknown)"
-        threshold = Threshold(camera.value, rule, None, below, estimates)
+        threshold = Threshold(camera.value, rule, None, None, estimates)
     else:
         # The threshold stays, and so do its rates at the sites.
         rule = f"{own.rule} (checked with {pictures_used})"

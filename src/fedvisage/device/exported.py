@@ -125,6 +125,11 @@ def point_of(threshold: Threshold) -> OperatingPoint:
     )
 
 
+def without_rates(point: OperatingPoint | None) -> OperatingPoint | None:
+    """Return a threshold for other weights than those that its error rates were measured with."""
+    return point and point.model_copy(update={"far": None, "frr": None, "estimates": None})
+
+
 class AdaptationOrigin(_Strict):
     """The origin of an adapted graph: the model, the kind of adaptation, and the number of images.
 

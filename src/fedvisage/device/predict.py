@@ -114,7 +114,8 @@ def list_input_pictures(
     names = listed or b""
     parts = names.split(b"\0") if b"\0" in names else names.splitlines()
     for path in (Path(os.fsdecode(part)) for part in parts if part):
-        if path.is_dir():
+        # Unlike Path.is_dir, this accepts a path that the system refuses, which becomes an unreadable picture.
+        if os.path.isdir(path):
             _add_folder(path, inputs)
         else:
             inputs.pictures.extend(_pictures_of(path))
@@ -136,8 +137,8 @@ def refuse_pictures(model: Path) -> None:
 
 
 def picture_at(path: Path) -> InputPicture:
-    """Return the picture of a file; undecodable bytes of its name are replaced by a sign."""
-    name = os.fsencode(path).decode("utf-8", errors="replace")
+    """Return the picture of a file; its name shows undecodable bytes as escapes, so that no two names are equal."""
+    name = os.fsencode(path).decode("utf-8", errors="backslashreplace")
     return InputPicture(name, partial(open_picture, path))
 
 

@@ -32,6 +32,7 @@ from fedvisage.device.exported import (
     Exported,
     check_free,
     point_of,
+    without_rates,
     write_export,
 )
 from fedvisage.faces.cropping import detector_of, record_of
@@ -199,7 +200,8 @@ def export(
     chosen = choose_weights(model, member)
     description = description_of(model, chosen)
     if adapted is not None:
-        description = description.model_copy(update={"adapted": adapted})
+        threshold_alone = without_rates(description.threshold)
+        description = description.model_copy(update={"adapted": adapted, "threshold": threshold_alone})
     if calibrate is not None and chosen.threshold is not None and chosen.threshold.estimates:
         raise UserError("--at", "does not apply to an int8 graph, which has its own threshold; leave --int8 out")
     crops, compared_on = to_compare(model, data, cache, say)
