@@ -136,6 +136,13 @@ def threshold_from_histograms(histograms: Sequence[Histogram], rule: str = "sour
     return Threshold(value, rule, _rate_at(rates.far, value), _rate_at(rates.frr, value))
 
 
+def warning_of_end(threshold: float) -> str:
+    """Return a warning if a threshold is so near an end of the counted scores that they may hide a better one."""
+    if abs(threshold) <= LIMIT - 1:
+        return ""
+    return f"; warning: log-odds beyond ±{LIMIT:g} are counted together, so there may be a better threshold"
+
+
 def threshold_from_target(scores: Scores) -> Threshold:
     """Choose the equal-error threshold on the target's own scores: rule `target-eer`, an oracle."""
     if not (len(scores.bona_fide) and len(scores.attack)):

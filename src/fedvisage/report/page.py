@@ -24,6 +24,7 @@ from fedvisage.federation.record.attendance import training_summary
 from fedvisage.federation.record.ledger import LEDGER
 from fedvisage.metrics.recorded import Metrics
 from fedvisage.metrics.scores import Scores
+from fedvisage.metrics.threshold import SOURCE_RULES, warning_of_end
 from fedvisage.report import content, figures, privacy, recognition
 from fedvisage.report.curves import COLOURS, INK, ON_DARK, QUIET
 from fedvisage.report.figures import Figure
@@ -133,6 +134,7 @@ def threshold_sentence(metrics: Metrics) -> str:
         if accepts is not None and rejects is not None
         else ""
     )
+    errors += warning_of_end(value) if rule in SOURCE_RULES else ""
     return f"{subject.capitalize()} {value:+.3f} (logit), rule {rule}: {choice}{errors}."
 
 

@@ -15,6 +15,7 @@ from fedvisage.methods import METHODS
 from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.metrics.threshold import BINS, EDGES
 from fedvisage.nn.compute import resolve_compute
+from fedvisage.report.page import threshold_sentence
 from fedvisage.tasks.asking import source_summary
 from fedvisage.tasks.finished_model import open_model
 from fedvisage.tasks.pad.evaluation import evaluate_pad, heldout_views, mean_figures
@@ -52,7 +53,11 @@ def test_summary_has_counts_intervals_and_threshold_errors(run: Path) -> None:
     of_one_class = Metrics({name: value for name, value in metrics.items() if not name.startswith("apcer.")})
     assert "  APCER –  BPCER " in "\n".join(summarise(of_one_class))
     assert "warning" in "\n".join(summarise(Metrics({**metrics, "count.bona_fide": 30, "count.attack": 29})))
-    assert "warning" not in "\n".join(summarise(Metrics({**metrics, "count.bona_fide": 30, "count.attack": 30})))
+    plenty = {**metrics, "count.bona_fide": 30, "count.attack": 30}
+    assert "warning" not in "\n".join(summarise(Metrics(plenty)))
+    assert "warning: log-odds beyond ±20" in "\n".join(summarise(Metrics({**plenty, "threshold": 19.5})))
+    assert "warning: log-odds beyond ±20" in threshold_sentence(Metrics({**metrics, "threshold": -19.5}))
+    assert "warning" not in threshold_sentence(metrics)
 
 
 def test_merged_sites_are_separate_in_the_feature_plot(sets: Sets, tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ from fedvisage.metrics.threshold import (
     describe_rule,
     histogram,
     threshold_from_histograms,
+    warning_of_end,
 )
 from fedvisage.runs.evaluate import NamedSet, check_set, open_named, score_set
 from fedvisage.runs.export.card import write_fused_card
@@ -291,7 +292,7 @@ def _with_thresholds(
         scores = [score_set(model, scored.view) for scored in sets]
         counts = [histogram(values, scored.labels) for values, scored in zip(scores, sets, strict=True)]
         threshold = threshold_from_histograms(counts, RULE)
-        if abs(threshold.value) > LIMIT - 1:
+        if warning_of_end(threshold.value):
             fault = f"gives sums with a threshold near ±{LIMIT:g} or beyond, where scores are not counted"
             raise UserError("--scale", f"{fault}; give every model a larger --scale")
         return scores, point_of(threshold)

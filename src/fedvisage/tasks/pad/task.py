@@ -20,7 +20,7 @@ from fedvisage.federation.wire.schema import Upload
 from fedvisage.metrics.groups import Groups
 from fedvisage.metrics.recorded import Metrics
 from fedvisage.metrics.scores import write_scores
-from fedvisage.metrics.threshold import ON_TRAINING, RATES, SOURCE_RULES
+from fedvisage.metrics.threshold import ON_TRAINING, RATES, SOURCE_RULES, warning_of_end
 from fedvisage.recipe import Recipe, tree_of
 from fedvisage.tasks.asking import choose_kept, collect_histograms
 from fedvisage.tasks.opened import Benchmark, RunData, SiteData, check_keep, merge_sites, open_set
@@ -146,6 +146,7 @@ def _threshold_at_sites(metrics: Metrics) -> list[str]:
         return []
     images = "training" if metrics["threshold_rule"] == ON_TRAINING else "held-out"
     errors = f"accepts {far:.2%} of {images} attacks and rejects {frr:.2%} of live"
+    errors += warning_of_end(metrics["threshold"])
     several = not metrics.part("members") and len(metrics.get("sites", ())) > 1
     return [
         f"  threshold: at the sites it {errors}",
