@@ -56,8 +56,8 @@ export class View {
   decision(checked, verdict) {
     const decision = verdict?.decision ?? checked.decision;
     const notes = (checked.faces[0]?.pad?.notes ?? []).map((note) => NOTES[note] ?? note);
-    const why = [...checked.reasons, ...notes].join(", ");
-    const text = `${TITLES[decision]}${why && `: ${why}`}`;
+    const reasons = checked.reasons.length ? `: ${checked.reasons.join(", ")}` : "";
+    const text = `${TITLES[decision]}${reasons}${notes.length ? ` (${notes.join(", ")})` : ""}`;
     this.at("verdict").dataset.decision = decision;
     this.at("mark").textContent = MARKS[decision];
     if (text !== this.said) this.at("decision").textContent = text;
