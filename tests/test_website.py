@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from docs.website import (
     check,
     cli,
     costs,
+    execute,
     hooks,
     llms,
     markdown,
@@ -41,8 +43,7 @@ from fedvisage.methods import METHODS, MODELS
 from fedvisage.recipe import Section
 from fedvisage.recipe.plain_yaml import parse
 
-LARGEST = 250_000
-"""Bytes of a notebook, as in docs/website/execute.py."""
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 RESULTS = sorted((ROOT / "docs" / "results").glob("*.md"))
 
@@ -246,11 +247,13 @@ def test_page_of_a_notebook_has_its_text_code_and_outputs(tmp_path: Path) -> Non
     assert "(first-1-1.png)" in page
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_has_outputs_and_uses_existing_names(path: Path) -> None:
     """``make notebooks`` executes them."""
     cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
-    tree = ast.parse("\n".join("".join(cell["source"]) for cell in cells))
+    # The first line of a cell may be a command of IPython, which writes the cell into a file.
+    source = re.sub(r"(?m)^%%writefile .*$", "", "\n".join("".join(cell["source"]) for cell in cells))
+    tree = ast.parse(source)
     attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
     used = {node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id == "fv"}
     assert used <= {*fv.__all__, "__file__"}
@@ -263,7 +266,15 @@ def test_notebook_has_outputs_and_uses_existing_names(path: Path) -> None:
     assert any(cell["outputs"] for cell in cells)
     assert "Traceback" not in outputs
     assert not re.search(r"/(tmp|home|root|work)/", outputs), "no path of the machine"
-    assert path.stat().st_size < LARGEST
+    assert path.stat().st_size < execute.LARGEST
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (ROOT / "src", ROOT))))
+    outputs = json.dumps([cell.get("outputs") for cell in execute.execute(path).cells])
+    assert re.search(r"AUC|TAR|SSIM", outputs)
 
 
 def test_check_reports_missing_and_external_targets(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """The contract tests on a method of your own: ``python -m tests.contract my_scaffold:METHOD``.
 
-The method is imported by name, as an entry point would name it, and stands among the examples while the tests run;
-``--sgd`` trains it by plain SGD, for methods that ask for that.
+The method is imported by name, like an entry point, and joins the examples while the tests run.
 """
 
 import argparse
@@ -20,13 +19,13 @@ def main() -> int:
     """Run the tests of every method for this one."""
     parser = argparse.ArgumentParser(prog="python -m tests.contract", description=__doc__)
     parser.add_argument("method", help="MODULE:NAME")
-    parser.add_argument("--sgd", action="store_true", help="train it by plain SGD")
-    asked = parser.parse_args()
-    module, _, name = asked.method.partition(":")
+    parser.add_argument("--sgd", action="store_true", help="train with plain SGD, for methods that need it")
+    options = parser.parse_args()
+    module, _, name = options.method.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     method = getattr(import_module(module), name)
     EXAMPLES[method.name] = method
-    if asked.sgd:
+    if options.sgd:
         toy.NEEDS = {**toy.NEEDS, method.name: {"name": "sgd", "lr": 0.05}}
     root = CONTRACT.parents[2]
     return pytest.main(
