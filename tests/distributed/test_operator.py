@@ -383,6 +383,20 @@ def test_run_without_a_quorum_waits_for_a_renewed_certificate(sets: Sets) -> Non
         wait_for_sites(session, course, -1.0)
 
 
+def test_connected_sites_that_the_recipe_does_not_name_are_listed(sets: Sets) -> None:
+    course = course_of(sets)
+
+    class Misspelt(Listing):
+        def get_connected_client_list(self) -> list[ClientInfo]:
+            clients = super().get_connected_client_list()
+            self.seen = dict.fromkeys("ABC", time.time())
+            return clients
+
+    session: Any = Misspelt(dict.fromkeys("Ab", time.time()))
+    assert wait_for_sites(session, course, 1e9) == ["A", "B", "C"]
+    assert lines_of(course) == ["waiting for B, C to connect; connected, and not in the recipe: b"]
+
+
 def test_site_revoked_during_a_run_is_reported_when_a_round_lacks_it(sets: Sets) -> None:
     course = course_of(sets)
     lines = lines_of(course)

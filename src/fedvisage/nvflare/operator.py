@@ -563,11 +563,14 @@ def wait_for_sites(
             course.note_missing(missing)
             course.reporter.say(f"starting without {', '.join(missing)}")
             return present
+        # One of these names may be misspelt in the recipe.
+        unnamed = ", ".join(sorted(online - set(course.job.recipe.data.sites)))
+        others = f"; connected, and not in the recipe: {unnamed}" if unnamed else ""
         if time.monotonic() > until:
             names = ", ".join(f"{name} (revoked)" if name in course.revoked else name for name in missing)
-            raise RunFailed(f"not connected after {wait:g} s: {names}; fewer than the quorum are connected")
+            raise RunFailed(f"not connected after {wait:g} s: {names}; fewer than the quorum are connected{others}")
         revoked = "" if awaited else " with a renewed certificate"
-        course.tell(f"waiting for {', '.join(awaited or missing)} to connect{revoked}")
+        course.tell(f"waiting for {', '.join(awaited or missing)} to connect{revoked}{others}")
         time.sleep(LOOK)
 
 
