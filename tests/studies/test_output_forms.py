@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import stdev
 from typing import Any
@@ -17,7 +18,8 @@ from typer.testing import CliRunner
 from fedvisage.cli import app
 from fedvisage.report.tables import as_csv, as_latex
 from fedvisage.studies.conduct import run_study
-from fedvisage.studies.page import curves_over_rows, differences, rows_compared
+from fedvisage.studies.grid import cells_of
+from fedvisage.studies.page import curves_over_rows, differences, rocs, rows_compared
 from fedvisage.studies.study import Study, load_study
 from fedvisage.studies.table import as_table, markdown, notes_of, rows_of, summarise
 
@@ -128,6 +130,17 @@ def test_page_draws_a_panel_of_methods_and_a_curve_over_the_changed_key(output: 
     )
     assert all(f"rate {rate}" in panel for rate in (0.001, 0.01, 0.1))
     assert "rate …" in page
+
+
+def test_panel_counts_the_rows_that_it_does_not_draw(output: Path) -> None:
+    study = load_study(output.parent / "study.yaml")
+    first = [cell for cell in cells_of(study, output / "cells") if cell.seed == study.seeds[0]]
+    for count, note in ((8, ""), (9, " Drawn: the first 8 of 9 rows.")):
+        cells = [replace(first[number % len(first)], row=f"row {number}") for number in range(count)]
+        ((_, explanation, drawing),) = rocs(study, cells)
+        assert explanation.endswith(f"hollow points: at the EER.{note}")
+        assert "row 7" in drawing
+        assert "row 8" not in drawing
 
 
 def test_curve_shows_the_spread_over_seeds(output: Path) -> None:

@@ -177,6 +177,11 @@ def _equal_errors(far: FloatArray, frr: FloatArray) -> tuple[float, float, str]:
     return equal, equal, EQUAL
 
 
+def note_undrawn(count: int, most: int, what: str) -> str:
+    """Return a sentence for a figure's explanation if it draws only some of its curves."""
+    return f" Drawn: the first {most} of {count} {what}." if count > most else ""
+
+
 def roc(curves: Mapping[str, Curve], shade: Band | None = None, *, name: str = "roc", mean: bool = False) -> str:
     """Draw accepted genuine faces against accepted attacks; with ``mean``, the last curve is the mean of the others."""
     with figure_style():

@@ -214,8 +214,7 @@ def _histograms(run: RunFiles) -> list[Figure]:
 
 
 def _note_undrawn(scores: Scores) -> str:
-    count = len(set(scores.model.tolist()))
-    return f" Drawn: the first {MOST_MODELS} of {count} models." if count > MOST_MODELS else ""
+    return curves.note_undrawn(len(set(scores.model.tolist())), MOST_MODELS, "models")
 
 
 def _features(run: RunFiles) -> list[Figure]:

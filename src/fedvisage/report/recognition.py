@@ -115,9 +115,11 @@ def figures(run: RunFiles) -> list[Figure]:
             if (pairs.sum(axis=1) > 0).all()
         }
         note = "Counts of pairs do not record the people, so there is no interval by person here."
+        note += curves.note_undrawn(len(counts), MANY, "groups of pairs")
         explanation = "Every threshold at once; FAR on a logarithmic axis. Up is better."
         drawings.append(("ROC", f"{explanation} {note}", curves.roc_of_pairs(groups, impostors_of(counts))))
         explanation = "The same, on axes that magnify small errors; down is better."
+        explanation += curves.note_undrawn(len(counts), MANY, "groups of pairs")
         drawings.append(("DET", explanation, curves.det(groups, curves.DET_OF_PAIRS, 1e-4)))
     if (all_pairs := counts.get(WHOLE)) is not None:
         first, last, _ = ends(all_pairs, threshold)
@@ -129,9 +131,7 @@ def figures(run: RunFiles) -> list[Figure]:
     if sites:
         explanation = "The finished model on each site's own people and impostors, from the site's histogram."
         drawn = {name: curves.curve_of_counts([pairs]) for name, pairs in list(sites.items())[:MANY]}
-        if len(sites) > MANY:
-            last_name, last_curve = drawn.popitem()
-            drawn[f"{last_name} (of {len(sites)})"] = last_curve
+        explanation += curves.note_undrawn(len(sites), MANY, "sites")
         drawings.append(("ROC by site", explanation, curves.roc_of_pairs(drawn, impostors_of(sites), "roc-sites")))
     return drawings
 

@@ -88,6 +88,7 @@ def rocs(study: Study, cells: Sequence[Cell]) -> list[Figure]:
         plotted = dict(list(groups.items())[:MOST_LINES])
         if len(plotted) > 1:
             explanation = f"Seed {study.seeds[0]}; filled points: at the threshold, hollow points: at the EER."
+            explanation += curves.note_undrawn(len(groups), MOST_LINES, "rows")
             lines = {name: curves.curve_of_scores(scores, thresholds[name]) for name, scores in plotted.items()}
             drawings.append((f"ROC at target {target}", explanation, curves.roc(lines)))
     return drawings
@@ -104,6 +105,7 @@ def _roc_of_pairs(study: Study, cells: Sequence[Cell], target: str) -> list[Figu
     if len(plotted) < 2:
         return []
     explanation = f"Seed {study.seeds[0]}; all pairs of the target's people, FAR on a logarithmic axis."
+    explanation += curves.note_undrawn(len(counts), MOST_LINES, "rows")
     lines = {name: curves.curve_of_counts([pairs]) for name, pairs in plotted.items()}
     return [(f"ROC at target {target}", explanation, curves.roc_of_pairs(lines, impostors_of(plotted)))]
 
