@@ -96,7 +96,8 @@ class Recipe(Section):
                 "federation.secure needs at least two sites per round: the sum of one upload hides nothing"
             )
         if self.evaluation.features and self.data.target is None:
-            raise ValueError("evaluation.features compares the sites with a target; set data.target")
+            remedy = "set data.target, or evaluation.features=0"
+            raise ValueError(f"evaluation.features compares the sites with a target; {remedy}")
         return self
 
 

@@ -83,7 +83,8 @@ def open_named(
     if model is not None:
         size = model.recipe.input.size
         if prepared.size != size:
-            raise UserError(place, f"images are {prepared.size}×{prepared.size}, but the model expects {size}×{size}")
+            fault = f"images are {prepared.size}×{prepared.size}, but the model expects {size}×{size}"
+            raise UserError(place, f"{fault}; prepare the set at that size")
         model.setup.task.check_set(prepared, model.recipe, place)
     for line in notice_of_set(prepared.crop, entry):
         say(line)
