@@ -30,7 +30,7 @@ INDEXED = {torch.ops.aten.index.Tensor, torch.ops.aten.index_put.default, torch.
 CONVOLUTIONS = {torch.ops.aten.convolution.default: 1, torch.ops.aten.convolution_backward.default: 2}
 """The positions of the weights in the arguments of convolutions; the stride follows as the second argument after."""
 HALVED = (
-    *("conv2d", "conv1d", "linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "prelu"),
+    *("conv2d", "conv1d", "conv_transpose2d.input", "linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "prelu"),
     "scaled_dot_product_attention",
 )
 """The operations that autocast computes in bf16, as on a CPU."""
@@ -202,7 +202,8 @@ _FACTORIES.fallback(_compute, "PrivateUse1")
 _FACTORIES.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
 _AUTOCAST = _Library("aten", "IMPL")
 for _name in HALVED:
-    _AUTOCAST.impl(_name, partial(_halve, getattr(torch.ops.aten, _name)), "AutocastPrivateUse1")
+    _operation = getattr(torch.ops.aten, _name.partition(".")[0])
+    _AUTOCAST.impl(_name, partial(_halve, _operation), "AutocastPrivateUse1")
 
 
 @contextmanager

@@ -39,7 +39,8 @@ def site_at(name: str, sets: Sets, folder: Path, device: torch.device = DEVICE, 
     compute = Compute(device, half=False)
     compute.place(net)
     public = None if data.people is None else data.people.public
-    return Site("A", recipe, 2, data.sites["A"].train, net.train(), compute, {}, {}, public=public, lent=lent)
+    site, *_ = sorted(data.sites)  # a pooled method has one
+    return Site(site, recipe, 2, data.sites[site].train, net.train(), compute, {}, {}, public=public, lent=lent)
 
 
 def all_images(site: Site) -> View:

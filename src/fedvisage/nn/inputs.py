@@ -115,7 +115,8 @@ def colour_channels(images: Tensor, colour: str) -> Tensor:
     red, green, blue = images.unbind(1)
     value = images.amax(1)
     chroma = value - images.amin(1)
-    saturation = chroma / torch.where(value == 0, torch.ones_like(value), value + EPS)
+    # Exporters remove the addition of a constant as small as EPS; this addend is not a constant.
+    saturation = chroma / (value + torch.where(value == 0, 1.0, EPS))
     divisor = torch.where(chroma == 0, torch.ones_like(chroma), chroma)
     below_red, below_green, below_blue = value - red, value - green, value - blue
     # The largest channel decides in which third of the colour circle the hue lies; red wins ties, then green.

@@ -14,7 +14,6 @@ moments of each site: means of histograms, which reveal nothing about a single i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -55,27 +54,15 @@ class Scaler(nn.Module):
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
-    """Build the two parts, the scaler and the linear classifier; histograms have no parameters."""
-    return nn.ModuleDict({"scaler": Scaler(), "plane": nn.Linear(FEATURES, 1)})
-
-
-@cache
-def _texture(device: torch.device) -> ColourTexture:
-    """Build the tables of patterns once per device; they are not part of the network."""
-    return ColourTexture().to(device)
-
-
-def textures(images: Tensor) -> Tensor:
-    """Return the features of a batch."""
-    features: Tensor = _texture(images.device)(images)
-    return features
+    """Build the histograms, which have no parameters, the scaler and the linear classifier."""
+    return nn.ModuleDict({"texture": ColourTexture(), "scaler": Scaler(), "plane": nn.Linear(FEATURES, 1)})
 
 
 def moments(site: Site, message: Message) -> Message:
     """Return the site's number of images, and the sum and the sum of squares of each feature."""
     count, total, squares = 0, torch.zeros(FEATURES).double(), torch.zeros(FEATURES).double()
     for batch in site.batches_of(site.data, epochs=1, purpose="moments"):
-        features = textures(batch.images).double().cpu()
+        features = site.net["texture"](batch.images).double().cpu()
         count, total, squares = count + len(features), total + features.sum(0), squares + features.square().sum(0)
     return {"examples": torch.tensor(count), "total": total, "squares": squares}
 
@@ -92,7 +79,7 @@ def scaler_of(replies: list[Message]) -> Message:
 def loss(site: Site, batch: Batch) -> Tensor:
     """Return the primal objective of a linear support vector machine on scaled features."""
     options, plane = site.recipe.options(Options), site.net["plane"]
-    margins = plane(site.net["scaler"](textures(batch.images))).float().squeeze(1)
+    margins = plane(site.net["scaler"](site.net["texture"](batch.images))).float().squeeze(1)
     assert isinstance(plane, nn.Linear)
     return hinge(margins, batch.labels) + options.penalty / 2 * plane.weight.square().sum()
 
@@ -114,14 +101,15 @@ def predict(member: Member) -> Tensor:
 
 def exportable_predict(member: Member) -> Tensor:
     """Return the live logit using only operations that an exported graph supports."""
-    histograms = _texture(member.images.device).as_graph(member.images)
-    logits: Tensor = member.net["plane"](member.net["scaler"](histograms))
+    texture = member.net["texture"]
+    assert isinstance(texture, ColourTexture)
+    logits: Tensor = member.net["plane"](member.net["scaler"](texture.as_graph(member.images)))
     return logits.squeeze(1)
 
 
 def features(member: Member) -> Tensor:
     """Return the scaled histograms."""
-    scaled: Tensor = member.net["scaler"](textures(member.images))
+    scaled: Tensor = member.net["scaler"](member.net["texture"](member.images))
     return scaled
 
 
@@ -134,7 +122,7 @@ METHOD = Method(
     task="pad",
     options=Options,
     network=network,
-    home={"scaler": Home.LENT, "plane": Home.LENT},
+    home={"texture": Home.LENT, "scaler": Home.LENT, "plane": Home.LENT},
     calls={
         "moments": Call(
             moments,
