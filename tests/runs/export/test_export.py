@@ -14,16 +14,17 @@ import torch
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from tests.refusals import check_keywords, failed, refused
-from tests.toy import SITES, SIZE, Sets, recipe_of, tree, weights
+from tests.toy import SITES, SIZE, Sets, recipe_of, run_toy, tree, weights
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.base.onnx_graphs import open_session
 from fedvisage.base.streams import torch_rng
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.device.exported import Exported
+from fedvisage.device.exported import CARD, Exported
 from fedvisage.federation.method import Member
 from fedvisage.methods import METHODS, find
 from fedvisage.metrics.threshold import Threshold
+from fedvisage.nn.inputs import colour_channels, prepare
 from fedvisage.nn.texture import ColourTexture
 from fedvisage.runs.export.export import export
 from fedvisage.runs.export.graph import Compute, Graph, measure, require_parity
@@ -73,6 +74,32 @@ def test_export_directory_has_the_layout_of_a_model_hub(pad_run: Path, pad: Path
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+def figures_of_card(directory: Path) -> dict[str, float]:
+    """Return the figures of a model card by name."""
+    return {
+        result.metric_type: result.metric_value for result in ModelCard.load(directory / CARD).data.eval_results or ()
+    }
+
+
+@pytest.mark.long
+def test_card_has_only_figures_of_this_graph_at_this_threshold(
+    pad_run: Path, pad: Path, sets: Sets, tmp_path: Path
+) -> None:
+    metrics = json.loads((pad_run / "metrics.json").read_text())
+    species = {f"apcer_{name[6:]}": value for name, value in metrics.items() if name.startswith("apcer.")}
+    assert len(species) > 1
+    assert figures_of_card(pad) == species | {name: metrics[name] for name in ("hter", "eer", "auc", "bpcer")}
+    model = open_model(pad_run)
+    moved = replace(model.thresholds[""], value=model.thresholds[""].value + 1)
+    export(replace(model, saved=replace(model.saved, thresholds={"": moved})), tmp_path / "moved", cache=tmp_path)
+    assert figures_of_card(tmp_path / "moved") == {}
+    run_toy(tree(sets, "single", training__rounds=1), tmp_path / "run")
+    export(open_model(tmp_path / "run"), tmp_path / "of-B", member="B", cache=tmp_path)
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["members.B.hter"] != metrics["hter"]
+    assert figures_of_card(tmp_path / "of-B")["hter"] == metrics["members.B.hter"]
+
+
 def test_description_names_the_model_and_its_operating_point(pad_run: Path, pad: Path) -> None:
     settings = json.loads((pad_run / "model.json").read_text())
     stored = json.loads((pad / "config.json").read_text())["float32"]["description"]
@@ -83,6 +110,23 @@ def test_description_names_the_model_and_its_operating_point(pad_run: Path, pad:
     assert "adapted" not in stored, "this is the model that was trained"
     inside = {entry.key: json.loads(entry.value) for entry in onnx.load(pad / "onnx/model.onnx").metadata_props}
     assert {f"fedvisage.{name}": value for name, value in stored.items()}.items() <= inside.items()
+
+
+@pytest.mark.long
+def test_graph_computes_the_six_channels_of_torch_exactly(tmp_path: Path) -> None:
+    """Histograms of rounded channels count a pixel elsewhere if the last bit differs; dark pixels show the addend."""
+
+    class Channels(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return colour_channels(images.permute(0, 3, 1, 2).to(torch.float32) / 255.0, "rgb+hsv")
+
+    pictures = torch.from_numpy(crops(4)) // torch.tensor([1, 4, 16, 64], dtype=torch.uint8)[:, None, None, None]
+    program = torch.onnx.export(Channels().eval(), (pictures,), dynamo=True, verbose=False)
+    assert program is not None
+    program.save(tmp_path / "channels.onnx")
+    session = open_session("", (tmp_path / "channels.onnx").read_bytes(), 1, remedy="")
+    (channels,) = session.run(None, {session.get_inputs()[0].name: pictures.numpy()})
+    assert np.array_equal(channels, prepare(pictures.permute(0, 3, 1, 2), "rgb+hsv", torch.device("cpu")).numpy())
 
 
 def test_parity_file_records_the_comparison(pad: Path) -> None:

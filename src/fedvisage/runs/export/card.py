@@ -24,8 +24,8 @@ from fedvisage.metrics.recorded import Metrics
 from fedvisage.metrics.threshold import Estimate, describe_rule
 from fedvisage.tasks.finished_model import FinishedModel
 
-_MEASURED = ("hter", "eer", "auc", "apcer_worst", "bpcer")
-"""Attack detection metrics on the run's target that the card repeats if the run recorded them."""
+_MEASURED = ("hter", "eer", "auc", "bpcer")
+"""Metrics on the run's target that the card repeats, besides the APCER of each species."""
 
 PAD_TAGS = ("presentation-attack-detection", "liveness")
 _PURPOSE = {
@@ -53,10 +53,9 @@ def write_card(path: Path, model: FinishedModel, config: Config, figures: Metric
         raise missing_extra("export", "huggingface_hub") from None
     description = config.float32.description
     target, results = str(figures.get("target") or "target"), []
-    for name in _MEASURED if model.task == "pad" else ():
-        if (value := figures.number(name)) is not None:
-            task_name = "presentation attack detection"
-            results.append(EvalResult("image-classification", "private", target, name, value, task_name=task_name))
+    for name, value in _figures_of_graph(model, description, figures).items():
+        task_name = "presentation attack detection"
+        results.append(EvalResult("image-classification", "private", target, name, value, task_name=task_name))
     data = ModelCardData(
         library_name="fedvisage",
         pipeline_tag="image-classification" if description.task == "pad" else "image-feature-extraction",
@@ -68,6 +67,19 @@ def write_card(path: Path, model: FinishedModel, config: Config, figures: Metric
         eval_results=results or None,
     )
     _write(path, data.to_yaml(), _lines(model, config, notices))
+
+
+def _figures_of_graph(model: FinishedModel, description: Description, figures: Metrics) -> dict[str, float]:
+    """Return the run's figures at its target, or none if they are not those of this graph at its threshold."""
+    own = figures.parts("members").get(description.member, Metrics()) if description.member else figures
+    # The run evaluated another model if one of them was adapted, or if its prediction draws.
+    differs = model.recipe.evaluation.adapt is not None or description.adapted is not None or description.drawn
+    threshold = description.threshold
+    if model.task != "pad" or differs or threshold is None or own.number("threshold") != threshold.value:
+        return {}
+    names = {name: own.number(name) for name in _MEASURED}
+    names |= {f"apcer_{species}": own.number(f"apcer.{species}") for species in own.part("apcer")}
+    return {name: value for name, value in names.items() if value is not None}
 
 
 def _write(path: Path, metadata: str, lines: Sequence[str]) -> None:
