@@ -15,6 +15,7 @@ from fedvisage.metrics.operating_point import (
     ErrorCurves,
     average_curves,
     choose_point,
+    largest_rates,
     parse_point,
     read_curves,
     wilson,
@@ -53,6 +54,21 @@ def test_rates_are_the_mean_of_the_sites_rounded_up_to_two_digits() -> None:
         exact = np.mean([(values < threshold).mean() for values in logits])
         assert exact - 1e-9 <= rate <= exact * 1.1 + 1e-9
         assert float(f"{rate:.2g}") == rate
+
+
+def test_largest_rates_bound_those_of_every_threshold() -> None:
+    live, attacks = (
+        [draw(seed, centre)[0] for seed in range(first, first + SITES)] for first, centre in ((0, 3), (10, -1))
+    )
+    counted = [[counts(values, len(values)) for values in scores] for scores in (live, attacks)]
+    curves = average_curves(counted[0], {ALL: counted[1]}, pooled=False)
+    for threshold in np.random.default_rng(0).uniform(-4, 6, 50):
+        rejected = np.mean([(values < threshold).mean() for values in live])
+        accepted = np.mean([(values >= threshold).mean() for values in attacks])
+        bounds = largest_rates(curves, float(threshold))
+        assert rejected <= bounds["BPCER"] < rejected + 0.08
+        assert accepted <= bounds["APCER"] < accepted + 0.08
+    assert largest_rates(None, 0.0) == {}
 
 
 def test_unequal_sites_count_like_equal_sites_of_the_same_precision() -> None:

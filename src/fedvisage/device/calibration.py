@@ -27,7 +27,7 @@ from fedvisage.metrics.calibration import (
     find_outliers,
     threshold_for_camera,
 )
-from fedvisage.metrics.operating_point import parse_point, rates_below, wilson
+from fedvisage.metrics.operating_point import largest_rates, parse_point, wilson
 from fedvisage.metrics.threshold import OF_FURTHER, OF_PICTURES, Estimate, Threshold
 
 SIDE = 32
@@ -39,7 +39,7 @@ PLACE = "--live"
 
 @dataclass(frozen=True)
 class CalibrationResult:
-    """A calibrated export: its directory, its threshold, and the sites' error rates there."""
+    """A calibrated export: its directory, its threshold, and upper bounds of the sites' error rates there."""
 
     directory: Path
     threshold: Threshold
@@ -84,7 +84,7 @@ class CalibrationResult:
                 f"{1 - self.camera.weight:.0%}; more pictures lower this"
             )
         rates = ", ".join(f"{name} {rate:.1%}" for name, rate in self.at_sites.items())
-        at_sites = f"; at the sites, this threshold has {rates}" if rates else ""
+        at_sites = f"; {self.threshold.place}, this threshold has at most {rates}" if rates else ""
         lines.append(f"unknown: APCER on this camera, because no attack was shown to it{at_sites}")
         lines.append(LeftOut(self.camera.pictures + self.left_out.total(), dict(self.left_out)).line)
         if self.outliers:
@@ -152,7 +152,7 @@ def calibrate(
     estimates = {OF_PICTURES: Estimate(below, *wilson(below, camera.pictures)), OF_FURTHER: further}
     if camera.weight:
         rule = f"aimed at BPCER {100 * aim:g}% ({pictures_used}; APCER unknown)"
-        threshold = Threshold(camera.value, rule, None, None, estimates)
+        threshold = Threshold(camera.value, rule, None, None, estimates, own.place)
     else:
         # The threshold stays, and so do its rates at the sites.
         rule = f"{own.rule} (checked with {pictures_used})"
@@ -163,7 +163,7 @@ def calibrate(
         open_export(directory)
     left_out = Counter(image.reason for image in predictions if image.logit is None)
     left_out += Counter({"repeats another picture": len(scored) - len(distinct)})
-    at_sites = rates_below(model.curves, camera.value)
+    at_sites = largest_rates(model.curves, camera.value)
     return CalibrationResult(out, threshold, camera, own.value, aim, at_sites, left_out, outliers)
 
 

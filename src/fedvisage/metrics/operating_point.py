@@ -341,13 +341,15 @@ def threshold_at(curves: ErrorCurves, position: int, rule: str, task: Task) -> T
     return Threshold(curves.thresholds[position], rule, far, frr, estimates)
 
 
-def rates_below(curves: ErrorCurves | None, threshold: float) -> dict[str, float]:
-    """Return BPCER and APCER at any threshold, from the nearest lower point of the curves; empty without curves."""
+def largest_rates(curves: ErrorCurves | None, threshold: float) -> dict[str, float]:
+    """Return upper bounds of BPCER and APCER at any threshold, from the points of the curves around it."""
     if curves is None:
         return {}
-    position = max(0, int(np.searchsorted(curves.thresholds, threshold, side="right")) - 1)
-    estimates = threshold_at(curves, position, "", "pad").estimates
-    return {name: estimate.rate for name, estimate in estimates.items()}
+    below = max(0, int(np.searchsorted(curves.thresholds, threshold, side="right")) - 1)
+    above = min(int(np.searchsorted(curves.thresholds, threshold)), len(curves.thresholds) - 1)
+    # A higher threshold rejects more and accepts less.
+    lower, upper = (threshold_at(curves, position, "", "pad").estimates for position in (below, above))
+    return {name: (upper if name == "BPCER" else lower)[name].rate for name in lower}
 
 
 def read_curves(values: Any) -> ErrorCurves | None:

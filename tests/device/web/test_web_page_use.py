@@ -164,7 +164,7 @@ def test_unusable_picture_shows_why(page: Any, photographs: dict[str, np.ndarray
     assert page.get_attribute("#verdict", "data-decision") == "no_decision"
 
 
-def test_note_stands_in_brackets_after_the_decision(page: Any, webcam_frames: dict[str, np.ndarray]) -> None:
+def test_page_shows_notes_in_brackets_after_the_decision(page: Any, webcam_frames: dict[str, np.ndarray]) -> None:
     grey = np.repeat(webcam_frames["bonafide"].mean(axis=2, keepdims=True), 3, axis=2).astype(np.uint8)
     message = show(page, grey, "grey.png")
     assert re.fullmatch(r"(Living face|Attack) \(grey, like infrared: the model expects colour\)", message), message

@@ -79,6 +79,7 @@ def test_int8_graph_may_change_one_decision_on_a_small_set() -> None:
     [
         (("--int8",), "--calibrate"),
         (("--calibrate", "A"), "--int8"),
+        (("--int8", "--calibrate", "U"), "target"),
         (("--int8", "--calibrate", "nowhere"), "nowhere"),
         (("--int8", "--calibrate", "people-A"), "split"),
     ],
@@ -86,7 +87,7 @@ def test_int8_graph_may_change_one_decision_on_a_small_set() -> None:
 def test_wrong_int8_calls_name_the_option_and_write_nothing(
     pad_run: Path, sets: Sets, tmp_path: Path, words: tuple[str, ...], keyword: str
 ) -> None:
-    places = [str(sets["A"].with_name(word)) if word[0] in "Ap" else word for word in words]
+    places = [str(sets["A"].with_name(word)) if word[0] in "AUp" else word for word in words]
     result = CliRunner().invoke(app, ["export", str(pad_run), str(tmp_path / "out"), *places])
     assert type(result.exception).__name__ == "UserError"
     assert keyword in str(result.exception)

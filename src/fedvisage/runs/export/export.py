@@ -14,11 +14,19 @@ import torch
 from numpy.typing import NDArray
 
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.base.files import disk_full_is_failure, json_key, replaced_when_complete, write_json, write_tensors
+from fedvisage.base.files import (
+    disk_full_is_failure,
+    json_key,
+    read_json,
+    replaced_when_complete,
+    write_json,
+    write_tensors,
+)
 from fedvisage.base.onnx_graphs import open_session
 from fedvisage.base.progress import Say, discard, format_count
 from fedvisage.base.streams import torch_rng
 from fedvisage.base.version import VERSION
+from fedvisage.data.overlap import TARGET
 from fedvisage.device.exported import (
     AGAIN,
     CARD,
@@ -43,7 +51,8 @@ from fedvisage.metrics.recorded import Metrics, read_metrics
 from fedvisage.metrics.threshold import Threshold
 from fedvisage.nn.inputs import prepare
 from fedvisage.recipe import Adapt
-from fedvisage.runs.directory import METRICS
+from fedvisage.recipe.recipe import rename_places
+from fedvisage.runs.directory import DATA, METRICS
 from fedvisage.runs.export.card import write_card
 from fedvisage.runs.export.graph import (
     COSINE,
@@ -207,7 +216,13 @@ def export(
     crops, compared_on = to_compare(model, data, cache, say)
     source, rule = None, "" if chosen.threshold is None else chosen.threshold.rule
     if calibrate is not None:
-        source = splits(view_of(model, calibrate, PLACE, cache, say), model.task, rule)
+        view = view_of(model, calibrate, PLACE, cache, say)
+        recorded = model.directory / DATA
+        digests = rename_places(read_json(recorded)) if recorded.is_file() else {}
+        target = digests.pop(TARGET, None)
+        if target == view.slices[0].set.digest and target not in digests.values():
+            raise UserError(PLACE, "is the run's target, whose labels must not choose a threshold; name a site's set")
+        source = splits(view, model.task, rule)
     say("writing the graph")
     with replaced_when_complete(out) as directory:
         config = with_graph(directory, model, chosen, description)
