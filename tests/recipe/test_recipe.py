@@ -75,6 +75,13 @@ def test_mistake_is_reported_with_its_place(content: dict[str, Any], override: s
     check_mistake(content, override, place, keyword)
 
 
+@pytest.mark.parametrize("section", [{"evaluation": {"keep": "best"}}, {"training": {"early_stop": {"patience": 1}}}])
+def test_rounds_of_changing_sites_are_not_compared(content: dict[str, Any], section: dict[str, Any]) -> None:
+    for name, keys in section.items():
+        content[name] = {**content.get(name, {}), **keys}
+    check_mistake(content, "federation.participation=0.3", "recipe", "federation.participation: 1")
+
+
 @pytest.mark.parametrize(
     ("override", "keyword"),
     [

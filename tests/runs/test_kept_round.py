@@ -13,6 +13,7 @@ from tests.toy import SITES, make_set, run_toy, tree
 
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.server import Server
+from fedvisage.report.page import write_report
 
 LIGHT_IS_LIVE = (-10.0, 0.0, 0.0, 10.0, 10.0, 10.0, 0.0, 10.0)
 """The weight of brightness per round; prints are darker than bona fide images."""
@@ -54,6 +55,9 @@ def test_keep_selects_the_first_best_or_the_last_round(
     errors = [row["heldout"]["eer"] for row in read_lines(tmp_path / "run" / "rounds.jsonl")]
     assert errors == pytest.approx(ERRORS)
     assert kept_round == number
+    write_report(tmp_path / "run")
+    sentence = "The model is that of round 4, which had the lowest held-out EER (0.00%)."
+    assert (sentence in (tmp_path / "run" / "report.html").read_text()) is (keep == "best")
 
 
 @pytest.mark.parametrize("method", ["single", "fused"])

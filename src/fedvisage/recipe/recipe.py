@@ -95,6 +95,11 @@ class Recipe(Section):
             raise ValueError(
                 "federation.secure needs at least two sites per round: the sum of one upload hides nothing"
             )
+        if watches and per_round < len(self.data.sites):
+            raise ValueError(
+                "keep: best and early_stop compare rounds by the held-out scores of their sites; "
+                "set federation.participation: 1, so that these are the same sites"
+            )
         if self.evaluation.features and self.data.target is None:
             remedy = "set data.target, or evaluation.features=0"
             raise ValueError(f"evaluation.features compares the sites with a target; {remedy}")

@@ -65,6 +65,7 @@ def render(run: RunFiles, cache: Path = CACHE, images: bool | None = None) -> st
         has_members=bool(metrics.part("members")),
         has_intervals=bool(metrics.part("intervals")),
         trained_by=training_summary(metrics),
+        kept=describe_kept_round(run),
         headlines=recognition.headlines(metrics) if recognises else content.headlines(metrics),
         threshold=recognition.threshold_sentence(metrics) if recognises else threshold_sentence(metrics),
         results=_drop_missing(
@@ -99,6 +100,15 @@ def render(run: RunFiles, cache: Path = CACHE, images: bool | None = None) -> st
         environment=flatten(run.environment),
         worst=worst_images(run, cache, images),
     )
+
+
+def describe_kept_round(run: RunFiles) -> str:
+    """Return a sentence about the round of the model, if the recipe keeps that with the lowest held-out EER."""
+    eers = [(row["heldout"]["eer"], row["round"]) for row in run.rounds if "eer" in row.get("heldout", {})]
+    if not eers or (run.recipe.get("evaluation") or {}).get("keep") != "best":
+        return ""
+    eer, number = min(eers)
+    return f"The model is that of round {number}, which had the lowest held-out EER ({eer:.2%})."
 
 
 def fill_template(name: str, /, **values: Any) -> str:

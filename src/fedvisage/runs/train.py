@@ -146,6 +146,7 @@ class TrainingLoop:
         self._check_delivered()
         server.exchange.address_all_sites(server.round)
         if recipe.evaluation.keep == "best" and self.watch.eer is not None:
+            self.reporter.say(f"keeping the model of round {self.watch.round}, which has the lowest held-out EER")
             return under(BEST, server.kept)
         return server.finished()
 
