@@ -80,6 +80,15 @@ def test_resamples_with_one_class_are_skipped_and_counted() -> None:
     assert actual.bounds["auc"] == (1.0, 1.0)
 
 
+def test_one_subject_alone_has_no_intervals() -> None:
+    texts = {name: list("abcd") for name in ("item", "video")}
+    scores = from_columns(
+        [1.0, -2.0, 2.0, -1.0], [1, 1, 0, 0], subject=["x"] * 4, species=["", "", "print", "print"], **texts
+    )
+    assert intervals(scores, 0.0, 50, np.random.default_rng(0)).as_json() == {}
+    assert band(scores, 50, np.random.default_rng(0)) is None
+
+
 def test_one_class_alone_has_no_intervals() -> None:
     actual = intervals(scores_of([1.0, 2.0], {}), 0.0, 50, np.random.default_rng(0))
     assert (actual.bounds, actual.used, actual.skipped) == ({}, 0, 50)

@@ -42,7 +42,7 @@ class Band:
 
 
 def intervals(scores: Scores, threshold: float, resamples: int, rng: np.random.Generator) -> Intervals:
-    """Return a 95 % interval for each of FIGURES; empty unless both classes are present."""
+    """Return a 95 % interval for each of FIGURES; empty unless both classes and two subjects are present."""
     if resamples < 1:
         raise ValueError(f"needs at least one resample, got {resamples}")
     if len(np.unique(scores.label)) < 2:
@@ -74,10 +74,12 @@ def _draw_weights(scores: Scores, resamples: int, rng: np.random.Generator) -> I
     """Draw subjects with replacement; yield the resulting counts of the scores, one row per resample.
 
     They are drawn and returned in blocks that fit in memory, which changes no draw. Resamples without attacks or
-    without bona fide items are skipped.
+    without bona fide items are skipped. One subject alone has no resamples.
     """
     cluster, block = clusters(scores), max(1, VALUES_AT_ONCE // len(scores))
     subjects = int(cluster.max()) + 1
+    if subjects < 2:  # every draw would be the same
+        return
     totals = np.stack([np.bincount(cluster[scores.label == row], minlength=subjects) for row in (0, 1)], axis=1)
     waiting: FloatArray = np.empty((0, subjects))
     for start in range(0, resamples, block):
