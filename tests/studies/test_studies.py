@@ -195,6 +195,13 @@ def test_printed_mean_is_independent_of_the_order_of_targets() -> None:
     assert len({quoted_mean(tables, "Single + TTA", order)["auc"] for order in orders}) == 1
 
 
+UNMEASURED = {
+    "FedFR, other sites' people": {"personal.tar@1e-3", "personal.tar@1e-2", "personal.tpir@1e-2"},
+    "FedFR, NIST's TPIR": {"generic.tpir@1e-2"},
+}
+"""The figures of rows that need more impostors than a smoke test has."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "path", [*DEMOS, *(FOLDER / f"{name}.yaml" for name in ("personal-demo", "privacy-per-person-demo"))], ids=stem_of
@@ -204,9 +211,8 @@ def test_study_runs_end_to_end_at_smoke_size(path: Path, tmp_path: Path) -> None
     table = run_study(path, tmp_path / "out", cache, discard, smoke=True)
     study = shrink_for_smoke(load_study(path))
     assert list(table["rows"]) == list(study.rows)
-    for row in table["rows"].values():
+    for name, row in table["rows"].items():
         assert list(row["targets"]) == study.targets
-        assert all(
-            np.isfinite(figures[figure]).all() for figures in row["targets"].values() for figure in study.figures
-        )
+        measured = set(study.figures) - UNMEASURED.get(name, set())
+        assert all(np.isfinite(figures[figure]).all() for figures in row["targets"].values() for figure in measured)
     assert "SMOKE" in (tmp_path / "out" / "table.md").read_text()
