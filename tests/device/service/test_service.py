@@ -77,16 +77,29 @@ def test_faces_are_detected_scored_and_embedded(client: TestClient) -> None:
     assert faces[2]["quality"]["reasons"] == ["the face is blurred"]
 
 
-def test_frames_of_one_face_get_one_decision(client: TestClient) -> None:
-    def average(*tiles: np.ndarray) -> Any:
-        files = {f"image{number}": png(tile) for number, tile in enumerate(tiles, 1)}
-        return client.post("/v1/pad/frames", files=files).json()
+def average_frames(client: TestClient, *tiles: np.ndarray) -> Any:
+    files = {f"image{number}": png(tile) for number, tile in enumerate(tiles, 1)}
+    return client.post("/v1/pad/frames", files=files).json()
 
-    answer = average(tile_of(1), tile_of(1, 1), tile_of(1, 2))
+
+def test_frames_of_one_face_get_one_decision(client: TestClient) -> None:
+    answer = average_frames(client, tile_of(1), tile_of(1, 1), tile_of(1, 2))
     assert (answer["decision"], answer["frames"], len(answer["images"])) == ("bona_fide", 3, 3)
     assert answer["pad"]["score"] == pytest.approx(0.9)
-    assert average(tile_of(1), tile_of(1, colour=GREEN))["decision"] == "no_decision"
     check_error(client.post("/v1/pad/frames", files={"image12": png(tile_of(1))}), 422, "no_image")
+
+
+def test_frames_without_a_score_do_not_count(client: TestClient) -> None:
+    live, attack, blurred, faceless = tile_of(1), tile_of(1, colour=RED), tile_of(1, colour=GREEN), tile_of(1) * 0
+    answer = average_frames(client, *[attack] * 8, faceless, live)
+    odds = 9 ** (-7 / 9)
+    assert (answer["decision"], answer["frames"], answer["reasons"]) == ("attack", 9, [])
+    assert answer["pad"]["score"] == pytest.approx(odds / (1 + odds))
+    answer = average_frames(client, live, live, blurred)
+    assert (answer["decision"], answer["frames"], len(answer["images"])) == ("bona_fide", 2, 3)
+    answer = average_frames(client, blurred, faceless)
+    assert (answer["decision"], answer["frames"], answer["pad"]) == ("no_decision", 0, None)
+    assert answer["reasons"] == ["the face is blurred", "no face found"]
 
 
 def test_two_pictures_are_compared(client: TestClient) -> None:
