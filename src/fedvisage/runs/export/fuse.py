@@ -160,9 +160,10 @@ def fuse(
         raise UserError("--scale", f"is given {len(scales)} times for {len(models)} models; give at most one per model")
     _check_factors("--weight", factors)
     _check_factors("--scale", scales)
-    if len(set(on)) < len(on):
+    named = [open_named(entry, cache, say=say, course=say) for entry in on]
+    # One set may have several spellings.
+    if len({(each.digest, each.view.slices[0].indices.tobytes()) for each in named}) < len(named):
         raise UserError("--on", "names a set twice; name each once")
-    named = {entry: open_named(entry, cache, say=say, course=say) for entry in on}
     with replaced_when_complete(out) as directory:
         terms = list[Term]()
         for model, weight, scale in zip(models, factors, [*scales, *[None] * (len(models) - len(scales))], strict=True):
@@ -170,7 +171,7 @@ def fuse(
             terms += _add_members(directory, len(terms) + 1, term, next(iter(on), None), cache, say)
         if len(terms) > MOST:
             raise UserError("MODEL", f"a fused model has at most {MOST} members, got {len(terms)}; leave some out")
-        sets = [_score(terms, named_set) for named_set in named.values()]
+        sets = [_score(terms, named_set) for named_set in named]
         members = [_member(term, [scored.logits[number] for scored in sets]) for number, term in enumerate(terms)]
         config = FusedConfig(
             members=tuple(members),
@@ -186,7 +187,7 @@ def fuse(
             curves = [error_curve(logits, scored.labels) for logits in values]
             aucs[scored.entry] = tuple(float(curve_auc(curve.far, curve.frr)) for curve in curves)
         result = FusionResult(out, config, tuple(term.name for term in terms), aucs)
-        measured_on = ", ".join(named_set.prepared.name for named_set in named.values())
+        measured_on = ", ".join(named_set.prepared.name for named_set in named)
         write_fused_card(directory / CARD, result.names, config, result.notices, measured_on)
         Fused.open(directory)
     return result
