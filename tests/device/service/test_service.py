@@ -157,6 +157,15 @@ def test_normal_forms_of_an_accent_are_one_name(client: TestClient, composed: bo
     assert client.delete(f"{PERSONS}/{same_name}").status_code == 200
 
 
+@pytest.mark.parametrize("value", ["True", "1", "yes", 1, ""])
+def test_malformed_truth_value_is_refused(client: TestClient, value: str | int) -> None:
+    error = check_error(client.post("/v1/collections", json={"name": "staff", "renewable": value}), 422, "invalid")
+    assert error["details"] == {"field": "renewable"}
+    reply = client.post(PERSONS, data={"name": "bob", "force": str(value)}, files={"image": png(tile_of(2))})
+    assert check_error(reply, 422, "invalid")["details"] == {"field": "force"}
+    assert [entry["name"] for entry in client.get("/v1/collections").json()["collections"]] == ["default"]
+
+
 def test_duplicate_enrolment_under_another_name_is_reported(client: TestClient) -> None:
     enrol(client, "anna", 1)
     again: dict[str, Any] = {"data": {"name": "eve"}, "files": {"image": png(tile_of(1, 1))}}
@@ -355,6 +364,7 @@ def test_unknown_routes_and_parameters_are_refused(client: TestClient) -> None:
     check_error(client.post("/v1/collections/default/search?limit=0", files={"image": png(tile_of(1))}), 422, "invalid")
     check_error(client.post("/v1/verify", files={"image": png(tile_of(1))}), 422, "missing")
     check_error(client.post("/v1/collections", json={"name": "a\nb"}), 422, "invalid")
+    check_error(client.post("/v1/collections", json={"name": "staff", "renewabel": True}), 422, "invalid")
     with connect(Tiles(model=None)) as bare:
         check_error(bare.post("/v1/embed", files={"image": png(tile_of(1))}), 422, "invalid")
         check_error(bare.get("/v1/collections"), 422, "invalid")

@@ -290,8 +290,9 @@ def _add_collections(listed: Routes, work: ServiceContext) -> None:
     @listed.add("POST /collections", responses.Collection, ADMIN, created=True, name=name, renewable=renewable)
     def add(content: Content) -> Values:
         """Add a collection."""
-        is_renewable = content.word("renewable", "false") == "true"
-        return asdict(work.people().add_collection(content.word("name"), renewable=is_renewable))
+        if unknown := sorted(content.words.keys() - {"name", "renewable"}):
+            raise Fault(422, "invalid", f"{unknown[0][:50]} is no field of a collection; send name and renewable")
+        return asdict(work.people().add_collection(content.word("name"), renewable=content.flag("renewable")))
 
     @listed.add(f"GET {place}", responses.Collection, CHECK)
     def one(collection: PathName) -> Values:
@@ -416,7 +417,7 @@ def _describe_checked(
 def _enrol_person(
     request: Request, work: ServiceContext, content: RequestContent, collection: str, name: str, *, new: bool
 ) -> Values:
-    pictures, force = [("image", _picture(work, content).image)], content.word("force", "false") == "true"
+    pictures, force = [("image", _picture(work, content).image)], content.flag("force")
     done = enrolment.enrol(work.people(), work.engine, collection, name, pictures, force=force, new=new)
     record_person(request, collection, done.person.id)
     return {**describe_person(done.person, done.faces), "replaced": done.replaced}
