@@ -47,6 +47,7 @@ from fedvisage.metrics.threshold import (
     EDGES,
     FIXED,
     LIMIT,
+    OF_PICTURES,
     Histogram,
     describe_rule,
     histogram,
@@ -223,6 +224,8 @@ def _add_members(directory: Path, number: int, term: Term, on: str | None, cache
         say(notice)
     if opened.task != "pad":
         raise UserError(str(source), "recognises people; only models that detect attacks are fused")
+    if opened.threshold is not None and OF_PICTURES in opened.threshold.estimates:
+        say(f"{source}: its calibration does not apply to the sum; calibrate the result")
     if isinstance(opened, Exported):
         copy_member(opened, place)
         return [replace(term, directory=place)]
