@@ -166,6 +166,13 @@ def test_malformed_truth_value_is_refused(client: TestClient, value: str | int) 
     assert [entry["name"] for entry in client.get("/v1/collections").json()["collections"]] == ["default"]
 
 
+@pytest.mark.parametrize("name", ["", " ", " anna"])
+def test_bad_name_of_a_known_face_is_invalid(client: TestClient, name: str) -> None:
+    enrol(client, "anna", 1)
+    reply = client.post(PERSONS, data={"name": name}, files={"image": png(tile_of(1, 1))})
+    check_error(reply, 422, "invalid")
+
+
 def test_duplicate_enrolment_under_another_name_is_reported(client: TestClient) -> None:
     enrol(client, "anna", 1)
     again: dict[str, Any] = {"data": {"name": "eve"}, "files": {"image": png(tile_of(1, 1))}}
