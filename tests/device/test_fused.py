@@ -13,26 +13,27 @@ import pytest
 from PIL import Image
 from sklearn.metrics import roc_auc_score
 from tests.commands import call, output_of
-from tests.device.exports import with_margin
+from tests.device.exports import copy_export, with_margin
 from tests.refusals import refused
 from tests.toy import make_set
 
 import fedvisage as fv
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.device import Exported, Fused, Pipeline, Settings, open_export
-from fedvisage.device.exported import CONFIG, GRAPH, OperatingPoint, entry_of, read_description
-from fedvisage.device.fused import FusedConfig, digest_of, required_threshold
+from fedvisage.device.exported import CONFIG, GRAPH, OperatingPoint, RateEstimate, entry_of, read_description
+from fedvisage.device.fused import FusedConfig, digest_of, required_threshold, write_fused
 from fedvisage.device.predict import Predictions, face_cropper
 from fedvisage.device.service.app import open_engine
 from fedvisage.device.web.site import RuntimeFiles, page_files
 from fedvisage.faces.cropping import CLOSE
-from fedvisage.metrics.threshold import EDGES, histogram, threshold_from_histograms
+from fedvisage.metrics.threshold import EDGES, OF_PICTURES, histogram, threshold_from_histograms
 from fedvisage.runs.export.fuse import FusionResult, fuse, spread_of
 from fedvisage.tasks.heldout_counts import read_counts
 
 MARGINS = (1.4, 2.7, 2.7)
 WEIGHTS = (1.0, 0.5, 0.25)
 SCALES = (2.0, 3.0, 0.5)
+RATE = RateEstimate(rate=0.02, low=0.0, high=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -382,7 +383,6 @@ REFUSED: dict[str, tuple[tuple[str, ...], str, str]] = {
     "an unknown scale": (("PAD", "PAD"), "--scale", "--on"),
     "a fused model without a scale": (("FUSED", "PAD"), "--scale", "fused"),
     "a recognition model": (("PAD", "PEOPLE"), "PEOPLE", "recognises"),
-    "a set twice": (("PAD", "PAD", "--on=SET", "--on=SET"), "--on", "twice"),
     "a set of other images": (("PAD", "PAD", "--on=SET48"), "SET48", "32×32"),
 }
 
@@ -401,6 +401,30 @@ def test_impossible_fusion_is_refused_without_output(
     with refused(place, keyword):
         output_of("fuse", *words, "--out", tmp_path / "out", "--quiet")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("other", ["", "/", "/../A", " ", "copy"])
+def test_set_in_two_spellings_is_refused(pad: Path, sets: Mapping[str, Path], other: str, tmp_path: Path) -> None:
+    place = sets["A"]
+    other = str(shutil.copytree(place, tmp_path / "copy")) if other == "copy" else f"{place}{other}"
+    with refused("--on", "twice"):
+        fuse([pad, pad], tmp_path / "out", on=[str(place), other], cache=tmp_path)
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["member", "fused member"])
+def test_calibration_of_a_member_is_reported_as_lost(
+    fused: bool, pad: Path, fused_export: Path, tmp_path: Path
+) -> None:
+    point, calibrated = OperatingPoint(value=0.5, rule="aimed", estimates={OF_PICTURES: RATE}), tmp_path / "calibrated"
+    if fused:
+        shutil.copytree(fused_export, calibrated)
+        write_fused(calibrated, Fused.open(calibrated).config.model_copy(update={"threshold": point}))
+    else:
+        copy_export(pad, calibrated, threshold=point)
+    lines = list[str]()
+    fuse([calibrated, pad], tmp_path / "out", scales=[1.0, 1.0], cache=tmp_path, say=lines.append)
+    (line,) = [line for line in lines if "calibrate" in line]
+    assert str(calibrated) in line
 
 
 def test_unsupported_commands_of_a_fused_model_are_refused_in_one_line(fused_export: Path, tmp_path: Path) -> None:

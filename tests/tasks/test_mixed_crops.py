@@ -3,20 +3,26 @@
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.refusals import Command, refused
 from tests.toy import NewRun, Sets, make_set, quiet_reporter, recipe_of, remove_seal, run_toy, tree, write_study
 
 import fedvisage as fv
+from fedvisage.base.progress import discard
 from fedvisage.data.crops import OLD_DETECTOR, CropRecord
 from fedvisage.faces.cropping import record_of
 from fedvisage.runs.evaluate import evaluate
+from fedvisage.runs.export.export import export
+from fedvisage.runs.export.fuse import fuse
+from fedvisage.runs.export.quantised import to_compare
 from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
 from fedvisage.tasks.checks import Checks
-from fedvisage.tasks.finished_model import open_model
+from fedvisage.tasks.finished_model import FinishedModel, open_model
 
 FACE, WHOLE = record_of("face"), record_of("none")
 OLD = CropRecord(how="detected", detector=OLD_DETECTOR, margin=1.4, alignment="box")
@@ -99,6 +105,37 @@ def test_model_is_evaluated_on_other_crops_only_if_allowed(
     with refused(cropped_sets["W"], "model", "--allow-mixed-crops"):
         evaluate(model, str(cropped_sets["W"]), tmp_path)
     assert evaluate(model, str(cropped_sets["W"]), tmp_path, checks=Checks(allow_mixed_crops=True))["target"] == "W"
+
+
+def with_crops(finished_run: Path, *crops: CropRecord) -> FinishedModel:
+    model = open_model(finished_run)
+    return replace(model, saved=replace(model.saved, crops=crops))
+
+
+def test_graph_is_compared_on_sets_of_any_trained_crops(cropped_sets: Sets, finished_run: Path, tmp_path: Path) -> None:
+    mixed = with_crops(finished_run, FACE, WHOLE)
+    for name in "AW":
+        assert to_compare(mixed, str(cropped_sets[name]), tmp_path, discard)[1] == name
+    with refused("--data", "trained", "import") as caught:
+        to_compare(mixed, str(cropped_sets["V"]), tmp_path, discard)
+    assert "--allow-mixed-crops" not in str(caught.value)
+
+
+def test_graph_is_compared_on_the_runs_target_of_other_crops(finished_run: Path, tmp_path: Path) -> None:
+    assert to_compare(with_crops(finished_run, WHOLE), None, tmp_path, discard)[1] == "U"
+
+
+@pytest.mark.long
+def test_model_of_mixed_crops_is_fused_on_sets_of_any_of_them(
+    cropped_sets: Sets, finished_run: Path, tmp_path: Path
+) -> None:
+    member = tmp_path / "member"
+    export(with_crops(finished_run, FACE, WHOLE), member, cache=tmp_path)
+    factors: dict[str, Any] = {"weights": [0.25, 0.125], "scales": [4.0, 4.0], "cache": tmp_path}
+    fuse([member, member], tmp_path / "sum", on=[str(cropped_sets[name]) for name in "AW"], **factors)
+    with refused(cropped_sets["V"], "trained", "import") as caught:
+        fuse([member, member], tmp_path / "other", on=[str(cropped_sets["V"])], **factors)
+    assert "--allow-mixed-crops" not in str(caught.value)
 
 
 def test_command_line_has_the_option_and_prints_notes(cropped_sets: Sets, finished_run: Path, command: Command) -> None:

@@ -501,6 +501,8 @@ def serve(
     # Refuse an unprotected service before any model is loaded.
     keys, host = Keys() if service.api_keys is None else _api_keys(service.api_keys), service.host
     check_open(host, keys, service.without_keys)
+    if gallery is not None and recognition is None:
+        raise UserError("--gallery", "needs a recognition model, which makes its templates; give --recognition")
     opened: AbstractContextManager[Gallery | None]
     opened = nullcontext() if gallery is None else _open_gallery(gallery, key, counters)
     with opened as people:

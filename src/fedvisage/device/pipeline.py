@@ -184,7 +184,7 @@ class FaceTrack:
     """The last frames of one face."""
 
     def __init__(self, window: int) -> None:
-        self._logits: deque[float] = deque(maxlen=window)
+        self._verdicts: deque[PadVerdict] = deque(maxlen=window)
         self._box: Box | None = None
         self._number = -1
 
@@ -194,17 +194,22 @@ class FaceTrack:
         face = checked.faces[0] if checked.faces else None
         verdict = None if face is None else face.pad
         if face is None or verdict is None or verdict.logit is None:
-            self._logits.clear()
+            self._verdicts.clear()
             self._box = None
             return Watched(self._number, checked, 0, None)
         if self._box is not None and overlap(self._box, face.box) < SAME_PLACE:
-            self._logits.clear()
+            self._verdicts.clear()
         self._box = face.box
-        self._logits.append(verdict.logit)
-        logit = float(np.mean(self._logits))
-        decision = BONA_FIDE if logit >= verdict.threshold_logit else ATTACK
-        verdict = replace(verdict, score=probability(logit), logit=logit, decision=decision)
-        return Watched(self._number, checked, len(self._logits), verdict)
+        self._verdicts.append(verdict)
+        return Watched(self._number, checked, len(self._verdicts), decide_by_mean(self._verdicts))
+
+
+def decide_by_mean(verdicts: Sequence[PadVerdict]) -> PadVerdict:
+    """Return the decision by the mean log-odds of scored frames, with the notes of all."""
+    first, logit = verdicts[0], float(np.mean([verdict.logit for verdict in verdicts]))
+    decision = BONA_FIDE if logit >= first.threshold_logit else ATTACK
+    notes = tuple(dict.fromkeys(note for verdict in verdicts for note in verdict.notes))
+    return replace(first, score=probability(logit), logit=logit, decision=decision, notes=notes)
 
 
 def overlap(first: Box, second: Box) -> float:

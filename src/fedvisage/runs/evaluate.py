@@ -92,7 +92,7 @@ def open_named(
     return NamedSet(entry, prepared, view, prepared.digest + (f" {part}" if part else ""))
 
 
-def check_set(model: Model, prepared: PreparedSet, place: str, *, allow_mixed_crops: bool = False) -> None:
+def check_set(model: Model, prepared: PreparedSet, place: str, *, allow_mixed_crops: bool | None = None) -> None:
     """Refuse a set without the crops of a member: other sizes, margins or ways of cropping."""
     for member in members_of(model):
         if prepared.size != member.size:

@@ -38,14 +38,19 @@ def check_same_crops(crops: Mapping[str, CropRecord | None], allowed: bool) -> N
     for place, other_place in combinations(first_places.values(), 2):
         crop, other_crop = crops[place], crops[other_place]
         if are_incompatible(crop, other_crop) and not allowed:
-            raise UserError(other_place, _otherwise(other_crop, f"those of {place}", crop))
+            fault = f"its crops ({other_crop}) differ from those of {place} ({crop})"
+            raise UserError(other_place, f"{fault}; import it the same way, or add {ALLOW}")
 
 
-def check_for_model(trained: Iterable[CropRecord], crop: CropRecord | None, place: str, allowed: bool) -> None:
-    """Refuse a set whose crops are incompatible with those of a model's training data."""
-    for record in trained:
-        if are_incompatible(record, crop) and not allowed:
-            raise UserError(place, _otherwise(crop, "those that the model was trained on", record))
+def check_for_model(trained: Iterable[CropRecord], crop: CropRecord | None, place: str, allowed: bool | None) -> None:
+    """Refuse a set whose crops are incompatible with all those of a model's training data.
+
+    ``allowed`` is None for commands without an option that allows it.
+    """
+    records = list(trained)
+    if not allowed and records and all(are_incompatible(record, crop) for record in records):
+        fault = f"its crops ({crop}) differ from those that the model was trained on ({' or '.join(map(str, records))})"
+        raise UserError(place, f"{fault}; import it the same way{f', or add {ALLOW}' if allowed is False else ''}")
 
 
 def check_for_start(file: Path, crops: Mapping[str, CropRecord | None], allowed: bool) -> None:
@@ -102,10 +107,6 @@ def notices_of_model(trained: Iterable[CropRecord], entries: Iterable[str], plac
             )
             return [f"{place}: {unsure} trained on crops {_FOUND_ASIDE}"]
     return [f"{place}: was trained on crops {_FOUND_ASIDE}"] if any(crop.outdated for crop in crops) else []
-
-
-def _otherwise(crop: CropRecord | None, others: str, other: CropRecord | None) -> str:
-    return f"its crops ({crop}) differ from {others} ({other}); import it the same way, or add {ALLOW}"
 
 
 # Names of benchmarks from the command line.

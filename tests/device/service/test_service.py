@@ -77,16 +77,29 @@ def test_faces_are_detected_scored_and_embedded(client: TestClient) -> None:
     assert faces[2]["quality"]["reasons"] == ["the face is blurred"]
 
 
-def test_frames_of_one_face_get_one_decision(client: TestClient) -> None:
-    def average(*tiles: np.ndarray) -> Any:
-        files = {f"image{number}": png(tile) for number, tile in enumerate(tiles, 1)}
-        return client.post("/v1/pad/frames", files=files).json()
+def average_frames(client: TestClient, *tiles: np.ndarray) -> Any:
+    files = {f"image{number}": png(tile) for number, tile in enumerate(tiles, 1)}
+    return client.post("/v1/pad/frames", files=files).json()
 
-    answer = average(tile_of(1), tile_of(1, 1), tile_of(1, 2))
+
+def test_frames_of_one_face_get_one_decision(client: TestClient) -> None:
+    answer = average_frames(client, tile_of(1), tile_of(1, 1), tile_of(1, 2))
     assert (answer["decision"], answer["frames"], len(answer["images"])) == ("bona_fide", 3, 3)
     assert answer["pad"]["score"] == pytest.approx(0.9)
-    assert average(tile_of(1), tile_of(1, colour=GREEN))["decision"] == "no_decision"
     check_error(client.post("/v1/pad/frames", files={"image12": png(tile_of(1))}), 422, "no_image")
+
+
+def test_frames_without_a_score_do_not_count(client: TestClient) -> None:
+    live, attack, blurred, faceless = tile_of(1), tile_of(1, colour=RED), tile_of(1, colour=GREEN), tile_of(1) * 0
+    answer = average_frames(client, *[attack] * 8, faceless, live)
+    odds = 9 ** (-7 / 9)
+    assert (answer["decision"], answer["frames"], answer["reasons"]) == ("attack", 9, [])
+    assert answer["pad"]["score"] == pytest.approx(odds / (1 + odds))
+    answer = average_frames(client, live, live, blurred)
+    assert (answer["decision"], answer["frames"], len(answer["images"])) == ("bona_fide", 2, 3)
+    answer = average_frames(client, blurred, faceless)
+    assert (answer["decision"], answer["frames"], answer["pad"]) == ("no_decision", 0, None)
+    assert answer["reasons"] == ["the face is blurred", "no face found"]
 
 
 def test_two_pictures_are_compared(client: TestClient) -> None:
@@ -142,6 +155,22 @@ def test_normal_forms_of_an_accent_are_one_name(client: TestClient, composed: bo
     again = client.post(PERSONS, data={"name": same_name}, files={"image": png(tile_of(1))})
     check_error(again, 409, "exists")
     assert client.delete(f"{PERSONS}/{same_name}").status_code == 200
+
+
+@pytest.mark.parametrize("value", ["True", "1", "yes", 1, ""])
+def test_malformed_truth_value_is_refused(client: TestClient, value: str | int) -> None:
+    error = check_error(client.post("/v1/collections", json={"name": "staff", "renewable": value}), 422, "invalid")
+    assert error["details"] == {"field": "renewable"}
+    reply = client.post(PERSONS, data={"name": "bob", "force": str(value)}, files={"image": png(tile_of(2))})
+    assert check_error(reply, 422, "invalid")["details"] == {"field": "force"}
+    assert [entry["name"] for entry in client.get("/v1/collections").json()["collections"]] == ["default"]
+
+
+@pytest.mark.parametrize("name", ["", " ", " anna"])
+def test_bad_name_of_a_known_face_is_invalid(client: TestClient, name: str) -> None:
+    enrol(client, "anna", 1)
+    reply = client.post(PERSONS, data={"name": name}, files={"image": png(tile_of(1, 1))})
+    check_error(reply, 422, "invalid")
 
 
 def test_duplicate_enrolment_under_another_name_is_reported(client: TestClient) -> None:
@@ -342,6 +371,7 @@ def test_unknown_routes_and_parameters_are_refused(client: TestClient) -> None:
     check_error(client.post("/v1/collections/default/search?limit=0", files={"image": png(tile_of(1))}), 422, "invalid")
     check_error(client.post("/v1/verify", files={"image": png(tile_of(1))}), 422, "missing")
     check_error(client.post("/v1/collections", json={"name": "a\nb"}), 422, "invalid")
+    check_error(client.post("/v1/collections", json={"name": "staff", "renewabel": True}), 422, "invalid")
     with connect(Tiles(model=None)) as bare:
         check_error(bare.post("/v1/embed", files={"image": png(tile_of(1))}), 422, "invalid")
         check_error(bare.get("/v1/collections"), 422, "invalid")

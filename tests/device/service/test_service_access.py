@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from tests.commands import call
+from tests.commands import call, output_of
 from tests.device.gallery.tiles import RED, Tiles, tile_of
 from tests.device.service.clients import KEY, LIMITS, PERSONS, check_error, connect, png
 from tests.refusals import refused
@@ -175,6 +175,12 @@ def test_serve_warns_of_readable_key_files_and_keys_without_scope(tmp_path: Path
     file.write_text(f"door admin {KEY}\n")
     file.chmod(0o600)
     assert not call(*words).stderr
+
+
+def test_gallery_without_a_recognition_model_is_refused_at_start(tmp_path: Path) -> None:
+    words = ("serve", "--pad", tmp_path / "nothing", "--gallery", tmp_path / "door.gallery", "--key", tmp_path / "key")
+    with refused("--gallery", "--recognition"):
+        output_of(*words)
 
 
 def test_audit_log_states_client_and_action_without_names(gallery: Gallery, tmp_path: Path) -> None:

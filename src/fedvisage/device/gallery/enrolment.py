@@ -14,7 +14,7 @@ from fedvisage.base.errors import UserError
 from fedvisage.base.progress import format_count
 from fedvisage.device.fused import required_threshold
 from fedvisage.device.gallery.file import AlreadyEnrolled, NameTaken, NotEnrolled
-from fedvisage.device.gallery.records import Face, Person, appearance, mixes_scripts, normalise_name
+from fedvisage.device.gallery.records import Face, Person, appearance, mixes_scripts, new_name, normalise_name
 from fedvisage.device.gallery.search import Gallery, SearchHit
 from fedvisage.device.pipeline import ATTACK, BONA_FIDE, MATCH, NO_MATCH, Checked, CheckedFace, Pipeline
 from fedvisage.faces.align import Image
@@ -118,6 +118,8 @@ def enrol(
     """
     model, usable, refused = model_of(engine), list[tuple[str, CheckedFace]](), list[tuple[str, str]]()
     gallery.collection(collection)
+    if not gallery.has(collection, name):
+        new_name(name, "person")
     for picture, image in pictures:
         checked = face_to_enrol(engine, image)
         if isinstance(checked, str):

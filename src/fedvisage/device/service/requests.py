@@ -198,6 +198,13 @@ class RequestContent:
             raise Fault(422, "missing", f"{name} is missing", field=name)
         return default
 
+    def flag(self, name: str) -> bool:
+        """Return a truth value of the request, by default false."""
+        word = self.word(name, "false")
+        if word not in ("true", "false"):
+            raise Fault(422, "invalid", f"{name} must be true or false", field=name)
+        return word == "true"
+
 
 def content_of(*pictures: str) -> Any:
     """Return the dependency of a route that reads a request; ``pictures`` are the JSON keys of pictures."""

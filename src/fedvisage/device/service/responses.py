@@ -127,6 +127,8 @@ class Averaged(Reply):
     """The decision on one face by the mean log-odds of several frames, with the number of frames in the mean."""
 
     decision: PadDecision
+    reasons: list[str]
+    """Why there is no decision."""
     pad: PadResult | None
     frames: int
     images: list[CheckedPicture]

@@ -14,7 +14,16 @@ from fedvisage.base.version import VERSION
 from fedvisage.device.gallery import enrolment
 from fedvisage.device.gallery.enrolment import Engine, PersonMatch, model_of
 from fedvisage.device.gallery.records import COLLECTION, Face, Person
-from fedvisage.device.pipeline import MATCH, NO_MATCH, Box, Checked, CheckedFace, FaceTrack, PadVerdict
+from fedvisage.device.pipeline import (
+    MATCH,
+    NO_DECISION,
+    NO_MATCH,
+    Box,
+    Checked,
+    CheckedFace,
+    PadVerdict,
+    decide_by_mean,
+)
 from fedvisage.device.service import responses
 from fedvisage.device.service.access import ADMIN, CALLER, CHECK, ENROL, LIFETIME, Nonces, client_of, needs, needs_nonce
 from fedvisage.device.service.guard import REQUEST, record_person
@@ -186,18 +195,25 @@ def _add_faces(listed: Routes, work: ServiceContext) -> None:
 
     @listed.add("POST /pad/frames", responses.Averaged, CHECK, *FRAMES)
     def average(request: Request, content: FrameContent) -> Values:
-        """Decide on one face by the mean log-odds of up to ten frames; the mean restarts if another face appears."""
-        times, track, images = StepTimes(), FaceTrack(len(FRAMES)), list[Values]()
+        """Decide on one face by the mean log-odds of up to ten frames; frames without a score do not count."""
+        times, frames, images = StepTimes(), list[Checked](), list[Values]()
         sent = [name for name in FRAMES if name in content.files]
         request.scope[CHARGE](max(0, len(sent) - 1))
         for name in sent or FRAMES[:1]:
             picture = _picture(work, content, name)
             checked = check_faces(request, work, picture)
             images.append(_describe_checked(checked, picture))
-            last = track.add(checked)
+            frames.append(checked)
         times.record_step("check")
-        pad = _describe_verdict(last.verdict)
-        return _reply(request, work, times, decision=last.decision, pad=pad, frames=last.frames, images=images)
+        largest = [checked.faces[0].pad for checked in frames if checked.faces]
+        scored = [verdict for verdict in largest if verdict is not None and verdict.logit is not None]
+        result: Values = {"decision": NO_DECISION, "reasons": [], "pad": None, "frames": len(scored), "images": images}
+        if scored:
+            verdict = decide_by_mean(scored)
+            result |= {"decision": verdict.decision, "pad": _describe_verdict(verdict)}
+        else:
+            result["reasons"] = list(dict.fromkeys(reason for checked in frames for reason in checked.reasons))
+        return _reply(request, work, times, **result)
 
     @listed.add("POST /embed", responses.Evaluation, CHECK, "image")
     def embed(request: Request, report: Report, content: Content) -> Values:
@@ -274,8 +290,9 @@ def _add_collections(listed: Routes, work: ServiceContext) -> None:
     @listed.add("POST /collections", responses.Collection, ADMIN, created=True, name=name, renewable=renewable)
     def add(content: Content) -> Values:
         """Add a collection."""
-        is_renewable = content.word("renewable", "false") == "true"
-        return asdict(work.people().add_collection(content.word("name"), renewable=is_renewable))
+        if unknown := sorted(content.words.keys() - {"name", "renewable"}):
+            raise Fault(422, "invalid", f"{unknown[0][:50]} is no field of a collection; send name and renewable")
+        return asdict(work.people().add_collection(content.word("name"), renewable=content.flag("renewable")))
 
     @listed.add(f"GET {place}", responses.Collection, CHECK)
     def one(collection: PathName) -> Values:
@@ -400,7 +417,7 @@ def _describe_checked(
 def _enrol_person(
     request: Request, work: ServiceContext, content: RequestContent, collection: str, name: str, *, new: bool
 ) -> Values:
-    pictures, force = [("image", _picture(work, content).image)], content.word("force", "false") == "true"
+    pictures, force = [("image", _picture(work, content).image)], content.flag("force")
     done = enrolment.enrol(work.people(), work.engine, collection, name, pictures, force=force, new=new)
     record_person(request, collection, done.person.id)
     return {**describe_person(done.person, done.faces), "replaced": done.replaced}

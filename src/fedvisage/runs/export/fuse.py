@@ -47,6 +47,7 @@ from fedvisage.metrics.threshold import (
     EDGES,
     FIXED,
     LIMIT,
+    OF_PICTURES,
     Histogram,
     describe_rule,
     histogram,
@@ -160,9 +161,10 @@ def fuse(
         raise UserError("--scale", f"is given {len(scales)} times for {len(models)} models; give at most one per model")
     _check_factors("--weight", factors)
     _check_factors("--scale", scales)
-    if len(set(on)) < len(on):
+    named = [open_named(entry, cache, say=say, course=say) for entry in on]
+    # One set may have several spellings.
+    if len({(each.digest, each.view.slices[0].indices.tobytes()) for each in named}) < len(named):
         raise UserError("--on", "names a set twice; name each once")
-    named = {entry: open_named(entry, cache, say=say, course=say) for entry in on}
     with replaced_when_complete(out) as directory:
         terms = list[Term]()
         for model, weight, scale in zip(models, factors, [*scales, *[None] * (len(models) - len(scales))], strict=True):
@@ -170,7 +172,7 @@ def fuse(
             terms += _add_members(directory, len(terms) + 1, term, next(iter(on), None), cache, say)
         if len(terms) > MOST:
             raise UserError("MODEL", f"a fused model has at most {MOST} members, got {len(terms)}; leave some out")
-        sets = [_score(terms, named_set) for named_set in named.values()]
+        sets = [_score(terms, named_set) for named_set in named]
         members = [_member(term, [scored.logits[number] for scored in sets]) for number, term in enumerate(terms)]
         config = FusedConfig(
             members=tuple(members),
@@ -186,7 +188,7 @@ def fuse(
             curves = [error_curve(logits, scored.labels) for logits in values]
             aucs[scored.entry] = tuple(float(curve_auc(curve.far, curve.frr)) for curve in curves)
         result = FusionResult(out, config, tuple(term.name for term in terms), aucs)
-        measured_on = ", ".join(named_set.prepared.name for named_set in named.values())
+        measured_on = ", ".join(named_set.prepared.name for named_set in named)
         write_fused_card(directory / CARD, result.names, config, result.notices, measured_on)
         Fused.open(directory)
     return result
@@ -222,6 +224,8 @@ def _add_members(directory: Path, number: int, term: Term, on: str | None, cache
         say(notice)
     if opened.task != "pad":
         raise UserError(str(source), "recognises people; only models that detect attacks are fused")
+    if opened.threshold is not None and OF_PICTURES in opened.threshold.estimates:
+        say(f"{source}: its calibration does not apply to the sum; calibrate the result")
     if isinstance(opened, Exported):
         copy_member(opened, place)
         return [replace(term, directory=place)]

@@ -38,7 +38,7 @@ COMPARED = 10
 def view_of(model: FinishedModel, entry: str, place: str, cache: Path, say: Say) -> View:
     """Open all images of a dataset for a model; ``place`` is the option or recipe key that errors name."""
     named = open_named(entry, cache, model=model, place=place, say=say, course=say)
-    check_for_model(model.saved.crops, named.prepared.crop, place, allowed=False)
+    check_for_model(model.saved.crops, named.prepared.crop, place, allowed=None)
     return named.view
 
 
@@ -53,7 +53,10 @@ def to_compare(model: FinishedModel, entry: str | None, cache: Path, say: Say) -
         return (255 * pictures).round().byte().contiguous().numpy(), "generated pictures"
     place = "--data" if entry else "recipe.data.target"
     try:
-        view = view_of(model, named, place, cache, say)
+        if entry:
+            view = view_of(model, entry, place, cache, say)
+        else:  # training has already checked the crops of its own target
+            view = open_named(named, cache, model=model, place=place, say=say, course=say).view
     except UserError as error:
         if entry:
             raise
