@@ -172,6 +172,11 @@ NOT_COVERED = (
     "in two runs, for whom costs add up; and values that were not released this way. The guarantee covers one class "
     "centre, given the model: each person's images also shaped the model."
 )
+NOT_COVERED_OF_IMAGES = (
+    "The guarantee covers one training image with its label, over everything that a site sends. Not covered: held-out "
+    "images, whose score counts are sent; and people with several images, at two sites or in two runs, for whom costs "
+    "add up."
+)
 NOT_COVERED_OF_PEOPLE = (
     "Not covered: held-out people, whose scores give counts, thresholds and error rates without noise; and people "
     "whose images are at two sites, in two runs or under two names, for whom costs add up."
@@ -210,6 +215,8 @@ def _sentences(run: RunFiles, lines: list[Row]) -> Iterator[str]:
         yield NOT_END_TO_END
     if steps := _steps(run.recipe):
         yield f"{steps} {NOT_COVERED_OF_PEOPLE}"
+    elif relations == ["image"]:
+        yield NOT_COVERED_OF_IMAGES
     else:
         yield NOT_COVERED if joint is None else _together(joint)
     yield from _of_the_budget(run)
@@ -303,6 +310,8 @@ def _releases(lines: list[Row]) -> Table:
     groups: dict[tuple[Any, ...], set[str]] = {}
     for line in lines:
         for release in line["cost"]["releases"]:
+            if not release["times"]:  # a batch of split learning, which the charge of its pass in the same line covers
+                continue
             kind = (
                 int(line["round"]),
                 " of people drawn at rate ".join(map(str, filter(None, (release["mechanism"], release.get("rate"))))),
