@@ -204,9 +204,9 @@ def _sentences(run: RunFiles, lines: list[Row]) -> Iterator[str]:
     largest = size(max(int(line["bytes"]) for line in lines))
     yield (
         f"Sites sent the server, and through it each other, {', '.join(fields)}: {len(lines)} messages of at "
-        f"most {largest}. Random noise was added at the site so that nobody who sees them can be sure whether "
-        "any single record was among the data. ε says how sure they can become (0: not at all; each step of "
-        "1 multiplies the odds by at most 2.7), and δ how likely the promise is to fail."
+        f"most {largest}. Random noise was added at the site. Whatever they show is at most e^ε times as probable with "
+        "a given record as without it, plus δ (e^ε: 1 at ε 0, 2.7 at ε 1, 2,981 at ε 8). A large ε, or a δ that is "
+        "not far below one divided by the number of people, protects little."
     )
     relations = sorted({release["relation"] for line in lines for release in line["cost"]["releases"]})
     if relations:
@@ -273,7 +273,7 @@ def _of_the_budget(run: RunFiles) -> Iterator[str]:
     counted = "the tight figure" if is_tight else "the sum over all releases"
     yield (
         f"A site's budget for the whole run was ε {budget['epsilon']:g} at δ {budget['delta']:g}, by "
-        f"{counted}; each release was charged before its noise was drawn, and its noise was never drawn twice."
+        f"{counted}; each release was charged before its noise was drawn, and never sent with a second draw."
     )
     if run.metrics.get("ended", {}).get("cause") == "budget":
         done, planned = run.metrics.get("rounds"), (run.recipe.get("training") or {}).get("rounds")
