@@ -156,9 +156,9 @@ def test_permission_for_plain_runs_contradicts_the_rule_for_secure_sums(
         ("epsilon", "3.9", {"training__privacy": {**PRIVACY, "epsilon": 4.0}}, "4"),
         ("epsilon", "3.9", {"privacy": {"epsilon": 4.0, "delta": 1e-3}}, "4"),
         ("epsilon", "1", {"training__privacy": {**PRIVACY, "noise": 0.5}}, "training.privacy"),
-        ("delta", "1.0e-5", {"training__privacy": {**PRIVACY, "epsilon": 4.0, "delta": 0.9}}, "0.9"),
+        ("delta", "1.0e-5", {"training__privacy": {**PRIVACY, "epsilon": 4.0, "delta": 0.09}}, "0.09"),
         ("delta", "1.0e-5", {"privacy": {"epsilon": 4.0, "delta": 1e-3}}, "0.001"),
-        ("require", "noise", {"training__privacy": {**PRIVACY, "noise": 1e-6}}, "1000"),
+        ("require", "noise", {"training__privacy": {**PRIVACY, "noise": 1e-2}}, "1000"),
         ("least_sites", "4", {}, "3"),
         ("least_sites", "3", {"federation__participation": 0.5}, "2"),
         ("operators", f"{{{SECOND}: any}}", {}, FIRST),
@@ -184,7 +184,7 @@ def test_rules_for_noise_bound_delta_and_the_epsilon_of_a_noise_multiplier(rules
     assert broken({"epsilon": 1.0, "delta": 2e-5}) == ["delta"]
     assert broken({"epsilon": 1.0, "delta": 2e-5}, delta=2e-5) == []
     assert broken({"noise": 1.0, "delta": 1e-5}) == []
-    for noise in (1e-3, 1e-6):
+    for noise in (1e-2, 3e-3):
         assert broken({"noise": noise, "delta": 1e-5}) == list(rules)
 
 

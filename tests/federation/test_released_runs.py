@@ -120,7 +120,9 @@ def test_a_budget_for_a_method_that_releases_nothing_is_refused(sets: Sets, tmp_
     [
         ({}, "recipe.privacy", "budget"),
         ({"epsilon": 0.0, "delta": 0.1}, "recipe.privacy.epsilon", "0.0"),
+        ({"epsilon": 1e-9, "delta": 0.1}, "recipe.privacy.epsilon", "0.001"),
         ({"epsilon": 1.0, "delta": 1.0}, "recipe.privacy.delta", "1.0"),
+        ({"epsilon": 1.0, "delta": 0.9}, "recipe.privacy", "0.9"),
         ({"epsilon": 1.0}, "recipe.privacy", "delta"),
     ],
 )

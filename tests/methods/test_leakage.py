@@ -24,6 +24,8 @@ from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message, Order
 from fedvisage.methods import METHODS
 from fedvisage.methods.pad import leakage, split
+from fedvisage.report.privacy import page
+from fedvisage.report.run_files import read_run
 
 CLIP = {"tokens": 2.0, "gradient": 0.05}
 EPSILON, DELTA = 20.0, 1e-3
@@ -99,6 +101,17 @@ def test_a_run_states_its_guarantee_and_stays_within_its_budget(noised_run: Path
     assert {line["field"] for line in noised} == {"tokens", "gradient"}
     assert len(noised) == 2 * len(SITES) * 4 * 2
     assert all("one training image of a site" in line["guarantee"] for line in noised)
+
+
+def test_page_states_coverage_of_images_and_lists_paid_passes_only(noised_run: Path) -> None:
+    section = page(read_run(noised_run))
+    assert section is not None
+    text = " ".join(section["sentences"])
+    assert "covers one training image with its label" in text
+    assert "Not covered: held-out images" in text
+    assert "class centre" not in text
+    _, releases = section["tables"]
+    assert {row[2] for row in releases.rows} == {"gaussian × 1"}
 
 
 def test_further_batches_of_a_paid_pass_are_free(noised_run: Path) -> None:

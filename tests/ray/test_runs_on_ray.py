@@ -148,7 +148,7 @@ def test_killed_worker_ends_the_run_and_resume_gives_the_same_bytes(
         worker.kill()
         worker.wait(60)
 
-    with failed(RunFailed, "worker", "127.0.0.1", "runtime.workers", "--resume"):
+    with failed(RunFailed, "worker", "127.0.0.1", "check that node", "runtime.workers", "--resume"):
         train(content, on_ray, connect(two_nodes), WatchingReporter(kill_a_worker))
     assert two_nodes.workers() == []
     (left,) = two_nodes.scratch()
@@ -335,7 +335,7 @@ def test_killed_driver_or_head_leaves_no_worker_and_the_run_continues(killed: st
                 own.nodes[0].kill()
                 _, line = running.communicate(timeout=60)
                 assert running.returncode == 1
-                check_keywords(line, ("head node", own.address, "does not answer", "--resume"))
+                check_keywords(line, ("head node", own.address, "does not answer", "check", "--resume"))
                 assert len(line.splitlines()) == 1
             assert psutil.wait_procs(workers, timeout=90)[1] == []
         finally:

@@ -267,6 +267,11 @@ def test_features_need_a_target_to_compare_with(content: dict[str, Any]) -> None
     check_mistake(content, "data.target=null", "recipe", "data.target")
 
 
+def test_threshold_of_the_target_needs_a_target(content: dict[str, Any]) -> None:
+    content["evaluation"]["threshold"] = "target-eer"
+    check_mistake(content, "data.target=null", "recipe", "data.target", "source-eer")
+
+
 def sections_below(kind: type[Section]) -> Iterator[type[Section]]:
     for below in kind.__subclasses__():
         yield below

@@ -37,6 +37,8 @@ def test_page_states_budget_end_of_the_run_and_simulated_noise(run: Path) -> Non
     ):
         assert words in text
     assert "does not hold end to end" not in text
+    assert "nobody who sees them can be sure" not in text, "at a large ε or δ they can"
+    assert "never drawn twice" not in text, "a visit that was killed before it sent anything draws again"
 
 
 @pytest.mark.long

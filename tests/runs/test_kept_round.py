@@ -1,5 +1,6 @@
 """The kept round and the end of training, for held-out errors that are set by hand."""
 
+import io
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -7,13 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import load_file
 from tests.runs.linear_detector import linear_detector
 from tests.toy import SITES, make_set, run_toy, tree
 
+from fedvisage.base.progress import Reporter
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.server import Server
-from fedvisage.report.page import write_report
+from fedvisage.report.page import render, write_report
+from fedvisage.report.run_files import read_run
 
 LIGHT_IS_LIVE = (-10.0, 0.0, 0.0, 10.0, 10.0, 10.0, 0.0, 10.0)
 """The weight of brightness per round; prints are darker than bona fide images."""
@@ -40,10 +44,12 @@ def prints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-def run_and_find_round(prints: Mapping[str, Path], out: Path, **changes: Any) -> tuple[Any, float]:
+def run_and_find_round(
+    prints: Mapping[str, Path], out: Path, reporter: Reporter | None = None, **changes: Any
+) -> tuple[Any, float]:
     """Return a run's metrics, and the number of the round whose model it keeps."""
     method = replace(linear_detector("fedpad"), server=server)
-    metrics = run_toy(tree(prints, training__rounds=len(ERRORS), **changes), out, method=method)
+    metrics = run_toy(tree(prints, training__rounds=len(ERRORS), **changes), out, method=method, reporter=reporter)
     return metrics, 8 * float(load_file(out / "model.safetensors")["model.2.bias"])
 
 
@@ -74,8 +80,18 @@ def test_the_best_round_of_methods_with_several_models_is_the_only_one(
 def test_training_stops_after_patience_rounds_without_a_lower_error(
     patience: int, rounds: int, best: int, prints: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    changes = {"evaluation__keep": "best", "training__early_stop": {"patience": patience}}
+    changes: dict[str, Any] = {"evaluation__keep": "best", "training__early_stop": {"patience": patience}}
     metrics, kept_round = run_and_find_round(prints, tmp_path / "run", **changes)
     assert metrics["rounds"] == len(read_lines(tmp_path / "run" / "rounds.jsonl")) == rounds
     assert metrics["ended"]["cause"] == "early-stop"
     assert kept_round == best
+
+
+def test_early_stop_is_printed_and_reported(prints: Mapping[str, Path], tmp_path: Path) -> None:
+    screen = io.StringIO()
+    reporter = Reporter(Console(file=screen, width=1000))
+    run_and_find_round(prints, tmp_path / "run", reporter, training__early_stop={"patience": 1})
+    assert "ended after round 3 of 8: the sites' held-out EER" in screen.getvalue()
+    header = render(read_run(tmp_path / "run")).partition("</header>")[0]
+    assert "ended after round 3" in header
+    assert "held-out EER" in header

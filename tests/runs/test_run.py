@@ -306,7 +306,7 @@ def test_stored_held_out_counts_give_the_sites_metrics(finished_run: Path) -> No
 @pytest.mark.parametrize("changes", [{"training__optimizer": {"lr": 1e30}}, {"federation": {"offline": 1.0}}])
 def test_run_without_any_upload_fails_and_writes_no_model(changes: dict[str, Any], sets: Sets, tmp_path: Path) -> None:
     for resume in (False, True):
-        with failed(RunFailed, "3", "quorum", "--out"):
+        with failed(RunFailed, "3", "quorum", "method", "--out"):
             run_toy(tree(sets, **changes), tmp_path / "run", resume=resume)
     assert not list((tmp_path / "run").glob("model*")) + list((tmp_path / "run").glob("metrics*"))
 

@@ -77,6 +77,12 @@ LEAST_NOISE = 1e-6
 """Least noise other than none, in units of clip; its ε of 5·10¹¹ per release is no protection."""
 
 
+LEAST_EPSILON = 1e-3
+"""Least ε of a budget; the noise of a lower one leaves no usable number."""
+LARGEST_DELTA = 0.1
+"""Largest δ; a useful one is far below one divided by the number of people."""
+
+
 def check_amount(noise: float | None, epsilon: float | None, delta: float | None) -> None:
     """Raise an error unless one of noise and ε is given, and δ with it."""
     if (noise is None) == (epsilon is None):
@@ -95,9 +101,9 @@ class Dp(Section):
     noise: float | None = Field(None, ge=0)
     """Standard deviation of the noise on a sum in units of ``clip`` (0: no noise and no guarantee); this or
     ``epsilon``."""
-    epsilon: float | None = Field(None, gt=0, le=1e6)
+    epsilon: float | None = Field(None, ge=LEAST_EPSILON, le=1e6)
     """The ε that the whole run may cost; this or ``noise``."""
-    delta: float | None = Field(None, gt=0, lt=1)
+    delta: float | None = Field(None, gt=0, le=LARGEST_DELTA)
     """The δ at which ε holds."""
     entropy: Entropy = "system"
     """Noise comes from the operating system, or is ``derived`` from the run's seed, which makes a simulation repeatable

@@ -103,6 +103,8 @@ class Recipe(Section):
         if self.evaluation.features and self.data.target is None:
             remedy = "set data.target, or evaluation.features=0"
             raise ValueError(f"evaluation.features compares the sites with a target; {remedy}")
+        if self.evaluation.threshold == "target-eer" and self.data.target is None:
+            raise ValueError("evaluation.threshold: target-eer uses a target's labels; set data.target, or source-eer")
         return self
 
 

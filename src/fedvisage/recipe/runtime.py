@@ -7,16 +7,17 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from fedvisage.base.processes import MOST_PROCESSES
+from fedvisage.recipe.federation import LARGEST_DELTA, LEAST_EPSILON
 from fedvisage.recipe.section import Section
 
 
 class Privacy(Section):
     """The privacy budget of a site over all its releases, and the source of their noise."""
 
-    epsilon: float | None = Field(None, gt=0, le=1e6)
+    epsilon: float | None = Field(None, ge=LEAST_EPSILON, le=1e6)
     """The ε that all releases of a site under differential privacy may cost together; the run stops there."""
     delta: float | None = Field(None, gt=0, lt=1)
-    """The δ that all releases of a site may cost together."""
+    """The δ that all releases of a site may cost together; at most 0.1, unless ``noise`` is derived."""
     count: Literal["sum", "tight"] = "sum"
     """The figure that must stay within the budget: the ``sum`` of ε and δ over all releases, or the ``tight`` ε at δ.
     """
@@ -28,6 +29,8 @@ class Privacy(Section):
     def _both_or_none(self) -> Privacy:
         if (self.epsilon is None) != (self.delta is None):
             raise ValueError("a budget needs both epsilon and delta")
+        if self.noise == "system" and self.delta is not None and self.delta > LARGEST_DELTA:
+            raise ValueError(f"delta is {self.delta:g} and protects nobody; give {LARGEST_DELTA:g} or less")
         return self
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from fedvisage.recipe.federation import check_amount
+from fedvisage.recipe.federation import LARGEST_DELTA, check_amount
 from fedvisage.recipe.section import Section
 
 
@@ -310,14 +311,14 @@ class PersonPrivacy(Section):
     unset: ClassVar[frozenset[str]] = frozenset({"noise", "epsilon"})
     unit: Literal["person"] = "person"
     """The guarantee covers all training images of one person at one site."""
-    clip: float = Field(gt=0)
+    clip: float = Field(gt=0, le=1000)
     """The L2 norm to which the gradient of a person's mean loss is clipped."""
     epsilon: float | None = Field(None, gt=0, le=1000)
     """The ε that all rounds together may cost a person; this or ``noise``."""
-    noise: float | None = Field(None, ge=0)
+    noise: float | None = Field(None, ge=0, le=1000)
     """Standard deviation of the noise on a step's sum in units of ``clip`` (0: no noise and no guarantee); this or
     ``epsilon``."""
-    delta: float | None = Field(None, gt=0, lt=1)
+    delta: float | None = Field(None, gt=0, le=LARGEST_DELTA)
     """The δ at which ε holds; far below one divided by the number of people."""
     rate: float = Field(0.1, gt=0, le=1)
     """Probability with which a step draws each person."""
@@ -399,6 +400,10 @@ class Training(Section):
         steps = self.rounds * (self.local.batches or 0)
         if self.privacy is not None and self.privacy.noise != 0 and steps > MOST_NOISED_STEPS:
             raise ValueError(f"privacy accounts for at most {MOST_NOISED_STEPS:,} steps (rounds × local.batches)")
+        noise = None if self.privacy is None else self.privacy.noise
+        if noise and steps > 1e6 * noise**2:  # an ε above half a million, which a site's reply cannot hold
+            remedy = f"give 0, or {1.1e-3 * math.sqrt(steps):.2g} or more"
+            raise ValueError(f"privacy.noise is {noise:g} and protects nobody in {steps:,} steps; {remedy}")
         return self
 
     @property

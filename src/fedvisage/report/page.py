@@ -33,7 +33,7 @@ from fedvisage.report.run_files import Row, RunFiles, damaged_files_are_errors, 
 from fedvisage.report.tables import Table, html, size
 
 NAME = "report.html"
-SHOWN = ("method", "rounds", "target", "seed", "level")
+SHOWN = ("method", "rounds", "target", "seed", "level", "ended")
 
 
 def write_report(run: Path, cache: Path = CACHE, images: bool | None = None) -> Path:

@@ -172,6 +172,11 @@ NOT_COVERED = (
     "in two runs, for whom costs add up; and values that were not released this way. The guarantee covers one class "
     "centre, given the model: each person's images also shaped the model."
 )
+NOT_COVERED_OF_IMAGES = (
+    "The guarantee covers one training image with its label, over everything that a site sends. Not covered: held-out "
+    "images, whose score counts are sent; and people with several images, at two sites or in two runs, for whom costs "
+    "add up."
+)
 NOT_COVERED_OF_PEOPLE = (
     "Not covered: held-out people, whose scores give counts, thresholds and error rates without noise; and people "
     "whose images are at two sites, in two runs or under two names, for whom costs add up."
@@ -199,9 +204,9 @@ def _sentences(run: RunFiles, lines: list[Row]) -> Iterator[str]:
     largest = size(max(int(line["bytes"]) for line in lines))
     yield (
         f"Sites sent the server, and through it each other, {', '.join(fields)}: {len(lines)} messages of at "
-        f"most {largest}. Random noise was added at the site so that nobody who sees them can be sure whether "
-        "any single record was among the data. ε says how sure they can become (0: not at all; each step of "
-        "1 multiplies the odds by at most 2.7), and δ how likely the promise is to fail."
+        f"most {largest}. Random noise was added at the site. Whatever they show is at most e^ε times as probable with "
+        "a given record as without it, plus δ (e^ε: 1 at ε 0, 2.7 at ε 1, 2,981 at ε 8). A large ε, or a δ that is "
+        "not far below one divided by the number of people, protects little."
     )
     relations = sorted({release["relation"] for line in lines for release in line["cost"]["releases"]})
     if relations:
@@ -210,6 +215,8 @@ def _sentences(run: RunFiles, lines: list[Row]) -> Iterator[str]:
         yield NOT_END_TO_END
     if steps := _steps(run.recipe):
         yield f"{steps} {NOT_COVERED_OF_PEOPLE}"
+    elif relations == ["image"]:
+        yield NOT_COVERED_OF_IMAGES
     else:
         yield NOT_COVERED if joint is None else _together(joint)
     yield from _of_the_budget(run)
@@ -266,7 +273,7 @@ def _of_the_budget(run: RunFiles) -> Iterator[str]:
     counted = "the tight figure" if is_tight else "the sum over all releases"
     yield (
         f"A site's budget for the whole run was ε {budget['epsilon']:g} at δ {budget['delta']:g}, by "
-        f"{counted}; each release was charged before its noise was drawn, and its noise was never drawn twice."
+        f"{counted}; each release was charged before its noise was drawn, and never sent with a second draw."
     )
     if run.metrics.get("ended", {}).get("cause") == "budget":
         done, planned = run.metrics.get("rounds"), (run.recipe.get("training") or {}).get("rounds")
@@ -303,6 +310,8 @@ def _releases(lines: list[Row]) -> Table:
     groups: dict[tuple[Any, ...], set[str]] = {}
     for line in lines:
         for release in line["cost"]["releases"]:
+            if not release["times"]:  # a batch of split learning, which the charge of its pass in the same line covers
+                continue
             kind = (
                 int(line["round"]),
                 " of people drawn at rate ".join(map(str, filter(None, (release["mechanism"], release.get("rate"))))),

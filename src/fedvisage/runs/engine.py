@@ -89,7 +89,7 @@ class Engine(Protocol):
 
 # The implementation by processes of this machine.
 
-LOST = "a worker process ended unexpectedly, perhaps for lack of memory"
+LOST = "a worker process ended unexpectedly, perhaps for lack of memory; use fewer workers (runtime.workers)"
 
 
 @dataclass(frozen=True)

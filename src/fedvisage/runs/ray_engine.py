@@ -71,7 +71,8 @@ class RayWorker:
             result, error = ray.get(answer)
         except RayError as fault:
             self._engine.check_head()
-            raise WorkerLost(f"a worker on {self.node} ended unexpectedly ({_reason(fault)})") from None
+            remedy = "check that node, or use fewer workers (runtime.workers) if its memory ran out"
+            raise WorkerLost(f"a worker on {self.node} ended unexpectedly ({_reason(fault)}); {remedy}") from None
         if error is not None:
             raise error
         if isinstance(result, Reply) and result.message is not None:
@@ -241,7 +242,7 @@ class RayEngine:
         try:
             socket.create_connection(self.head, PATIENCE / 4).close()
         except OSError:
-            raise WorkerLost(f"the head node at {self.head[0]}:{self.head[1]} does not answer") from None
+            raise WorkerLost(f"the head node at {':'.join(map(str, self.head))} does not answer; check it") from None
 
     def close(self) -> None:
         """End all actors after they have removed their files, and disconnect."""

@@ -59,6 +59,8 @@ from fedvisage.tasks.task import TrainingResult
 BEST = "best/"
 END = object()
 """Marks the end of a server program."""
+STOPPED = "the sites' held-out EER had not improved for a while"
+"""The reason of an early stop."""
 LISTED_FAILURES = 4
 """The largest number of failures that an error message lists."""
 
@@ -141,8 +143,8 @@ class TrainingLoop:
                     )
                     self.checkpoints.write(server.state(), progress)
                 start_time = time.monotonic()
-        if server.ended:
-            self.reporter.say(f"ended after round {server.round} of {total}: {server.ended}")
+        if reason := server.ended or (STOPPED if server.stopped and server.round < total else ""):
+            self.reporter.say(f"ended after round {server.round} of {total}: {reason}")
         self._check_delivered()
         server.exchange.address_all_sites(server.round)
         if recipe.evaluation.keep == "best" and self.watch.eer is not None:
@@ -165,7 +167,7 @@ class TrainingLoop:
         self.checkpoints.clear()
         raise RunFailed(
             f"nothing was trained: no round of {len(rows)} had a quorum of uploads. In the last one: {last}. "
-            "Correct this and begin again with --resume; a changed recipe needs another --out"
+            "Correct this and begin again with --resume; a changed recipe or method needs another --out"
         )
 
     def _resume(self) -> None:
@@ -331,7 +333,7 @@ def train_over_transport(
         if server.ended:
             ended = {"cause": "budget", "reason": server.ended}
         elif server.stopped and server.round < recipe.training.rounds:
-            ended = {"cause": "early-stop", "reason": "the sites' held-out EER had not improved for a while"}
+            ended = {"cause": "early-stop", "reason": STOPPED}
         write_counts(out, trained.counts)
         saved_model.save(out, saved)
         ledger.flush()

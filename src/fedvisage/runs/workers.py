@@ -224,7 +224,7 @@ class WorkerPool:
             yield partial(WorkerTransport, engine=self.engine, workers=self.workers)
             self.peaks_kb = [worker.submit(peak_kb).result() or 0 for worker in self.workers]
         except WorkerLost as error:
-            raise RunFailed(f"{error}; use fewer workers (runtime.workers); --resume continues the run") from None
+            raise RunFailed(f"{error}; --resume continues the run") from None
         finally:
             self.engine.close()
 

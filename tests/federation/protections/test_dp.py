@@ -206,6 +206,8 @@ def test_noise_on_a_secure_sum_is_noise_on_a_sum(sets: Sets, tmp_path: Path) -> 
         ({"clip": 1.0, "epsilon": -1, "delta": 1e-5}, "recipe.federation.dp.epsilon", "-1"),
         ({"clip": 1.0, "epsilon": 1, "delta": 0}, "recipe.federation.dp.delta", "0"),
         ({"clip": 1.0, "epsilon": 1, "delta": 1}, "recipe.federation.dp.delta", "1"),
+        ({"clip": 1.0, "epsilon": 1, "delta": 0.9}, "recipe.federation.dp.delta", "0.1"),
+        ({"clip": 1.0, "epsilon": 1e-9, "delta": 1e-5}, "recipe.federation.dp.epsilon", "0.001"),
         ({"clip": 1.0, "epsilon": 1}, "recipe.federation.dp", "delta"),
         ({"clip": 1.0, "noise": 1}, "recipe.federation.dp", "delta"),
         ({"clip": 1.0, "delta": 1e-5}, "recipe.federation.dp", "epsilon"),

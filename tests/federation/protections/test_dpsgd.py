@@ -58,7 +58,7 @@ from fedvisage.report.privacy import promises
 
 PRIVACY = {"clip": 1.0, "epsilon": 8.0, "delta": 1e-3, "rate": 0.5, "people": 2}
 PLAIN_STEP: dict[str, Any] = {"name": "sgd", "lr": 0.5}
-EVERYONE = {"clip": 1e9, "noise": 0.0, "rate": 1.0, "people": 4, "images": 100}
+EVERYONE = {"clip": 1e3, "noise": 0.0, "rate": 1.0, "people": 4, "images": 100}
 """All four people of a site in every step, without noise or an effective bound."""
 
 
@@ -122,7 +122,7 @@ def test_a_gradient_that_is_not_finite_counts_as_zero(value: float) -> None:
     assert total[0].tolist() == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("clip", [0.05, 0.5, 1e9])
+@pytest.mark.parametrize("clip", [0.05, 0.5, 1e3])
 def test_a_step_is_the_sum_of_clipped_gradients_by_hand(clip: float, sets: Sets, tmp_path: Path) -> None:
     """One network in float64, one backward pass per person, and the clipping as the paper prints it."""
     privacy = {**EVERYONE, "clip": clip, "people": 3}
@@ -294,6 +294,12 @@ def test_a_site_pays_only_for_rounds_that_select_it(sets: Sets) -> None:
 def test_a_budget_that_no_noise_meets_is_refused(sets: Sets) -> None:
     privacy = {**PRIVACY, "epsilon": 1e-7, "delta": 1e-9}
     with refused("recipe.training.privacy.epsilon", "1e-07"):
+        step_noise(recipe_of(content(sets, training__privacy=privacy)))
+
+
+def test_clip_whose_noise_exceeds_a_reply_is_refused(sets: Sets) -> None:
+    privacy = {**PRIVACY, "rate": 1.0, "epsilon": 0.005, "delta": 1e-7, "clip": 1000}
+    with refused("recipe.training.privacy.clip", "1000", "epsilon"):
         step_noise(recipe_of(content(sets, training__privacy=privacy)))
 
 
@@ -477,6 +483,10 @@ def test_a_repeated_visit_keeps_the_weights_that_it_sent(sets: Sets, tmp_path: P
         ({"training__privacy": {"clip": 1.0}}, "recipe.training.privacy", "epsilon"),
         ({"training__privacy": {"clip": 1.0, "epsilon": 1.0}}, "recipe.training.privacy", "delta"),
         ({"training__privacy": {"clip": 1.0, "noise": 1e-9, "delta": 1e-3}}, "recipe.training.privacy", "1e-09"),
+        ({"training__privacy": {"clip": 1.0, "noise": 1e-4, "delta": 1e-3}}, "recipe.training", "0.0001"),
+        ({"training__privacy": {"clip": 1.0, "noise": 1e9, "delta": 1e-3}}, "recipe.training.privacy.noise", "1000"),
+        ({"training__privacy": {**PRIVACY, "clip": 1e30}}, "recipe.training.privacy.clip", "1000"),
+        ({"training__privacy": {**PRIVACY, "delta": 0.9}}, "recipe.training.privacy.delta", "0.1"),
         ({"training__privacy": {**PRIVACY, "unit": "image"}}, "recipe.training.privacy.unit", "person"),
         ({"training__privacy": {**PRIVACY, "rate": 1.5}}, "recipe.training.privacy.rate", "1.5"),
         ({"method__name": "scaffold"}, "recipe.training.privacy", "scaffold"),

@@ -39,7 +39,7 @@ from fedvisage.federation.record.releases import Allowance
 from fedvisage.federation.record.store import out_of_reach
 from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message, under
-from fedvisage.federation.wire.schema import SUMMED
+from fedvisage.federation.wire.schema import LARGEST_MAGNITUDE, SUMMED
 from fedvisage.nn import optimizers
 from fedvisage.nn.batchnorm import batchnorms
 from fedvisage.recipe import Recipe
@@ -91,6 +91,9 @@ def step_noise(recipe: Recipe) -> StepNoise | None:
     if multiplier is None:
         assert settings.epsilon is not None
         multiplier = sampled_noise_multiplier(settings.epsilon, settings.delta, settings.rate, visits * steps)
+    if multiplier * settings.clip > LARGEST_MAGNITUDE:
+        fault = f"{settings.clip:g} requires noise of σ {multiplier * settings.clip:.3g}, more than a reply may hold"
+        raise UserError(f"{PLACE}.clip", f"{fault}; lower it, or raise epsilon")
     return StepNoise(settings.clip, multiplier, settings.rate, steps, visits, settings.delta)
 
 
