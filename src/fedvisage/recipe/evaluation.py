@@ -106,7 +106,7 @@ class Evaluation(Section):
     every: int = Field(0, ge=0)
     """Score the held-out images every n rounds."""
     keep: Literal["last", "best"] = "last"
-    """Keep the ``last`` model, or the ``best`` by the sites' held-out EER."""
+    """Keep the ``last`` model, or the ``best`` by the sites' held-out EER (with ``federation.participation: 1``)."""
     batch: int = Field(64, ge=1)
     """Images per scoring batch."""
     resamples: int = Field(1000, ge=0)
