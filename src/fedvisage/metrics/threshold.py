@@ -34,6 +34,7 @@ from fedvisage.metrics.scores import FloatArray, Scores
 BINS = 4096
 LIMIT = 20.0
 EDGES: FloatArray = np.linspace(-LIMIT, LIMIT, BINS + 1)  # steps of 5/512: exact in binary
+NEAR_END = LIMIT - 1  # scores beyond ±LIMIT are counted together, and hide a better threshold than one beyond this
 FIXED = 0.0
 ROUNDING = 1e-12  # smaller differences count as equal: 1 − 1/3 is not exactly 2/3
 
@@ -137,8 +138,8 @@ def threshold_from_histograms(histograms: Sequence[Histogram], rule: str = "sour
 
 
 def warning_of_end(threshold: float) -> str:
-    """Return a warning if a threshold is so near an end of the counted scores that they may hide a better one."""
-    if abs(threshold) <= LIMIT - 1:
+    """Return a warning about a threshold near an end of the counted scores."""
+    if abs(threshold) <= NEAR_END:
         return ""
     return f"; warning: log-odds beyond ±{LIMIT:g} are counted together, so there may be a better threshold"
 

@@ -47,12 +47,12 @@ from fedvisage.metrics.threshold import (
     EDGES,
     FIXED,
     LIMIT,
+    NEAR_END,
     OF_PICTURES,
     Histogram,
     describe_rule,
     histogram,
     threshold_from_histograms,
-    warning_of_end,
 )
 from fedvisage.runs.evaluate import NamedSet, check_set, open_named, score_set
 from fedvisage.runs.export.card import write_fused_card
@@ -296,7 +296,7 @@ def _with_thresholds(
         scores = [score_set(model, scored.view) for scored in sets]
         counts = [histogram(values, scored.labels) for values, scored in zip(scores, sets, strict=True)]
         threshold = threshold_from_histograms(counts, RULE)
-        if warning_of_end(threshold.value):
+        if abs(threshold.value) > NEAR_END:
             fault = f"gives sums with a threshold near ±{LIMIT:g} or beyond, where scores are not counted"
             raise UserError("--scale", f"{fault}; give every model a larger --scale")
         return scores, point_of(threshold)
